@@ -86,7 +86,7 @@ class RayActors(RayTasks):
             name,
             ActorLimits(options.max_task_retries, -1, tuple(options.concurrency_groups or ())),
             options.get_if_exists,
-            self.problem_of(options),
+            self.problem_of(options, name),
         )
 
     def create_actor(self, prepared: PreparedClass, args: Sequence[Any], kwargs: Mapping[str, Any]) -> ActorInfo:

@@ -65,7 +65,7 @@ class RayCluster:
         selectors: Sequence[Mapping[str, str]],
     ) -> bytes:
         if name and any(row["name"] == name and row["state"] != "REMOVED" for row in placement_group_table().values()):
-            raise PlacementGroupUnschedulableError(f"the name {name!r} is that of another placement group")
+            raise PlacementGroupUnschedulableError(f"placement_group: there is one of the name {name!r}")
         problem = "" if self.waits_for_nodes else _problem(bundles, strategy)
         if problem:
             raise PlacementGroupUnschedulableError(f"the placement group can never be made: {problem}")
@@ -109,7 +109,7 @@ def _problem(bundles: Sequence[Mapping[str, float]], strategy: str) -> str:
     for node in nodes:
         for resource, amount in node["Resources"].items():
             everything[resource] = everything.get(resource, 0) + amount
-    lacking = [f"{name} {amount:g}" for name, amount in sums.items() if everything.get(name, 0) < amount]
+    lacking = [f"{amount:g} {name}" for name, amount in sums.items() if everything.get(name, 0) < amount]
     return f"its bundles demand {', '.join(lacking)}, more than all nodes have" if lacking else ""
 
 
@@ -121,10 +121,15 @@ def _group_row(row: Mapping[str, Any]) -> dict[str, Any]:
         "name": row["name"],
         "strategy": row["strategy"],
         "state": row["state"],
-        "reason": row.get("stats", {}).get("scheduling_state", ""),
+        "reason": "" if row["state"] == "CREATED" else _reason(row.get("stats", {}).get("scheduling_state", "")),
         "is_detached": row.get("is_detached", False),
         "bundles": [
             {"index": index, "resources": dict(resources), "node_id": nodes.get(index, "")}
             for index, resources in row["bundles"].items()
         ],
     }
+
+
+def _reason(scheduling_state: str) -> str:
+    """Why a group is not created, of what Ray calls the state of its scheduling."""
+    return f"no room now ({scheduling_state})" if scheduling_state == "NO_RESOURCES" else scheduling_state

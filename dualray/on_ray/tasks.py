@@ -7,12 +7,19 @@ from typing import Any, NamedTuple, NoReturn
 
 import ray
 
-from dualray.exceptions import SerializationError, TaskUnschedulableError
+from dualray.core_terms import actor_demands, placed, task_demand
+from dualray.exceptions import (
+    ActorPlacementGroupRemoved,
+    DualrayError,
+    SerializationError,
+    TaskPlacementGroupRemoved,
+    TaskUnschedulableError,
+)
 from dualray.on_ray import terms
 from dualray.on_ray.calls import function_for
 from dualray.on_ray.errors import Carrier, pickled, raise_translated
 from dualray.on_ray.references import Item, Stream, Value
-from dualray.options import STREAMING, Returns, TaskOptions, is_generator
+from dualray.options import STREAMING, ActorOptions, Returns, TaskOptions, is_generator
 from dualray.runtime import Collect
 from dualray.scheduling_strategies import PlacementGroupSchedulingStrategy
 from dualray.shared.core.serialization import serialize
@@ -20,12 +27,12 @@ from dualray.shared.handles import Reference as Handle
 
 
 class PreparedFunction(NamedTuple):
-    """A function as Ray submits it. `problem`: why no node could ever run it, in words."""
+    """A function as Ray submits it. `problem`: why it can never run."""
 
     remote: Any
     name: str
     returns: Returns
-    problem: str
+    problem: DualrayError | None
 
 
 def unwrapped(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
@@ -106,15 +113,32 @@ class RayTasks:
             is_generator=bool(returns.kind) or (returns.number > 1 and is_generator(target)),
         )
         remote = ray.remote(**said)(function).remote
-        return PreparedFunction(remote, name, returns, self.problem_of(options))
+        try:
+            problem = self.problem_of(options, name)
+        except TaskPlacementGroupRemoved as error:
+            return PreparedFunction(remote, name, returns, error)
+        never = TaskUnschedulableError(f"{name} can never run: {problem}") if problem else None
+        return PreparedFunction(remote, name, returns, never)
 
-    def problem_of(self, options: Any) -> str:
-        """Why no node can ever run a call; "" when one can, or may join."""
+    def problem_of(self, options: TaskOptions | ActorOptions, name: str) -> str:
+        """Why no node can ever run a call; "" when one can, or may join.
+
+        Raises:
+            ValueError: no bundle of its placement group has room for it.
+            TaskPlacementGroupRemoved, ActorPlacementGroupRemoved: the group is gone; on Ray the call would wait for it.
+        """
+        is_task = isinstance(options, TaskOptions)
         strategy = options.scheduling_strategy
-        in_group = isinstance(strategy, PlacementGroupSchedulingStrategy) and strategy.placement_group is not None
-        if self.waits_for_nodes or in_group:
+        said = (options.num_cpus, options.num_gpus, options.memory, options.resources)
+        demand, held = (task_demand(*said),) * 2 if is_task else actor_demands(*said)
+        placed(strategy, options.label_selector, demand, held, name, None)
+        group = strategy.placement_group if isinstance(strategy, PlacementGroupSchedulingStrategy) else None
+        if group is not None and not getattr(group, "is_empty", False):
+            if terms.state_of_group(group.id) == "REMOVED":
+                removed = TaskPlacementGroupRemoved if is_task else ActorPlacementGroupRemoved
+                raise removed(f"{name} was to run in the placement group {group.id.hex()}, which was removed")
             return ""
-        return terms.shortfall(terms.demand_of(options), ray.nodes())
+        return "" if self.waits_for_nodes else terms.shortfall(terms.demand_of(options), ray.nodes())
 
     def captures_children(self) -> bool:
         return False  # Ray sends what a task makes to its group
@@ -126,8 +150,8 @@ class RayTasks:
         return Value(self._submitted(prepared, args, kwargs))
 
     def _submitted(self, prepared: PreparedFunction, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        if prepared.problem:
-            return _failing(prepared)
+        if prepared.problem is not None:
+            return _failing(prepared, prepared.problem)
         return submitted(prepared.remote, prepared.name, args, kwargs)
 
     def cancel(self, reference: Any, *, force: bool, recursive: bool) -> None:
@@ -140,9 +164,8 @@ class RayTasks:
             ) from error
 
 
-def _failing(prepared: PreparedFunction) -> Any:
+def _failing(prepared: PreparedFunction, error: DualrayError) -> Any:
     """A call that fails at once: what needs its result fails with it."""
-    error = TaskUnschedulableError(f"{prepared.name} can never run: {prepared.problem}")
     carrier = Carrier(pickled(error), str(error))
     returns = prepared.returns
     failing = ray.remote(num_cpus=0, max_retries=0)(_raise_as_item if returns.kind else _raise)

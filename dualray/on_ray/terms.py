@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import ray
+from ray._private.runtime_env.py_modules import upload_py_modules_if_needed
+from ray._private.runtime_env.working_dir import upload_working_dir_if_needed
 from ray.util import scheduling_strategies as of_ray
-from ray.util.placement_group import PlacementGroup
+from ray.util.placement_group import PlacementGroup, placement_group_table
 
 from dualray import scheduling_strategies as ours
+from dualray.exceptions import RuntimeEnvSetupError
 from dualray.on_ray.errors import Retried, RetriedCarrier
 from dualray.options import ActorOptions, MethodOptions, TaskOptions
 from dualray.shared.units import parse_size_bytes
@@ -47,11 +51,21 @@ def where(options: TaskOptions | ActorOptions) -> dict[str, Any]:
 
 
 def _environment(said: Mapping[str, Any]) -> dict[str, Any]:
-    """A call's runtime environment. Its modules would replace those of the job, and the package may be among these."""
+    """A call's runtime environment, with its directories sent to the cluster: Ray does so for those of a job alone. Its
+    modules would replace those of the job, and the package may be among these.
+
+    Raises:
+        RuntimeEnvSetupError: a directory or module cannot be sent.
+    """
     wanted = dict(said)
     if "py_modules" in wanted:
         of_job = ray.get_runtime_context().runtime_env.get("py_modules") or []
         wanted["py_modules"] = [*wanted["py_modules"], *of_job]
+    try:
+        for upload in (upload_py_modules_if_needed, upload_working_dir_if_needed):
+            wanted = upload(wanted, include_gitignore=True, scratch_dir=tempfile.gettempdir())
+    except (OSError, ValueError, ray.exceptions.RayError) as error:
+        raise RuntimeEnvSetupError(f"runtime_env: {error}") from error
     return wanted
 
 
@@ -97,6 +111,11 @@ def group_of(group_id: bytes, bundles: Sequence[Mapping[str, float]] | None = No
     return PlacementGroup(ray.PlacementGroupID(group_id), cache)
 
 
+def state_of_group(group_id: bytes) -> str:
+    """CREATED, PENDING, RESCHEDULING or REMOVED."""
+    return str(placement_group_table(group_of(group_id)).get("state", "REMOVED"))
+
+
 def marks_of(options: MethodOptions, returns: int | str | None) -> dict[str, Any]:
     """What Ray's own `method` is told of a method."""
     said = {
@@ -130,6 +149,6 @@ def shortfall(demand: Mapping[str, float], nodes: Sequence[Mapping[str, Any]]) -
     if not totals or any(all(total.get(name, 0) >= amount for name, amount in demand.items()) for total in totals):
         return ""
     lacking = {name: max(total.get(name, 0) for total in totals) for name in demand}
-    most = ", ".join(f"{name} {amount:g}" for name, amount in lacking.items())
-    wanted = ", ".join(f"{name} {amount:g}" for name, amount in demand.items())
+    most = ", ".join(f"{amount:g} {name}" for name, amount in lacking.items())
+    wanted = ", ".join(f"{amount:g} {name}" for name, amount in demand.items())
     return f"it demands {wanted} of one node, and the most that a node has is {most}"

@@ -17,6 +17,7 @@ DIFFERENCES = {
         "test_generators.py::test_an_item_that_cannot_be_pickled",
         "test_get_put_wait.py::test_a_get_that_timed_out_says_how_many_were_missing_and_why_the_first",
         "test_named_actors.py::test_a_name_that_is_taken",
+        "test_placement_groups.py::test_what_can_never_be_placed_is_refused_and_says_what_lacks",
         "test_named_actors.py::test_an_actor_that_is_not_detached_ends_with_its_maker",
     ),
     "A call in flight when its actor is lost may be called unavailable or dead, and be sent again in another order, as "
@@ -76,6 +77,16 @@ DIFFERENCES = {
     ),
     "`completed()` of a generator that has raised is ready without an error; the item behind the last one has it.": (
         "test_generators.py::test_an_error_in_the_middle_is_the_next_item",
+    ),
+    "What waits for or runs in a placement group when it is removed may hang, or end as if its worker had died; a "
+    "group ends with its job, and not with the actor that made it.": (
+        "test_placement_groups.py::test_a_group_ends_with_the_process_that_made_it_unless_it_is_detached",
+        "test_placement_groups.py::test_a_group_that_waits_can_be_removed",
+        "test_placement_groups.py::test_removal_ends_what_runs_in_the_group",
+    ),
+    "Directories and modules of a runtime environment are copied to each node when the call is made.": (
+        "test_runtime_env.py::test_a_directory_that_is_gone_when_the_task_begins",
+        "test_runtime_env.py::test_working_dir",
     ),
     "Ray writes plain containers with msgpack: what is shared inside a value, or between arguments, comes back as "
     "copies, and a bytearray as bytes.": (

@@ -18,6 +18,7 @@ import numpy as np
 
 import dualray as ray
 from dualray import runtime
+from dualray.shared.units import parse_size_bytes
 
 MODES = ("sim", "real")
 WITHIN_S = 20.0
@@ -61,6 +62,8 @@ def _on_ray(options: dict[str, Any]) -> dict[str, Any]:
 
     options.pop("limits", None)  # the core's
     node = {name: options.pop(name) for name in _OF_THE_NODE if name in options}
+    if isinstance(node.get("memory"), str):
+        node["memory"] = parse_size_bytes(node["memory"])
     if "object_store_memory" in node:
         node["object_store_memory"] = max(node["object_store_memory"], 80 * MIB)  # the least that Ray takes
     key = repr(sorted(node.items()))
@@ -98,6 +101,11 @@ def eventually(condition: Callable[[], bool], what: str, within_s: float = WITHI
             available = ray.available_resources() if ray.is_initialized() else "no cluster"
             raise AssertionError(f"not within {within_s:g} s: {what}; available are {available}")
         time.sleep(0.01)
+
+
+def node_ids() -> set[str]:
+    """The ids of the nodes that are alive."""
+    return {node["NodeID"] for node in ray.nodes() if node["Alive"]}
 
 
 def resources_are_free(**absent: float) -> bool:

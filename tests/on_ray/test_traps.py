@@ -224,8 +224,12 @@ def test_a_placement_group_and_what_runs_in_it(on_ray):
         return get_current_placement_group()
 
     assert get(inside.options(scheduling_strategy=strategy).remote()) == group
+    with pytest.raises(ValueError, match="demands 2 CPU, which is more than bundle 0"):
+        inside.options(num_cpus=2, scheduling_strategy=strategy).remote()
     remove_placement_group(group)
-    with pytest.raises(dualray.exceptions.PlacementGroupUnschedulableError, match="CPU 50"):
+    with pytest.raises(dualray.exceptions.TaskPlacementGroupRemoved):
+        get(inside.options(scheduling_strategy=strategy).remote())
+    with pytest.raises(dualray.exceptions.PlacementGroupUnschedulableError, match="50 CPU"):
         placement_group([{"CPU": 50}])
 
 
@@ -234,9 +238,9 @@ def test_what_no_node_can_meet_fails_at_once(on_ray):
     class Nowhere:
         pass
 
-    with pytest.raises(TaskUnschedulableError, match="CPU 50"):
+    with pytest.raises(TaskUnschedulableError, match="50 CPU"):
         get(add.options(num_cpus=50).remote(1))
-    with pytest.raises(ActorUnschedulableError, match="absent 1"):
+    with pytest.raises(ActorUnschedulableError, match="1 absent"):
         Nowhere.remote()
 
 
