@@ -14,6 +14,7 @@ from dualray.exceptions import PlacementGroupUnschedulableError
 from dualray.on_ray import terms
 from dualray.on_ray.states import rows_of
 from dualray.runtime import NodeRow
+from dualray.shared.labels import parse_selector
 
 
 class RayCluster:
@@ -66,7 +67,7 @@ class RayCluster:
     ) -> bytes:
         if name and any(row["name"] == name and row["state"] != "REMOVED" for row in placement_group_table().values()):
             raise PlacementGroupUnschedulableError(f"placement_group: there is one of the name {name!r}")
-        problem = "" if self.waits_for_nodes else _problem(bundles, strategy)
+        problem = "" if self.waits_for_nodes else _problem(bundles, strategy, selectors)
         if problem:
             raise PlacementGroupUnschedulableError(f"the placement group can never be made: {problem}")
         made = make_group(
@@ -85,9 +86,13 @@ class RayCluster:
         threading.Thread(target=function, daemon=True, name="dualray-spawned").start()
 
 
-def _problem(bundles: Sequence[Mapping[str, float]], strategy: str) -> str:
+def _problem(bundles: Sequence[Mapping[str, float]], strategy: str, selectors: Sequence[Mapping[str, str]]) -> str:
     """Why the nodes that are alive can never take a group; "" when they may."""
     nodes = [node for node in ray.nodes() if node["Alive"]]
+    for index, selector in enumerate(selectors):
+        unmet = terms.labels_problem(parse_selector(f"bundle_label_selector[{index}]", selector), None, nodes)
+        if unmet:
+            return f"bundle {index}: {unmet}"
     if strategy == "STRICT_SPREAD" and len(bundles) > len(nodes):
         return f"STRICT_SPREAD gives each of {len(bundles)} bundles a node of its own, and there are {len(nodes)}"
     wanted: list[dict[str, float]] = [dict(bundle) for bundle in bundles]

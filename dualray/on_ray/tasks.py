@@ -24,6 +24,7 @@ from dualray.runtime import Collect
 from dualray.scheduling_strategies import PlacementGroupSchedulingStrategy
 from dualray.shared.core.serialization import serialize
 from dualray.shared.handles import Reference as Handle
+from dualray.shared.model.specs import NODE_ID_LABEL
 
 
 class PreparedFunction(NamedTuple):
@@ -131,14 +132,18 @@ class RayTasks:
         strategy = options.scheduling_strategy
         said = (options.num_cpus, options.num_gpus, options.memory, options.resources)
         demand, held = (task_demand(*said),) * 2 if is_task else actor_demands(*said)
-        placed(strategy, options.label_selector, demand, held, name, None)
+        _, _, wanted = placed(strategy, options.label_selector, demand, held, name, None)
         group = strategy.placement_group if isinstance(strategy, PlacementGroupSchedulingStrategy) else None
         if group is not None and not getattr(group, "is_empty", False):
             if terms.state_of_group(group.id) == "REMOVED":
                 removed = TaskPlacementGroupRemoved if is_task else ActorPlacementGroupRemoved
                 raise removed(f"{name} was to run in the placement group {group.id.hex()}, which was removed")
             return ""
-        return "" if self.waits_for_nodes else terms.shortfall(terms.demand_of(options), ray.nodes())
+        nodes = ray.nodes()
+        of_labels = terms.labels_problem(wanted.labels, wanted.node if not wanted.soft else None, nodes)
+        if of_labels and (not self.waits_for_nodes or NODE_ID_LABEL in of_labels):
+            return of_labels
+        return "" if self.waits_for_nodes else terms.shortfall(terms.demand_of(options), nodes)
 
     def captures_children(self) -> bool:
         return False  # Ray sends what a task makes to its group

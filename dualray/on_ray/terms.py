@@ -16,6 +16,7 @@ from dualray import scheduling_strategies as ours
 from dualray.exceptions import RuntimeEnvSetupError
 from dualray.on_ray.errors import Retried, RetriedCarrier
 from dualray.options import ActorOptions, MethodOptions, TaskOptions
+from dualray.shared.model.specs import NODE_ID_LABEL, LabelTerm, labels_match
 from dualray.shared.units import parse_size_bytes
 
 
@@ -141,6 +142,20 @@ def demand_of(options: TaskOptions | ActorOptions) -> dict[str, float]:
         **(options.resources or {}),
     }
     return {name: amount for name, amount in named.items() if amount}
+
+
+def labels_problem(terms: tuple[LabelTerm, ...], node: str | None, nodes: Sequence[Mapping[str, Any]]) -> str:
+    """In words, why no node that is alive has the labels, or is the node, that are demanded; "" when one does. To
+    name a node that there is not would end this process: Ray gives up on such an id."""
+    alive = [each for each in nodes if each["Alive"]]
+    if node is not None and all(each["NodeID"] != node for each in alive):
+        return f"there is no node {node!r} that is alive ({NODE_ID_LABEL})"
+    if not alive or not terms or any(labels_match(terms, each["Labels"]) for each in alive):
+        return ""
+    has = ", ".join(f"{key}={value}" for key, value in sorted(alive[0]["Labels"].items()) if key != NODE_ID_LABEL)
+    best = min(alive, key=lambda each: sum(not labels_match((term,), each["Labels"]) for term in terms))
+    unmet = " and ".join(str(term) for term in terms if not labels_match((term,), best["Labels"]))
+    return f"no node has the labels: one has {has or 'none'}, and {unmet} does not hold there"
 
 
 def shortfall(demand: Mapping[str, float], nodes: Sequence[Mapping[str, Any]]) -> str:

@@ -16,6 +16,7 @@ DIFFERENCES = {
         "test_errors.py::test_a_result_that_cannot_be_pickled_names_itself",
         "test_generators.py::test_an_item_that_cannot_be_pickled",
         "test_get_put_wait.py::test_a_get_that_timed_out_says_how_many_were_missing_and_why_the_first",
+        "test_labels.py::test_bundles_have_selectors",
         "test_named_actors.py::test_a_name_that_is_taken",
         "test_placement_groups.py::test_what_can_never_be_placed_is_refused_and_says_what_lacks",
         "test_named_actors.py::test_an_actor_that_is_not_detached_ends_with_its_maker",

@@ -6,6 +6,7 @@ condition that never holds names itself. In sim mode the limits count virtual ti
 
 from __future__ import annotations
 
+import math
 import os
 import time
 import warnings
@@ -62,6 +63,8 @@ def _on_ray(options: dict[str, Any]) -> dict[str, Any]:
 
     options.pop("limits", None)  # the core's
     node = {name: options.pop(name) for name in _OF_THE_NODE if name in options}
+    if node.get("resources"):
+        node["resources"] = {name: math.ceil(amount) for name, amount in node["resources"].items()}  # Ray takes wholes
     if isinstance(node.get("memory"), str):
         node["memory"] = parse_size_bytes(node["memory"])
     if "object_store_memory" in node:
