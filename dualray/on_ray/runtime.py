@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 import warnings
 from collections.abc import Mapping
@@ -139,7 +140,11 @@ def start(settings: Mapping[str, Any], config: Any) -> RayRuntime:
     try:
         if is_joined and not workers_have_package():
             ray.shutdown()
-            _connect({**said, "runtime_env": with_package(environment)})
+            shipped, copied = with_package(environment)
+            try:
+                _connect({**said, "runtime_env": shipped})
+            finally:
+                shutil.rmtree(copied.parent, ignore_errors=True)  # the cluster has it
             workers_have_package()
     except BaseException:
         ray.shutdown()

@@ -22,8 +22,8 @@ _OF_A_JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 _PROBE_TIMEOUT_S = 120.0
 
 
-def with_package(said: Mapping[str, Any]) -> dict[str, Any]:
-    """The runtime environment of a job that brings the package along.
+def with_package(said: Mapping[str, Any]) -> tuple[dict[str, Any], Path]:
+    """The runtime environment of a job that brings the package along, and the copy that it brings.
 
     Raises:
         DualrayError: the job has one already, which the program cannot add to.
@@ -33,14 +33,15 @@ def with_package(said: Mapping[str, Any]) -> dict[str, Any]:
             "the cluster's workers have no dualray, and the job has a runtime environment already: add "
             f"dualray=={__version__} to its pip packages, or the package's directory to its py_modules"
         )
-    return {**said, "py_modules": [*said.get("py_modules", ()), str(_pure_package())]}
+    copied = _pure_package()
+    return {**said, "py_modules": [*said.get("py_modules", ()), str(copied)]}, copied
 
 
 def _pure_package() -> Path:
     """A copy of the package without what was compiled, which fits one minor version of Python."""
     source = Path(__file__).parents[1]
     copied = Path(tempfile.mkdtemp(prefix="dualray-shipped-")) / "dualray"
-    shutil.copytree(source, copied, ignore=shutil.ignore_patterns("*.so", "__pycache__", "assets"))
+    shutil.copytree(source, copied, ignore=shutil.ignore_patterns("*.so", "__pycache__", ".*_cache", "assets"))
     return copied
 
 
