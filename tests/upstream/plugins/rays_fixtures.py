@@ -1,0 +1,225 @@
+"""The fixtures of Ray's own tests, made anew over Ray's public functions, and modules for its private names.
+
+Ray's tests import helpers of `ray._private` and `ray._common` at their top. Under dualray those that are absent are
+functions that raise NotImplementedError, so that the tests that do not call them run, and those that do fail. The same
+holds on Ray for `ray.tests`, which no wheel of it has.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.abc
+import importlib.machinery
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+_ON_RAY = os.environ["UPSTREAM_ENGINE"] == "ray"
+_THERE = ("ray._private", "ray._common", "ray._private.test_utils", "ray._common.test_utils")
+_PRIVATE = (
+    ("ray.tests",)
+    if _ON_RAY
+    else (
+        "ray._private",
+        "ray._common",
+        "ray._raylet",
+        "ray.autoscaler",
+        "ray.client_builder",
+        "ray.core",
+        "ray.dashboard",
+        "ray.job_submission",
+        "ray.scripts",
+        "ray.tests",
+        "ray.util.client",
+    )
+)
+
+
+def _absent(module: str, name: str) -> Any:
+    if name.startswith("__"):
+        raise AttributeError(name)
+
+    def absent(*_args: Any, **_named: Any) -> Any:
+        raise NotImplementedError(f"{module}.{name} is private to Ray")
+
+    absent.__name__ = name
+    return absent
+
+
+class _PrivateModules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if name in _THERE or not name.startswith(_PRIVATE):
+            return None
+        return importlib.machinery.ModuleSpec(name, self, is_package=True)
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
+        module = ModuleType(spec.name)
+        module.__path__ = []
+        vars(module)["__getattr__"] = lambda name: _absent(spec.name, name)
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        if module.__name__ == "ray._raylet":
+            ray = importlib.import_module("ray")
+            errors = importlib.import_module("ray.exceptions")
+            vars(module).update(ObjectRefGenerator=ray.ObjectRefGenerator, PlacementGroupID=ray.PlacementGroupID)
+            vars(module).update(ObjectRefStreamEndOfStreamError=errors.ObjectRefStreamEndOfStreamError)
+        if module.__name__ == "ray._common.utils":
+            vars(module).update(hex_to_binary=bytes.fromhex)
+        parent, _, last = module.__name__.rpartition(".")
+        if parent in sys.modules:
+            setattr(sys.modules[parent], last, module)
+
+
+sys.meta_path.insert(0, _PrivateModules())
+if not _ON_RAY:
+    for _name in ("ray._private.test_utils", "ray._common.test_utils"):
+        _module = importlib.import_module(_name)
+        vars(_module)["__getattr__"] = lambda name, module=_name: _absent(module, name)
+        vars(_module).update(
+            client_test_enabled=lambda: False,
+            external_redis_test_enabled=lambda: False,
+            generate_system_config_map=lambda **named: {"_system_config": named},
+            placement_group_assert_no_leak=lambda groups: None,
+        )
+    for _name in (
+        *(f"ray._private.{part}" for part in ("ray_constants", "utils", "services", "worker", "internal_api", "state")),
+        *(f"ray._common.{part}" for part in ("utils", "network_utils", "constants")),
+        "ray._raylet",
+    ):
+        importlib.import_module(_name)
+
+import ray  # noqa: E402 - the private modules stand first
+from ray.cluster_utils import Cluster  # noqa: E402
+
+
+def _defaults(named: dict[str, Any]) -> dict[str, Any]:
+    return {"num_cpus": 1, "object_store_memory": 150 << 20, "namespace": "default_test_namespace"} | named
+
+
+def _session(name: str, scope: Any = "function", **defaults: Any) -> Any:
+    @pytest.fixture(name=name, scope=scope)
+    def session(request: pytest.FixtureRequest) -> Iterator[Any]:
+        ray.shutdown()
+        yield ray.init("local", **_defaults(defaults | (getattr(request, "param", None) or {})))
+        ray.shutdown()
+
+    return session
+
+
+ray_start_regular = _session("ray_start_regular")
+ray_start_regular_shared = _session("ray_start_regular_shared", "module")
+ray_start_regular_shared_2_cpus = _session("ray_start_regular_shared_2_cpus", "module", num_cpus=2)
+ray_start_2_cpus = _session("ray_start_2_cpus", num_cpus=2)
+ray_start_4_cpus = _session("ray_start_4_cpus", num_cpus=4)
+ray_start_10_cpus = _session("ray_start_10_cpus", num_cpus=10)
+ray_start_no_cpu = _session("ray_start_no_cpu", num_cpus=0)
+
+
+@pytest.fixture
+def ray_start_object_store_memory(request: pytest.FixtureRequest) -> Iterator[Any]:
+    yield ray.init("local", **_defaults({"object_store_memory": request.param}))
+    ray.shutdown()
+
+
+@pytest.fixture
+def ray_start_with_env_vars(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    named = dict(getattr(request, "param", {}))
+    for variable, value in named.pop("env_vars", {}).items():
+        monkeypatch.setenv(variable, str(value))
+    yield ray.init("local", **_defaults(named))
+    ray.shutdown()
+
+
+@contextlib.contextmanager
+def _nodes(named: dict[str, Any]) -> Iterator[Any]:
+    count = named.pop("num_nodes", 0)
+    connects = named.pop("do_init", count > 0)
+    named.pop("skip_cluster", None)
+    each = _defaults(named)
+    namespace = each.pop("namespace")
+    cluster = Cluster()
+    for number in range(count):
+        if number:
+            each.pop("_system_config", None)
+        cluster.add_node(**each)
+        if number == 0 and connects:
+            ray.init(address=cluster.address, namespace=namespace)
+    yield cluster
+    ray.shutdown()
+    cluster.shutdown()
+
+
+def _cluster(name: str, scope: Any = "function", **defaults: Any) -> Any:
+    @pytest.fixture(name=name, scope=scope)
+    def cluster(request: pytest.FixtureRequest) -> Iterator[Any]:
+        with _nodes(defaults | (getattr(request, "param", None) or {})) as made:
+            yield made
+
+    return cluster
+
+
+ray_start_cluster = _cluster("ray_start_cluster")
+ray_start_cluster_enabled = _cluster("ray_start_cluster_enabled")
+ray_start_cluster_head = _cluster("ray_start_cluster_head", num_nodes=1, do_init=True)
+ray_start_cluster_init = _cluster("ray_start_cluster_init", num_nodes=1, do_init=True)
+ray_start_cluster_2_nodes = _cluster("ray_start_cluster_2_nodes", num_nodes=2, do_init=True)
+ray_start_cluster_enabled_shared = _cluster("ray_start_cluster_enabled_shared", "module")
+
+
+@pytest.fixture
+def two_node_cluster() -> Iterator[Any]:
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+    ray.init(address=cluster.address)
+    yield cluster, cluster.add_node(num_cpus=8)
+    ray.shutdown()
+    cluster.shutdown()
+
+
+@pytest.fixture
+def shutdown_only() -> Iterator[None]:
+    yield
+    ray.shutdown()
+
+
+@pytest.fixture
+def maybe_setup_external_redis() -> None:
+    """Nothing: the control plane keeps its own."""
+
+
+@pytest.fixture
+def propagate_logs() -> None:
+    """Nothing: loggers propagate."""
+
+
+@pytest.fixture
+def enable_pickle_debug(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_PICKLE_VERBOSE_DEBUG", "1")
+
+
+@pytest.fixture
+def fs_only_object_spilling_config(tmp_path: Path) -> tuple[dict[str, Any], str]:
+    return {}, str(tmp_path)
+
+
+@pytest.fixture
+def object_spilling_config(tmp_path: Path) -> tuple[dict[str, Any], str]:
+    return {}, str(tmp_path)
+
+
+@pytest.fixture
+def tmp_working_dir(tmp_path: Path) -> str:
+    return str(tmp_path)
+
+
+@pytest.fixture
+def temp_file(tmp_path: Path) -> Path:
+    return tmp_path / "file"

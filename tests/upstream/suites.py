@@ -1,0 +1,120 @@
+"""The suites that are run, with where their sources are, what they need and which of their files use Ray."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+RAY: Final = "ray[default]==2.60.0"
+"""The Ray that says which tests a suite is held to."""
+
+
+@dataclass(frozen=True)
+class Suite:
+    """Tests of another project.
+
+    `paths` are files or directories in the source, each run by a pytest of its own; `packages` what pip installs beside
+    Ray and dualray; `roots` the directories of the source that Python imports from. `options` go to pytest, and
+    `plugin` is a module of `plugins/` that pytest loads.
+    """
+
+    name: str
+    source: str
+    commit: str
+    paths: tuple[str, ...]
+    packages: tuple[str, ...] = ()
+    roots: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
+    plugin: str = ""
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+_RAYS_FILES: Final = """
+    actor actor_advanced actor_bounded_threads actor_cancel actor_failures actor_group actor_lifetime
+    actor_lineage_reconstruction actor_out_of_order actor_pool actor_resources actor_retry_1 actor_retry_2 advanced
+    advanced_2 advanced_3 advanced_5 advanced_6 advanced_7 args asyncio basic basic_2 basic_3 basic_4 basic_5 cancel
+    concurrency_group failure failure_2 failure_3 failure_4 generators get_locations get_or_create_actor joblib
+    label_scheduling multi_node multi_node_2 multiprocessing multiprocessing_standalone nested_task
+    node_label_scheduling_strategy node_labels object_assign_owner object_manager placement_group placement_group_2
+    placement_group_3 placement_group_4 placement_group_5 placement_group_failover placement_group_mini_integration
+    queue ray_init ray_init_2 reconstruction reconstruction_2 runtime_context scheduling serialization
+    streaming_generator streaming_generator_2 streaming_generator_3 streaming_generator_4
+    streaming_generator_backpressure streaming_generator_regression threaded_actor traceback util_helpers wait
+""".split()  # noqa: SIM905 - one line a name is not read
+
+SUITES: Final = {
+    suite.name: suite
+    for suite in (
+        Suite(
+            "rays_core",
+            "https://github.com/dayshah/ray",
+            "8dcdff8f38",
+            tuple(f"python/ray/tests/test_{name}.py" for name in _RAYS_FILES),
+            packages=("pytest-asyncio", "pandas", "joblib", "scikit-learn"),
+            options=("--noconftest", "-o", "asyncio_mode=auto", "--timeout", "60"),
+            plugin="rays_fixtures",
+        ),
+        Suite(
+            "evotorch",
+            "https://github.com/nnaisense/evotorch",
+            "cebcac4",
+            ("tests",),
+            packages=("torch==2.13.0", "gymnasium", "pandas", "packaging"),
+            roots=("src",),
+            options=("-o", "addopts=", "--timeout", "300"),
+        ),
+        Suite(
+            "sktime",
+            "https://github.com/sktime/sktime",
+            "7bd7d1620c",
+            (
+                "sktime/utils/tests/test_parallel.py",
+                "sktime/forecasting/model_evaluation/tests/test_evaluate.py",
+                "sktime/benchmarking/tests",
+                "sktime/forecasting/model_selection/tests/test_tune.py",
+            ),
+            packages=("pandas<3", "scikit-learn", "scikit-base", "packaging", "statsmodels"),
+            options=("-o", "addopts=", "--timeout", "300"),
+        ),
+        Suite(
+            "vectorbt",
+            "https://github.com/polakowo/vectorbt",
+            "f989752",
+            ("tests/test_base.py", "tests/test_generic.py"),
+            packages=("vectorbt",),
+            options=("--timeout", "300"),
+        ),
+        Suite(
+            "tianshou",
+            "https://github.com/thu-ml/tianshou",
+            "f2402056",
+            ("test/base/test_env.py", "test/base/test_collector.py"),
+            packages=(
+                "torch==2.13.0",
+                "gymnasium",
+                "h5py",
+                "numba",
+                "overrides",
+                "pettingzoo",
+                "sensai-utils",
+                "tensorboard",
+            ),
+            options=(
+                "--timeout",
+                "300",
+            ),
+        ),
+        Suite(
+            "flwr",
+            "https://github.com/adap/flower",
+            "fdef7afb1d",
+            (
+                "framework/py/flwr/server/superlink/fleet/vce/backend/raybackend_test.py",
+                "framework/py/flwr/server/superlink/fleet/vce/vce_api_test.py",
+            ),
+            packages=("flwr", "parameterized"),
+            roots=("framework/py",),
+            options=("-o", "addopts=", "--timeout", "300"),
+        ),
+    )
+}
