@@ -91,6 +91,8 @@ def _term(name: str, key: Any, text: Any) -> LabelTerm:
     listed = _IN.fullmatch(text)
     if listed:
         is_negated, values = bool(listed[1]), [part.strip() for part in listed[2].split(",")]
+        if not any(values):
+            raise ValueError(f"{name}: {key!r}: {text!r} names no value")
         if not all(values):
             raise ValueError(f"{name}: {key!r}: {text!r} has an empty value: write 'in(a, b)'")
     else:

@@ -126,6 +126,7 @@ def test_bundles_have_selectors():
         ({"label_selector": {"zone!": "a"}}, "the key 'zone!' of a label"),
         ({"label_selector": {"zone": "a b"}}, "the value 'a b' of a label"),
         ({"label_selector": {"zone": "in()"}}, "names no value"),
+        ({"label_selector": {"zone": "in(a,, b)"}}, "has an empty value"),
         ({"scheduling_strategy": NodeLabelSchedulingStrategy({"zone": "a"})}, "must be In, NotIn, Exists"),
         ({"scheduling_strategy": NodeLabelSchedulingStrategy(["zone"])}, "must be a dict of key to condition"),
     ],

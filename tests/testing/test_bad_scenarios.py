@@ -104,7 +104,7 @@ BAD = {
     "what no program survives among what is drawn": (
         "expect:",
         "swarm: {kinds: [kill node, kill head]}\nexpect:",
-        "6: swarm.kinds: kill head is never drawn: no program can promise to survive it. Say it under faults",
+        "6: swarm.kinds: kill head is never drawn at random: say it under faults",
     ),
     "every so often, and not how often": ("at: 2ms", "every: 2ms", "5: faults[0]: every needs times: how often"),
     "an unknown node": ("node-1", "node-9", "5: faults[0]: there is no 'node-9'; nodes are node-0 to node-3"),

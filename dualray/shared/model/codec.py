@@ -79,6 +79,10 @@ _ADDED: dict[type, int] = {
 than its default: what does not use them keeps its bytes."""
 
 
+_PLAIN_DEFAULTS = (bool, int, str, type(None))
+"""Types of defaults that are written as they are."""
+
+
 def _added(cls: Any) -> list[dataclasses.Field[Any]]:
     return [field for field in dataclasses.fields(cls) if field.init][-_ADDED[cls] :]
 
@@ -191,23 +195,21 @@ class _Source:
         exec(source, self.names)
         return name
 
-    def _filled(self, cls: Any, is_tagged: bool, values: list[Any]) -> list[Any]:
+    @staticmethod
+    def _filled(kind: Any, is_tagged: bool, values: list[Any]) -> list[Any]:
         """The values of an earlier release, which wrote them when the class had fewer fields, with the defaults of the
         last ones.
 
         Raises:
-            ValueError: there are too many values, or a field that has no default is missing.
+            ValueError: there are too many values, or a field is missing that has no default, or none that is plain.
         """
-        fields = [field for field in dataclasses.fields(cls) if field.init]
+        fields = [field for field in dataclasses.fields(kind) if field.init]
         missing = fields[len(values) - is_tagged :]
-        if len(values) - is_tagged > len(fields) or any(field.default is dataclasses.MISSING for field in missing):
-            raise ValueError(f"{cls.__name__} has {len(fields)} fields, and these are {len(values) - is_tagged} values")
-        hints = typing.get_type_hints(cls)
-        sources = ((self.encode(hints[field.name]) or "{}").replace("{}", "v") for field in missing)
-        return [
-            *values,
-            *(eval(source, self.names, {"v": each.default}) for source, each in zip(sources, missing, strict=True)),
-        ]
+        if len(values) - is_tagged > len(fields) or not all(type(each.default) in _PLAIN_DEFAULTS for each in missing):
+            raise ValueError(
+                f"{kind.__name__} has {len(fields)} fields, and these are {len(values) - is_tagged} values"
+            )
+        return [*values, *(each.default for each in missing)]
 
 
 def _is_plain(cls: Any, fields: list[str]) -> bool:

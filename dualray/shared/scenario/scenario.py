@@ -81,7 +81,7 @@ class Swarm(Model):
     def _can_be_drawn(cls, value: list[FaultKind]) -> list[FaultKind]:
         for kind in value:
             if kind in NEVER_DRAWN:
-                raise ValueError(f"{kind} is never drawn: no promise of a program covers it. Say it under faults")
+                raise ValueError(f"{kind} is never drawn at random: say it under faults")
         return value
 
 

@@ -143,8 +143,8 @@ def test_a_node_that_is_killed_while_it_joins_again_tries_once_more(cluster) -> 
     next_life()[0].kill()
     gateway.with_name("elsewhere").rename(gateway)
     store = SHARED_MEMORY / node.directory.name
-    store.mkdir(exist_ok=True)
-    (store / ARENA_FILE).touch()  # as a life that was killed leaves it
+    store.mkdir(mode=0o700, exist_ok=True)
+    (store / ARENA_FILE).touch(mode=0o600)  # as a life that was killed leaves it
     eventually(lambda: states()["node-1"] == (True, 2), "it has joined again")
     assert dualray.get(node_id.options(resources={"r": 1}).remote()) == "node-1"
 
