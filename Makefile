@@ -50,7 +50,7 @@ test: env $(VENV)/.installed-ray lint  ## Lint, then run every test that is not 
 	$(BIN)/python -m pytest --mode ray $(RAY_CHOSEN)
 
 # Part of the conformance tests, on a local Ray: a minute. `make test-ray` runs them all.
-RAY_CHOSEN := $(addprefix tests/conformance/test_,tasks.py get_put_wait.py call_arguments.py)
+RAY_CHOSEN := $(addprefix tests/conformance/test_,tasks.py get_put_wait.py call_arguments.py nested.py method_retries.py)
 
 test-ray: env $(VENV)/.installed-ray  ## Run the conformance tests, and those of mode "ray", on a local Ray
 	$(BIN)/python -m pytest tests/on_ray $(PYTEST_ARGS)

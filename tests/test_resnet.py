@@ -20,6 +20,7 @@ def run_driver(mode: str, *flags: str, cwd: Path, timeout: float = 580) -> str:
 # ---- Training ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("mode", ["sim", pytest.param("real", marks=pytest.mark.slow)])
 def test_a_round_on_two_gpus(mode: str, tmp_path: Path):

@@ -66,7 +66,9 @@ def carried(name: str, exception: BaseException, retried: Retried) -> Carrier:
         cloudpickle.loads(data)
     except Exception as why:  # noqa: BLE001 - pickling runs the user's code
         note = f"{text}(The exception itself could not be pickled: {why})\n"
-        cause = DualrayError(f"{type(exception).__qualname__} could not be pickled: {why}\nIts traceback:\n{text}")
+        cause = DualrayError(
+            f"{type(exception).__qualname__} isn't serializable, and did not arrive: {why}\nIts traceback:\n{text}"
+        )
         data = pickled(TaskError(name, note, cause))
     return (RetriedCarrier if is_retried else Carrier)(data, text)
 

@@ -69,6 +69,7 @@ def test_the_control_plane_may_die_again_while_it_starts(tmp_path: Path) -> None
     check(soak(plan, workload="chain", nodes=1, record=tmp_path), tmp_path)
 
 
+@pytest.mark.slow
 def test_a_short_soak(tmp_path: Path) -> None:
     found = soak(schedule(seed=7, faults=15, nodes=3, workload="mixed"), workload="mixed", nodes=3, record=tmp_path)
     check(found, tmp_path)

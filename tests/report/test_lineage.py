@@ -163,6 +163,7 @@ def random_program(seed: int) -> tuple[list[float], list[float]]:
     return first, [ray.get(digest.remote(rows)) for rows in pool]
 
 
+@pytest.mark.slow
 def test_prediction_is_what_random_programs_do(tmp_path: Path):
     """The node dies while results are read for the second time: see the limits of the prediction."""
     counted_in_all = 0

@@ -90,6 +90,7 @@ def start_driver(tmp_path: Path) -> Iterator[object]:
         driver.communicate()
 
 
+@pytest.mark.slow
 def test_twenty_sessions_in_one_process_leave_nothing() -> None:
     @dualray.remote
     def double(x: int) -> int:
