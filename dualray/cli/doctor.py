@@ -121,7 +121,8 @@ def _checks() -> Iterator[Check]:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     enough = soft >= FILES_MIN
     yield Check("open files", "ok" if enough else "slow", f"limit {soft}", "" if enough else f"ulimit -n {hard}")
-    yield Check("CPUs", "ok", f"{len(os.sched_getaffinity(0))} usable of {os.cpu_count()}")
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()  # macOS has none
+    yield Check("CPUs", "ok", f"{usable} usable of {os.cpu_count()}")
     yield _port()
     for package, extra in (("plotly", "report"), ("pyarrow", "whatif")):
         there = find_spec(package) is not None
