@@ -62,11 +62,17 @@ def live_rows(core: CoreVerbs, table: str, timeout_ns: int) -> tuple[list[dict[s
         on_disk = {copy["object_id"] for rows in copies.values() for copy in rows if copy["state"] in _ON_DISK}
         for row in owned:
             row["did_spill"] = row["object_id"] in on_disk
+            if row["is_put"] and not row["node_ids"]:  # a small one, which its owner keeps
+                row["node_ids"] = [_node_of_owner(row["owner"], core.node)]
     return owned, missing
 
 
 def _node_of_driver(driver: str, here: str) -> str:
     return driver.partition("@")[2] or here
+
+
+def _node_of_owner(owner: str, here: str) -> str:
+    return node_of(Address(owner)) if "/" in owner else _node_of_driver(owner, here)
 
 
 def _tasks(

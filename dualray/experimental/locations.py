@@ -25,8 +25,8 @@ def get_object_locations(
 
     Returns:
         For each reference whose object is known: {"node_ids": [...], "object_size": bytes, "did_spill": bool}.
-        `node_ids` is empty of small objects, which their owner keeps itself. The size is None while it is not known,
-        as of a task that has not ended. `did_spill`: a node has it on disk.
+        `node_ids` is empty of small results of tasks; a small object of `put` is where its owner is. The size
+        is None while it is not known, as of a task that has not ended. `did_spill`: a node has it on disk.
 
     Raises:
         TypeError: no list of references.

@@ -55,10 +55,11 @@ def zeros(count, gate=None):
 @pytest.mark.parametrize("ask", [get_object_locations, get_local_object_locations])
 def test_objects_have_locations(gate, ask):
     large, small, pending = ray.put(np.zeros(100_000)), zeros.remote(1), zeros.remote(1, gate)
-    far = zeros.remote(200_000)
+    far, tiny = zeros.remote(200_000), ray.put("123")
     get([small, far])
-    found = ask([large, small, pending, far, large])
-    assert list(found) == [large, small, pending, far]
+    found = ask([large, small, pending, far, large, tiny])
+    assert list(found) == [large, small, pending, far, tiny]
+    assert found[tiny]["node_ids"] == [ray.get_runtime_context().get_node_id()]
     assert found[large]["node_ids"] == [ray.get_runtime_context().get_node_id()]
     assert 800_000 < found[large]["object_size"] < 801_000
     assert found[small]["node_ids"] == []
