@@ -54,9 +54,9 @@ def zeros(count, gate=None):
 
 @pytest.mark.parametrize("ask", [get_object_locations, get_local_object_locations])
 def test_objects_have_locations(gate, ask):
-    large, small, pending = ray.put(np.zeros(100_000)), zeros.remote(1), zeros.remote(1, gate)
-    far, tiny = zeros.remote(200_000), ray.put("123")
+    large, small, tiny, far = ray.put(np.zeros(100_000)), zeros.remote(1), ray.put("123"), zeros.remote(200_000)
     get([small, far])
+    pending = zeros.remote(1, gate)
     found = ask([large, small, pending, far, large, tiny])
     assert list(found) == [large, small, pending, far, tiny]
     assert found[tiny]["node_ids"] == [ray.get_runtime_context().get_node_id()]
