@@ -4,26 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
+from dualray.cli.printing import refuse, show, table_of
 from dualray.report.proof import Proof, check_directory, load_log
 from dualray.shared.proof.decision_log import Difference, replay
 
 FAILED = 1
-UNUSABLE = 2
 ORPHANS_SHOWN = 10
 
 app = typer.Typer(add_completion=False)
-
-
-def _refuse(why: object) -> NoReturn:
-    Console(stderr=True).print(f"dualray: {why}", style="red", markup=False, highlight=False, soft_wrap=True)
-    raise typer.Exit(UNUSABLE)
 
 
 @app.command("replay")
@@ -37,9 +29,9 @@ def replay_command(
         elif path.is_file():
             exact = _replay_one(path)
         else:
-            _refuse(f"there is no file or directory {str(path)!r}")
+            refuse(f"there is no file or directory {str(path)!r}")
     except ValueError as error:
-        _refuse(error)
+        refuse(error)
     if not exact:
         raise typer.Exit(FAILED)
 
@@ -61,7 +53,7 @@ def _replay_one(path: Path) -> bool:
 def _show_proof(proof: Proof) -> bool:
     verdict = "OK" if proof.is_exact else "FAILED"
     print(f"Replay {verdict}: {proof.decisions:,} decisions, {len(proof.processes):,} processes")
-    table = _table("Replay", "process", "decisions", "commands equal", "actions matched", "orphans", "remarks")
+    table = table_of("Replay", "process", "decisions", "commands equal", "actions matched", "orphans", "remarks")
     for column in table.columns[1:5]:
         column.justify = "right"
     for process in proof.processes:
@@ -82,7 +74,7 @@ def _show_proof(proof: Proof) -> bool:
             f"{process.orphans:,}",
             ", ".join(remarks),
         )
-    _print(table)
+    show(table)
     print(f"decisions:       {proof.decisions:,}")
     print(f"commands equal:  {proof.commands:,}, different in {len(proof.differences)} processes")
     print(f"actions matched: {proof.matched:,}")
@@ -112,16 +104,3 @@ def _show_keys(what: str, keys: Iterable[tuple[str, str, str, int]]) -> None:
         print(f"  {kind} {subject}{f' to {other}' if other else ''}, attempt {attempt}")
     if len(listed) > ORPHANS_SHOWN:
         print(f"  and {len(listed) - ORPHANS_SHOWN} more")
-
-
-def _table(title: str, *columns: str) -> Table:
-    table = Table(title=escape(title), title_justify="left")
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    return table
-
-
-def _print(*tables: Table) -> None:
-    console = Console()
-    for table in tables:
-        console.print(table)

@@ -6,23 +6,16 @@ import os
 import sys
 import tempfile
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from dualray.as_ray import install
 from dualray.cli.after_run import print_summary, read_summaries, run_as_main
+from dualray.cli.printing import refuse
 from dualray.settings import limits_of, resolve
 
-UNUSABLE = 2
-
 app = typer.Typer(add_completion=False)
-
-
-def _refuse(why: object) -> NoReturn:
-    Console(stderr=True).print(f"dualray: {why}", style="red", markup=False, highlight=False, soft_wrap=True)
-    raise typer.Exit(UNUSABLE)
 
 
 @app.command(
@@ -45,9 +38,9 @@ def run_command(
 ) -> None:
     """Run an unchanged script, or `-m` a module, with settings given from outside. The exit code is the program's."""
     if script == "-m" and not args:
-        _refuse("-m needs the name of a module after it")
+        refuse("-m needs the name of a module after it")
     if script != "-m" and not Path(script).is_file():
-        _refuse(f"there is no file {script!r}")
+        refuse(f"there is no file {script!r}")
     given = {
         "MODE": mode,
         "NODES": nodes,
@@ -61,7 +54,7 @@ def run_command(
         resolved = resolve({})
         limits_of(resolved)
     except (ValueError, TypeError) as error:
-        _refuse(error)
+        refuse(error)
     if resolved["mode"].value == "ray":
         _refuse_on_ray({"--as-ray": as_ray, "--seed": seed is not None, "--decision-log": decision_log is not None})
     if as_ray:
@@ -92,7 +85,7 @@ def _refuse_on_ray(given: dict[str, bool]) -> None:
     }
     for name, is_given in given.items():
         if is_given:
-            _refuse(f"{name} in mode 'ray': {ways_out[name]}")
+            refuse(f"{name} in mode 'ray': {ways_out[name]}")
 
 
 def _say_ignored(script: str, names: list[str], mode: str | None) -> None:

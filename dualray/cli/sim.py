@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import typer
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from dualray.cli import modelled
+from dualray.cli.printing import show, table_of
 from dualray.sim.cost.cost_model import CostModel
 from dualray.sim.params import fixed_params, node_params
 
@@ -23,21 +21,8 @@ def sim_params_command() -> None:
         ("A node, where init() and the scenario say nothing else", node_params()),
         ("Fixed", fixed_params()),
     ):
-        table = _table(title, "parameter", "default", "unit", "source")
+        table = table_of(title, "parameter", "default", "unit", "source")
         table.columns[1].justify = "right"
         for param in params:
             table.add_row(param.name, f"{param.default:,}", param.unit, param.source)
-        _print(table)
-
-
-def _table(title: str, *columns: str) -> Table:
-    table = Table(title=escape(title), title_justify="left")
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    return table
-
-
-def _print(*tables: Table) -> None:
-    console = Console()
-    for table in tables:
-        console.print(table)
+        show(table)
