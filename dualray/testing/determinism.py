@@ -55,7 +55,7 @@ _AFTER_ALL_NS = (1 << 62) - 1
 """The time of what is known when a run has ended."""
 
 _SUBSYSTEM_WORDS = (
-    ("scheduler", ("Lease", "Resources", "Worker", "TasksRecalled", "Gpu")),
+    ("scheduler", ("Lease", "Resources", "Worker", "TasksRecalled", "TasksWanted", "Gpu")),
     ("store", ("Object", "Space", "Locations", "View", "Receive")),
     ("lineage", ("Task", "Value", "Result", "Borrow", "Ref", "Wait")),
     ("membership", ("Node", "Owner", "Peer", "Driver", "Cluster", "Actor", "Started")),

@@ -88,7 +88,15 @@ def _added(cls: Any) -> list[dataclasses.Field[Any]]:
 
 
 _YOUNGER: frozenset[str] = frozenset(
-    {"BacklogReported", "BacklogWanted", "LaunchNodes", "LaunchesFailed", "ResourcesWanted", "TerminateNode"}
+    {
+        "BacklogReported",
+        "BacklogWanted",
+        "LaunchNodes",
+        "LaunchesFailed",
+        "ResourcesWanted",
+        "TasksWanted",
+        "TerminateNode",
+    }
 )
 """Classes that are younger than 0.1.0. Their tags come last: what does not use them keeps its bytes."""
 

@@ -8,8 +8,9 @@ see borrows.py).
 When a plain task blocks in `get`, the tasks behind it are given back to their owners, so that no child waits behind its
 blocked parent, and what is pushed while it is blocked is given back at once; an actor keeps its queue, because its
 callers' order is kept here. A task whose arguments do not come within `fetch_patience_ns` blocks in the same way: one
-may have been lost, and be made again behind it. A call of an actor that is made again goes before all that have not
-begun. Calls of a process that died are dropped if they have not started.
+may have been lost, and be made again behind it. The owner asks for the tasks behind one that runs for long. A call of
+an actor that is made again goes before all that have not begun. Calls of a process that died are dropped if they have
+not started.
 
 Tasks that stand alone, with no argument that is to be fetched, are handed over several at a time: those behind the one
 in hand wait for it where user code runs, and what they return is reported together, when the last has ended or the
@@ -607,7 +608,7 @@ class Executor:
         self.transit.on_process_died(dead)
 
     def recall_waiting(self) -> None:
-        """The task in hand blocks: give back what has not started."""
+        """The task in hand blocks, or runs for long: give back what has not started."""
         if self.is_actor or not (self.queue or self.handed):
             return
         if self.handed:

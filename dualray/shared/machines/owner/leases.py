@@ -10,7 +10,9 @@ behind one another. Tasks without retries are pushed one by one: of several that
 which had begun. Leases that stay idle go back after `lease_idle_ns`, those of one node together.
 
 A worker that blocks in `get` recalls what it has not started, and gets nothing more before its task is done: what it
-waits for may be the very task that would wait behind it. A worker or node that dies gives back what was pushed to
+waits for may be the very task that would wait behind it. A task may also run for much longer than its predecessors, or
+block in something that is not ours. When the oldest task of a lease has made no progress for `OVERDUE_NS`, the owner
+asks for those behind it, and gives them to other workers. A worker or node that dies gives back what was pushed to
 it, and only the task that was running (the oldest) is told that it failed.
 
 Relies on: each lease asked for is granted or refused, as long as no node dies.
@@ -39,12 +41,16 @@ from dualray.shared.model.events import (
     LeasesReturned,
     LeaseWanted,
     Outcome,
+    TasksWanted,
 )
 from dualray.shared.model.ids import HEAD, Address, LeaseID, NodeID, RequestID, TaskID
 from dualray.shared.model.specs import FunctionTemplate, LeaseShape, ObjectHint
 
 IDLE_TIMER = "idle-leases"
 PUSH_TIMER = "push-tasks"
+OVERDUE_TIMER = "overdue-tasks"
+OVERDUE_NS: Final = 100_000_000
+"""A task that others wait behind may run for so long before they are asked for: fifty times the window."""
 DEFER_NS: Final = 1_000_000
 _DEFER_MAX: Final = 32
 """Tasks that are held back at most, to be pushed together: while all leases with room are busy, or in a burst."""
@@ -70,6 +76,7 @@ class Lease:
         "is_wanted",
         "lease_id",
         "node",
+        "progress_ns",
         "queue",
         "worker",
     )
@@ -87,6 +94,8 @@ class Lease:
         self.is_wanted = False
         """By its node: nothing more is pushed, and it goes back when what was pushed is done."""
         self.idle_since_ns = 0
+        self.progress_ns = 0
+        """When the oldest task in flight was pushed, or the one before it finished."""
 
 
 class ShapeQueue:
@@ -155,6 +164,7 @@ class Leases:
         self._idle: dict[LeaseID, Lease] = {}
         """Those that have become idle, the first of them first; they may be busy again."""
         self._push_timer_armed = False
+        self._overdue_timer_armed = False
         self._last_new_ns = 0
         """When a task was submitted last, unless somebody has waited since."""
         # Worklists that the owner machine drains.
@@ -256,6 +266,8 @@ class Leases:
         while tasks and room:
             lease = room.pop()
             lease.has_room = False
+            if not lease.in_flight:
+                lease.progress_ns = self.out.now_ns
             ahead = queue.window - len(lease.in_flight)
             if ahead > 1 and len(tasks) > 1:
                 parts = min(len(room) + 1, len(tasks) // queue.together) or 1
@@ -267,7 +279,26 @@ class Leases:
                 pushed = [task]
                 lease.in_flight[task] = None
             self._push(pushed, lease)
+            if not self._overdue_timer_armed and len(lease.in_flight) > 1:
+                self._arm_overdue_timer()
             self._offer(lease)
+
+    def _arm_overdue_timer(self) -> None:
+        self._overdue_timer_armed = True
+        self.out.add(ArmTimer(timer=OVERDUE_TIMER, delay_ns=OVERDUE_NS))
+
+    def on_overdue_timer(self) -> None:
+        """Ask for the tasks that wait behind one that runs for too long."""
+        self._overdue_timer_armed = False
+        due_ns = self.out.now_ns - OVERDUE_NS
+        for lease in self.leases.values():
+            if len(lease.in_flight) < 2 or lease.blocked:
+                continue
+            if lease.progress_ns <= due_ns:
+                lease.progress_ns = self.out.now_ns  # the answer is given so long
+                self.out.send(lease.worker, TasksWanted(owner=self.address))
+            if not self._overdue_timer_armed:
+                self._arm_overdue_timer()
 
     def _arm_push_timer(self) -> None:
         if not self._push_timer_armed:
@@ -396,6 +427,7 @@ class Leases:
     def _finished(self, lease: Lease, duration_ns: int, count: int) -> None:
         """`count` tasks of the lease have finished, that took `duration_ns` each."""
         lease.blocked = False
+        lease.progress_ns = self.out.now_ns
         queue = lease.queue
         mean_ns = queue.mean_ns or duration_ns
         weight = min(count, _MEAN_WEIGHT)
@@ -445,6 +477,7 @@ class Leases:
             return
         if next(iter(lease.in_flight)) == task:
             lease.blocked = False  # the oldest is the one that ran
+            lease.progress_ns = self.out.now_ns
         del lease.in_flight[task]
         self._offer(lease)
         self._note_idle(lease)

@@ -26,7 +26,7 @@ from dualray.shared.machines.owner.actor_exit import EXIT_TIMER
 from dualray.shared.machines.owner.cancellation import FORCE_TIMER, Cancellation
 from dualray.shared.machines.owner.executor import FETCH_TIMER, Executor
 from dualray.shared.machines.owner.explanation import Explanation
-from dualray.shared.machines.owner.leases import IDLE_TIMER, PUSH_TIMER, Leases
+from dualray.shared.machines.owner.leases import IDLE_TIMER, OVERDUE_TIMER, PUSH_TIMER, Leases
 from dualray.shared.machines.owner.losses import Losses
 from dualray.shared.machines.owner.production import Production
 from dualray.shared.machines.owner.pushes import Pushes
@@ -282,20 +282,8 @@ class Owner(OwnerQueries):
     # ---- What others report ----------------------------------------------------------------------------------
 
     def _on_timer(self, event: TimerFired) -> None:
-        if event.timer == IDLE_TIMER:
-            self.leases.on_idle_timer()
-        elif event.timer == PUSH_TIMER:
-            self.leases.on_push_timer()
-        elif event.timer == CALLS_TIMER:
-            self.actor_calls.on_timer()
-        elif event.timer == EXIT_TIMER:
-            self.executor.exit.on_timer()
-        elif event.timer == FETCH_TIMER:
-            self.executor.on_fetch_timer()
-        elif event.timer == ROOM_TIMER:
-            self.rooms.on_timer()
-        elif event.timer == REACH_TIMER:
-            self.reach.on_timer()
+        if event.timer in _TIMERS:
+            _TIMERS[event.timer](self)
         elif event.timer.startswith(FORCE_TIMER):
             self.cancellation.on_force_timer(event.timer)
         elif event.timer.startswith(ROWS_TIMER):
@@ -559,6 +547,18 @@ def _pass_on(do: Callable[[Any], object], owner: Owner, event: Any) -> None:
     do(event)
 
 
+_TIMERS: Final[Mapping[str, Callable[[Owner], object]]] = {
+    IDLE_TIMER: lambda owner: owner.leases.on_idle_timer(),
+    PUSH_TIMER: lambda owner: owner.leases.on_push_timer(),
+    OVERDUE_TIMER: lambda owner: owner.leases.on_overdue_timer(),
+    CALLS_TIMER: lambda owner: owner.actor_calls.on_timer(),
+    EXIT_TIMER: lambda owner: owner.executor.exit.on_timer(),
+    FETCH_TIMER: lambda owner: owner.executor.on_fetch_timer(),
+    ROOM_TIMER: lambda owner: owner.rooms.on_timer(),
+    REACH_TIMER: lambda owner: owner.reach.on_timer(),
+}
+"""Timers of which a process has at most one."""
+
 _TABLE: Final[Mapping[type[Any], Callable[[Any, Any], object]]] = {
     TaskSubmitted: Owner._on_submitted,
     ValuePut: Owner._on_put,
@@ -616,6 +616,7 @@ _TABLE: Final[Mapping[type[Any], Callable[[Any, Any], object]]] = {
     TasksPushed: lambda owner, event: owner.executor.on_several_pushed(event),
     TaskFinished: Owner._on_task_finished,
     TasksFinished: Owner._on_several_finished,
+    events.TasksWanted: lambda owner, event: owner.executor.recall_waiting(),
     events.TasksRecalled: lambda owner, event: owner.losses.on_recalled(event),
     events.ValueRequested: lambda owner, event: owner.values.on_value_requested(event),
     events.ValueReported: lambda owner, event: owner.values.on_value_reported(event),

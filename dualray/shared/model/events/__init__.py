@@ -138,6 +138,7 @@ from dualray.shared.model.events.tasks import (
     TasksFinished,
     TasksPushed,
     TasksRecalled,
+    TasksWanted,
     TaskUnwanted,
     new_push,
 )
@@ -320,6 +321,7 @@ __all__ = [
     "TasksPushed",
     "TasksRan",
     "TasksRecalled",
+    "TasksWanted",
     "TimerFired",
     "TurnWanted",
     "ValuePromised",
@@ -403,6 +405,7 @@ ProcessMessage: TypeAlias = (
     | TaskFinished
     | TasksFinished
     | TasksRecalled
+    | TasksWanted
     | ItemReported
     | ItemsRead
     | CancelRequested

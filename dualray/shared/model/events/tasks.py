@@ -104,8 +104,15 @@ class TaskFinished:
 
 
 @dataclass(slots=True, kw_only=True)
+class TasksWanted:
+    """Owner to a leased worker: the task in hand runs for long. Give back what has not started, as `TasksRecalled`."""
+
+    owner: Address
+
+
+@dataclass(slots=True, kw_only=True)
 class TasksRecalled:
-    """The worker blocked in `get` and gives back what it had not started: this uses no retry."""
+    """The worker blocked in `get`, or was asked, and gives back what it had not started: this uses no retry."""
 
     worker: Address
     tasks: tuple[TaskID, ...]

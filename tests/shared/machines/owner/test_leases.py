@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dualray.shared.machines.owner.leases import DEFER_NS, IDLE_TIMER, PUSH_TIMER
+from dualray.shared.machines.owner.leases import DEFER_NS, IDLE_TIMER, OVERDUE_NS, OVERDUE_TIMER, PUSH_TIMER
 from dualray.shared.model.commands import ArmTimer, DropPayload, Send, WriteRecord
 from dualray.shared.model.config import Config
 from dualray.shared.model.errors import ErrorInfo, ErrorKind
@@ -19,6 +19,7 @@ from dualray.shared.model.events import (
     TasksFinished,
     TasksPushed,
     TasksRecalled,
+    TasksWanted,
     TimerFired,
 )
 from dualray.shared.model.ids import Address, LeaseID, NodeID, RequestID
@@ -355,6 +356,26 @@ def test_recalled_tasks_go_first_and_in_their_old_order(ahead):
     ahead.submit(task(5))
     commands = ahead(recalled(3, 4)) + ahead.grant(1, request=1) + ahead.grant(2, request=2)
     assert [number for number, _, _ in pushes(commands)][:2] == [3, 4]
+
+
+def test_tasks_behind_one_that_runs_for_too_long_are_asked_for(ahead):
+    ahead.now_ns = OVERDUE_NS
+    commands = ahead(TimerFired(timer=OVERDUE_TIMER))
+    assert of(commands, Send) == [Send(to=WORKER, message=TasksWanted(owner=DRIVER))]
+    assert of(commands, ArmTimer) == [ArmTimer(timer=OVERDUE_TIMER, delay_ns=OVERDUE_NS)]
+
+
+def test_the_worker_that_has_given_back_what_was_asked_for_is_not_asked_again(ahead):
+    ahead(recalled(3, 4))
+    ahead.now_ns = OVERDUE_NS
+    assert ahead(TimerFired(timer=OVERDUE_TIMER)) == []
+
+
+def test_tasks_behind_one_that_began_a_moment_ago_are_looked_after_again(ahead):
+    ahead.now_ns = OVERDUE_NS // 2
+    ahead.finish(2)
+    ahead.now_ns = OVERDUE_NS
+    assert ahead(TimerFired(timer=OVERDUE_TIMER)) == [ArmTimer(timer=OVERDUE_TIMER, delay_ns=OVERDUE_NS)]
 
 
 def test_a_blocked_worker_is_used_again_when_its_task_has_finished(ahead):
