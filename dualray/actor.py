@@ -290,6 +290,7 @@ class ActorHandle(CountedReference):
 
     Calls through one process's handles start in the order in which they were made. A handle can be passed to tasks and
     other actors; when the last one anywhere is gone, and its calls have ended, the actor ends, unless it is detached.
+    A handle that was found, by `get_actor`, `get_if_exists` or `current_actor`, is weak: it does not keep the actor.
 
     Every actor has three methods more. `handle.__ray_ready__.remote()` returns True once the actor is made.
     `handle.__ray_call__.remote(function, *args)` calls `function(instance, *args)` in the actor.
@@ -299,6 +300,16 @@ class ActorHandle(CountedReference):
     __slots__ = ("_actor", "_last", "_methods", "_prepared")
 
     is_value = False
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether it keeps the actor."""
+        return not self._actor.is_weak
+
+    def __del__(self) -> None:
+        actor: ActorInfo | None = getattr(self, "_actor", None)  # __init__ may not have run
+        if actor is not None and not actor.is_weak:
+            super().__del__()
 
     def __init__(self, actor: ActorInfo, verbs: runtime.UserVerbs, methods: dict[str, _Method]) -> None:
         super().__init__(actor.reference, verbs)
@@ -343,7 +354,7 @@ class ActorHandle(CountedReference):
     def __reduce__(self) -> tuple[Any, ...]:
         self.check()
         actor = self._actor
-        fields = (actor.class_name, self._methods, actor.function, tuple(actor.limits))
+        fields = (actor.class_name, self._methods, actor.function, tuple(actor.limits), actor.is_weak)
         return _revive_handle, (type(self), *self.holder.parts_of(self.ref), fields)
 
     def _prepare(self, method_name: str, options: MethodOptions) -> _PreparedMethod:
@@ -393,7 +404,8 @@ def handle_to(
 
 
 def get_actor(name: str, namespace: str | None = None) -> ActorHandle:
-    """A handle to the actor of this name.
+    """A handle to the actor of this name. It does not keep the actor, as in Ray: the actor ends with the last handle of
+    those who made it or were given it.
 
     Args:
         name: what `Cls.options(name=...)` has given it.
@@ -432,9 +444,11 @@ def exit_actor() -> NoReturn:
 def _revive_handle(handle: type[ActorHandle], *parts: Any) -> ActorHandle:
     """Unpickle: the handle now exists in this process too."""
     verbs = runtime.current("unpickling an actor handle").verbs
-    *reference, (class_name, methods, function, limits) = parts
-    actor = ActorInfo(verbs.revive(*reference), class_name, function, ActorLimits(*limits))
-    return handle(actor, verbs, methods)
+    *parts_of_reference, (class_name, methods, function, limits, is_weak) = parts
+    reference = verbs.revive(*parts_of_reference)
+    if is_weak:
+        verbs.drop(reference.object_id)
+    return handle(ActorInfo(reference, class_name, function, ActorLimits(*limits), None, is_weak), verbs, methods)
 
 
 class ActorMethod:

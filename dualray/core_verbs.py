@@ -252,14 +252,9 @@ class VerbsOverCore:
 
     def _found(self, actor: NamedActor) -> ActorInfo:
         ref = Ref(actor_handle_id(actor.spec.actor_id), actor.owner)
-        self.adopt(ref)  # first: loading the class takes long, and the actor is not to end meanwhile
         function = actor.template.function_id
-        try:
-            cls = self.core.load_class(function)
-        except BaseException:
-            self.drop(ref.object_id)
-            raise
-        return ActorInfo(ref, actor.template.name, function, _limits_of(actor.spec), cls)
+        limits = _limits_of(actor.spec)
+        return ActorInfo(ref, actor.template.name, function, limits, self.core.load_class(function), is_weak=True)
 
     def own_actor(self) -> ActorInfo | None:
         constructor = self.core.execution.constructor
@@ -267,10 +262,10 @@ class VerbsOverCore:
             return None
         assert constructor.creates is not None
         ref = Ref(actor_handle_id(constructor.creates.actor_id), constructor.owner)
-        self.adopt(ref)
         template = constructor.template
         limits = _limits_of(constructor.creates)
-        return ActorInfo(ref, template.name, template.function_id, limits, type(self.core.actor_instance))
+        cls = type(self.core.actor_instance)
+        return ActorInfo(ref, template.name, template.function_id, limits, cls, is_weak=True)
 
     def prepare_method(
         self, actor: ActorInfo, name: str, options: MethodOptions, returns: Returns, *, is_last: bool, collect: Collect

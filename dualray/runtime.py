@@ -82,9 +82,8 @@ class ActorLimits(NamedTuple):
 class ActorInfo(NamedTuple):
     """What a handle to an actor is made of.
 
-    reference: counted already, for the handle.
-    class_name: for people.
-    function: what the engine calls the actor's class; it travels with the handle.
+    reference: counted already, for the handle, unless `is_weak`.
+    class_name, function: for people; what the engine calls the actor's class, which travels with the handle.
     limits: see ActorLimits.
     cls: the class, of an actor that somebody else has made; None: the caller has it.
     """
@@ -94,6 +93,7 @@ class ActorInfo(NamedTuple):
     function: Any
     limits: ActorLimits
     cls: Any = None
+    is_weak: bool = False
 
 
 class NodeRow(NamedTuple):

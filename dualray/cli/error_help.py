@@ -36,7 +36,7 @@ ENTRIES: Final[dict[str, Entry]] = {
     ),
     "actor-unavailable": Entry(
         errors=("ActorUnavailableError",),
-        means="The actor was lost during this call and is restarting. The call is not repeated.",
+        means="The actor was lost during this call, or is restarting. The call is not repeated.",
         cause="The actor has max_restarts, and this method has no max_task_retries left.",
         fix="Call again, or set max_task_retries=N when a method may run twice.",
     ),

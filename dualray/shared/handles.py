@@ -66,6 +66,9 @@ class Reference:
     is_value = False
     """Whether it stands for a value, which a task gets in its place."""
 
+    is_counted: Any = True
+    """Whether it keeps what it refers to."""
+
     def check(self) -> None:
         """Raise when the reference cannot be used any more."""
 

@@ -67,9 +67,7 @@ DIFFERENCES = {
     "A coroutine, or a task with an event loop, keeps its CPU while it awaits a value.": (
         "test_async_actors.py::test_a_task_that_awaits_gives_its_cpu_back",
     ),
-    "A handle that get_actor has found does not keep its actor alive, names are listed in any order, and the name of "
-    "an actor whose constructor has raised is free a moment later.": (
-        "test_named_actors.py::test_a_handle_that_was_found_keeps_the_actor",
+    "Names are listed in any order, and the name of an actor whose constructor has raised is free a moment later.": (
         "test_named_actors.py::test_an_actor_whose_constructor_raises_frees_its_name",
         "test_named_actors.py::test_named_actors_are_listed",
     ),

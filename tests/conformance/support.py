@@ -19,6 +19,7 @@ import numpy as np
 
 import dualray as ray
 from dualray import runtime
+from dualray.exceptions import ActorUnavailableError
 from dualray.shared.units import parse_size_bytes
 
 MODES = ("sim", "real")
@@ -94,6 +95,18 @@ def get(refs: Any) -> Any:
     """`get` that is late after WITHIN_S instead of hanging; on Ray, whose workers start late, after thrice that."""
     current = runtime.current_or_none()
     return ray.get(refs, timeout=3 * WITHIN_S if current is not None and current.mode == "ray" else WITHIN_S)
+
+
+def get_when_up(call: Callable[[], Any]) -> Any:
+    """The result of a call of an actor that may be restarting, which refuses calls without retries."""
+    deadline_s = time.monotonic() + WITHIN_S
+    while True:
+        try:
+            return get(call())
+        except ActorUnavailableError:
+            if time.monotonic() > deadline_s:
+                raise
+            time.sleep(0.01)
 
 
 def eventually(condition: Callable[[], bool], what: str, within_s: float = WITHIN_S) -> None:

@@ -7,9 +7,21 @@ import pytest
 
 import dualray as ray
 from dualray.exceptions import ActorDiedError, ActorError, ActorUnavailableError
-from tests.conformance.support import MIB, eventually, get, resources_are_free
+from tests.conformance.support import MIB, eventually, get, get_when_up, resources_are_free
 
 pytestmark = pytest.mark.usefixtures("cluster")
+
+
+@ray.remote(num_cpus=0)
+class Slow:
+    """Its second life begins when the gate opens."""
+
+    def __init__(self, gate):
+        if ray.get_runtime_context().was_current_actor_reconstructed:
+            gate.wait()
+
+    def life(self):
+        return ray.get_runtime_context().was_current_actor_reconstructed
 
 
 @ray.remote
@@ -169,13 +181,14 @@ def test_kill_works_from_a_task():
 def test_an_actor_is_restarted_max_restarts_times(tally):
     counter = Counter.options(max_restarts=2).remote(tally)
     for _ in range(2):
-        assert get(counter.add.remote()) == 1  # a fresh state, made by the constructor with the same arguments
+        # A fresh state, made by the constructor with the same arguments.
+        assert get_when_up(counter.add.remote) == 1
         with pytest.raises(ActorUnavailableError) as caught:
             get(counter.die.remote())
         assert "exited with code 3" in str(caught.value)
         assert "Counter.die" in str(caught.value)
         assert "max_task_retries" in str(caught.value)
-    assert get(counter.add.remote()) == 1
+    assert get_when_up(counter.add.remote) == 1
     with pytest.raises(ActorDiedError, match="restarted 2 times"):
         get(counter.die.remote())
     assert tally.count == 3
@@ -184,8 +197,33 @@ def test_an_actor_is_restarted_max_restarts_times(tally):
 def test_minus_one_means_restarts_without_end():
     counter = Counter.options(max_restarts=-1).remote()
     for _ in range(4):
+        get_when_up(counter.add.remote)
         crash(counter)
-    assert get(counter.add.remote()) == 1
+    assert get_when_up(counter.add.remote) == 1
+
+
+def test_a_call_that_is_not_to_be_repeated_does_not_wait_for_a_restart(gate):
+    counter = Slow.options(max_restarts=1).remote(gate)
+    patient = Slow.options(max_restarts=1, max_task_retries=1).remote(gate)
+    assert get([counter.life.remote(), patient.life.remote()]) == [False, False]
+    for actor in (counter, patient):
+        ray.kill(actor, no_restart=False)
+    eventually(lambda: _is_refused(counter), "the actor is restarting")
+    late = patient.life.remote()
+    with pytest.raises(ActorUnavailableError, match=r"temporarily unavailable.*max_task_retries"):
+        get(counter.life.remote())
+    assert ray.wait([late], timeout=0.05) == ([], [late])
+    gate.open()
+    assert get_when_up(counter.life.remote)
+    assert get(late)
+
+
+def _is_refused(actor):
+    try:
+        get(actor.life.remote())
+    except ActorUnavailableError as error:
+        return "is restarting" in str(error)
+    return False
 
 
 def test_a_call_that_was_lost_is_repeated_max_task_retries_times(tally):
@@ -219,7 +257,7 @@ def test_calls_behind_the_one_that_crashed_run_in_their_order_in_the_next_life(t
 def test_a_restarted_actor_has_its_resources():
     counter = Counter.options(max_restarts=1, num_cpus=1).remote()
     crash(counter)
-    get(counter.add.remote())
+    get_when_up(counter.add.remote)
     eventually(lambda: resources_are_free(CPU=1), "the actor holds its CPU again")
     del counter
     eventually(resources_are_free, "the CPU is free")

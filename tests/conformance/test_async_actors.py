@@ -20,7 +20,7 @@ from dualray.exceptions import (
     TaskError,
 )
 from dualray.util.queue import Empty, Full, Queue
-from tests.conformance.support import MIB, eventually, get
+from tests.conformance.support import MIB, eventually, get, get_when_up
 
 pytestmark = pytest.mark.usefixtures("cluster")
 WITHIN_S = 20.0
@@ -409,7 +409,7 @@ def test_a_restart_with_coroutines_in_flight():
     for ref in waiting:
         with pytest.raises(ActorUnavailableError):
             get(ref)
-    assert get(actor.squares.remote(4)) == 14
+    assert get_when_up(lambda: actor.squares.remote(4)) == 14
 
 
 def test_coroutines_in_flight_are_made_again(tally):

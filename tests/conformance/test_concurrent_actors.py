@@ -11,7 +11,7 @@ import pytest
 
 import dualray as ray
 from dualray.exceptions import ActorDiedError, ActorUnavailableError, TaskCancelledError
-from tests.conformance.support import MIB, eventually, get, resources_are_free
+from tests.conformance.support import MIB, eventually, get, get_when_up, resources_are_free
 
 pytestmark = pytest.mark.usefixtures("cluster")
 
@@ -264,7 +264,7 @@ def test_a_restart_with_several_calls_in_flight():
     for ref in waiting:
         with pytest.raises(ActorUnavailableError, match=r"Threaded\.wait.*max_task_retries"):
             get(ref)
-    assert get(actor.seen.remote()) == ([], 0)
+    assert get_when_up(actor.seen.remote) == ([], 0)
 
 
 def test_calls_in_flight_are_made_again(tally):

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pickle
 import time
 
 import pytest
@@ -41,6 +42,14 @@ class Counter:
 
     def make(self, name, **options):
         return Counter.options(name=name, **options).remote(50)
+
+    def myself(self):
+        return ray.get_runtime_context().current_actor
+
+
+@ray.remote
+def add_with(handles):
+    return ray.get(handles[0].add.remote())
 
 
 @ray.remote
@@ -152,14 +161,37 @@ def test_a_name_is_free_when_its_actor_has_ended():
     eventually(lambda: is_free("again"), "the name is free, for the last handle is gone")
 
 
-def test_a_handle_that_was_found_keeps_the_actor():
+def test_a_handle_that_was_found_does_not_keep_the_actor():
     counter = Counter.options(name="kept").remote()
     found = ray.get_actor("kept")
-    get(counter.add.remote())
+    shared = Counter.options(name="kept", get_if_exists=True).remote()
+    assert get([counter.add.remote(), found.add.remote(), shared.add.remote()]) == [1, 2, 3]
+    again = pickle.loads(pickle.dumps(found))
+    assert get(again.add.remote()) == 4
+    del shared
+    assert get(counter.add.remote()) == 5, "a weak handle that goes takes nothing with it"
     del counter
-    assert get(found.slow.remote(0.1)) == 1
-    assert get(found.add.remote()) == 2
-    end(found)
+    eventually(lambda: is_free("kept"), "its last handle that counts is gone")
+    for handle in (found, again):
+        with pytest.raises(ActorDiedError, match="all references to the actor were removed"):
+            get(handle.add.remote())
+
+
+def test_an_actors_handle_to_itself_does_not_keep_it():
+    counter = Counter.options(name="itself").remote()
+    itself = get(counter.myself.remote())
+    assert get(itself.add.remote()) == 1
+    del counter
+    eventually(lambda: is_free("itself"), "its last handle that counts is gone")
+    with pytest.raises(ActorDiedError):
+        get(itself.add.remote())
+
+
+def test_a_handle_that_was_found_can_be_passed_on():
+    counter = Counter.options(name="passed").remote()
+    assert get(add_with.remote([ray.get_actor("passed")])) == 1
+    assert get(add_with.remote([counter])) == 2
+    end(counter)
 
 
 def test_an_actor_whose_constructor_raises_frees_its_name():

@@ -108,7 +108,8 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle ships 
 
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, Reference):
-            self._refs.append(obj.ref)
+            if obj.is_counted:
+                self._refs.append(obj.ref)
             return NotImplemented
         registered = _registered.get(type(obj))
         if registered is not None:

@@ -268,7 +268,8 @@ class Actors:
         """Nobody can call it any more: what its class does at its end is done."""
         spec = self._record(event.actor_id).spec
         is_graceful = spec is not None and spec.creates is not None and spec.creates.has_shutdown
-        self.end(event.actor_id, "Its last handle is gone.", is_graceful=is_graceful)
+        why = "The actor is dead because all references to the actor were removed."
+        self.end(event.actor_id, why, is_graceful=is_graceful)
 
     def end(self, actor_id: ActorID, why: str, *, is_graceful: bool = False) -> None:
         """The actor is not wanted any more."""

@@ -5,8 +5,9 @@ order in which they were made; a call whose arguments are not ready holds back t
 calls in any order: then it takes its place when they are ready. The head tells where the actor lives (ActorChanged).
 When its worker is lost, calls that were sent and not answered go to the retry policy (max_task_retries): those that
 may run again are queued before the others, in their old order, and sent to the actor's next life; the others fail
-with ActorUnavailableError, or with ActorDiedError when there is no next life. A call whose result was lost goes
-before all that wait, here and at the actor: it is older than they are.
+with ActorUnavailableError, or with ActorDiedError when there is no next life. So do calls without retries that would be
+sent while the actor is RESTARTING: a caller that asks for no retries does not wait for a next life. A call whose result
+was lost goes before all that wait, here and at the actor: it is older than they are.
 
 Relies on: messages to one worker stay in order; the head reports every change of an actor's state, in order of lives.
 Guarantees: the calls of one caller start in the order in which they were made, within each life of the actor; those
@@ -152,10 +153,30 @@ class ActorCalls:
             if client.state is ActorState.DEAD:
                 self._fail_all(client)
             elif client.state is ActorState.ALIVE and not client.is_killed:
-                self._send_ready(client)
+                ready = self._take_ready(client)
+                if ready:
+                    self._send(client, ready)
+            elif client.state is ActorState.RESTARTING and client.queue:
+                self._refuse_ready(client)
         self.dirty.clear()
 
-    def _send_ready(self, client: ActorClient) -> None:
+    def _refuse_ready(self, client: ActorClient) -> None:
+        """Fail what could be sent if the actor were up, and must not be repeated."""
+        kept: list[TaskID] = []
+        for record in self._take_ready(client):
+            if record.spec.template.max_retries:
+                kept.append(record.spec.task_id)
+                continue
+            name, task = record.spec.template.name, short(record.spec.task_id)
+            message = (
+                f"The actor is temporarily unavailable: actor {short(client.actor_id)} is restarting, and the call "
+                f"{name} (task {task}) was not sent. Call again later, or set max_task_retries to have calls wait."
+            )
+            self.tasks.fail(record, ErrorInfo(kind=ErrorKind.ACTOR_UNAVAILABLE, message=message, actor=client.actor_id))
+        client.queue.extendleft(reversed(kept))
+
+    def _take_ready(self, client: ActorClient) -> list[TaskRecord]:
+        """Take from the queue, in order, what can be sent."""
         ready: list[TaskRecord] = []
         while client.queue:
             record = self.tasks.records.get(client.queue[0])
@@ -167,8 +188,7 @@ class ActorCalls:
                 else:
                     break
             client.queue.popleft()
-        if ready:
-            self._send(client, ready)
+        return ready
 
     def _fail_all(self, client: ActorClient) -> None:
         assert client.error is not None

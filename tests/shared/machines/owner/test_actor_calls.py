@@ -111,7 +111,7 @@ def test_calls_that_may_be_repeated_go_to_the_next_life_before_those_made_since(
     alive.submit(call(2, max_task_retries=1), call(3), call(4, max_task_retries=1))
     commands = alive.actor_is(1, ActorState.RESTARTING, life=1, failed=AWAY)
     assert retries(commands) == [(2, 1, "retry"), (4, 1, "retry")]
-    alive.submit(call(5))
+    alive.submit(call(5, max_task_retries=1))
     assert pushes(alive.actor_is(1, ActorState.ALIVE, life=1, worker="node-2/w0")) == [
         (2, 1, "node-2/w0"),
         (4, 1, "node-2/w0"),
@@ -119,10 +119,24 @@ def test_calls_that_may_be_repeated_go_to_the_next_life_before_those_made_since(
     ]
 
 
-def test_calls_made_while_the_actor_restarts_wait_for_it(alive):
+def test_calls_that_may_be_repeated_wait_for_an_actor_that_restarts(alive):
     alive.actor_is(1, ActorState.RESTARTING, life=1, failed=AWAY)
-    assert pushes(alive.submit(call(2))) == []
-    assert pushes(alive.actor_is(1, ActorState.ALIVE, life=1, worker=HOME)) == [(2, 0, HOME)]
+    assert pushes(alive.submit(call(2, max_task_retries=1), call(3, max_task_retries=-1))) == []
+    assert pushes(alive.actor_is(1, ActorState.ALIVE, life=1, worker=HOME)) == [(2, 0, HOME), (3, 0, HOME)]
+
+
+def test_other_calls_fail_while_the_actor_restarts_once_they_could_be_sent(alive):
+    alive.submit(task(5), call(2), call(3, deps=(ref(oid(5)),)), call(4))
+    alive.grant()
+    alive.actor_is(1, ActorState.RESTARTING, life=1, failed=AWAY)
+    alive.submit(call(6))
+    waits = (ref(oid(3)), ref(oid(4)), ref(oid(6)))
+    alive.wait(1, *waits)
+    commands = alive.finish(5)
+    assert completed(commands) == [(1, tuple(each.object_id for each in waits))]
+    assert "actor 01010101 is restarting" in error_of(alive, oid(3))
+    assert pushes(alive.actor_is(1, ActorState.ALIVE, life=1, worker=HOME)) == []
+    assert pushes(alive.submit(call(7))) == [(7, 0, HOME)]
 
 
 def test_calls_in_flight_are_lost_also_when_the_news_of_the_restart_is_the_next_life(alive):
