@@ -59,6 +59,7 @@ COMPILED = (
     "dualray/shared/model/*.py",
     "dualray/shared/model/events/*.py",
     "dualray/runtime.py",
+    "dualray/user_verbs.py",
     "dualray/shared/core/arguments.py",
     "dualray/shared/core/cluster_queries.py",
     "dualray/shared/core/core_worker.py",

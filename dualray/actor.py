@@ -25,9 +25,9 @@ from dualray.options import (
 )
 from dualray.parameters import Parameters, parameters_of
 from dualray.remote_function import as_returned
-from dualray.runtime import ActorInfo, ActorLimits
 from dualray.shared.handles import CALL, EXIT_OUTSIDE, METHOD_OPTIONS, READY, TERMINATE
 from dualray.shared.model.ids import job_of
+from dualray.user_verbs import ActorInfo, ActorLimits, Prepared, UserVerbs
 
 if TYPE_CHECKING:
     from dualray.dag import ClassMethodNode, ClassNode
@@ -87,8 +87,8 @@ class ActorClass(Generic[C]):
         self._cls = cls
         self._options = options
         self._name = cls.__name__
-        self._prepared: runtime.Prepared | None = None
-        self._prepared_by: runtime.UserVerbs | None = None
+        self._prepared: Prepared | None = None
+        self._prepared_by: UserVerbs | None = None
         self.__doc__ = cls.__doc__
 
     @cached_property
@@ -190,7 +190,7 @@ class ActorClass(Generic[C]):
         """What a worker calls to make the instance."""
         return self._cls
 
-    def _prepare(self, verbs: runtime.UserVerbs, *, captured: bool = False) -> runtime.Prepared:
+    def _prepare(self, verbs: UserVerbs, *, captured: bool = False) -> Prepared:
         is_async = _is_async(self._cls)
         return verbs.prepare_class(
             self._exported(),
@@ -221,7 +221,7 @@ def _check_group(group: str | None, known: tuple[str, ...], what: str) -> None:
         )
 
 
-_PreparedMethod: TypeAlias = tuple[runtime.Prepared, bool, bool]
+_PreparedMethod: TypeAlias = tuple[Prepared, bool, bool]
 """A method, whether it has one result, and whether it is a generator whose items come one by one."""
 
 _PLAIN = MethodOptions()
@@ -311,7 +311,7 @@ class ActorHandle(CountedReference):
         if actor is not None and not actor.is_weak:
             super().__del__()
 
-    def __init__(self, actor: ActorInfo, verbs: runtime.UserVerbs, methods: dict[str, _Method]) -> None:
+    def __init__(self, actor: ActorInfo, verbs: UserVerbs, methods: dict[str, _Method]) -> None:
         super().__init__(actor.reference, verbs)
         self._actor = actor
         self._methods = methods
@@ -391,7 +391,7 @@ class ActorHandle(CountedReference):
 
 def handle_to(
     actor: ActorInfo,
-    verbs: runtime.UserVerbs,
+    verbs: UserVerbs,
     handle: type[ActorHandle] = ActorHandle,
     methods: dict[str, _Method] | None = None,
 ) -> ActorHandle:

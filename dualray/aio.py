@@ -13,8 +13,9 @@ from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 from dualray.exceptions import TaskCancelledError
-from dualray.runtime import Awaited, CoreVerbs, Reference, UserVerbs
+from dualray.runtime import CoreVerbs
 from dualray.shared.handles import Reference as Handle
+from dualray.user_verbs import Awaited, Reference, UserVerbs
 
 T = TypeVar("T")
 

@@ -6,14 +6,17 @@ The verbs that run for every task are the core's own methods, bound once: they c
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, NoReturn
+from functools import partial
+from typing import Any, Final, NamedTuple, NoReturn
 
 from dualray import runtime_env
 from dualray.core_state import live_rows
 from dualray.core_terms import actor_demands, placed, task_demand
+from dualray.exceptions import OufOfBandObjectRefSerializationException
 from dualray.options import ActorOptions, MethodOptions, Returns, TaskOptions
-from dualray.runtime import ActorInfo, ActorLimits, Awaited, CallContext, Collect, CoreVerbs, NodeRow
+from dualray.runtime import CoreVerbs
 from dualray.shared.handles import EXIT_OUTSIDE, SHUTDOWN, ActorExit, ProcessKey
 from dualray.shared.labels import parse_selector
 from dualray.shared.model.demands import parse_named
@@ -38,6 +41,19 @@ from dualray.shared.model.specs import (
     Strategy,
     Streaming,
 )
+from dualray.user_verbs import ActorInfo, ActorLimits, Awaited, CallContext, Collect, NodeRow
+
+PICKLED_BY_ANYBODY: Final = "RAY_allow_out_of_band_object_ref_serialization"
+"""Ray's variable: 0 forbids programs to pickle references."""
+
+
+def _pin(core: CoreVerbs, reference: Ref, /) -> None:
+    if os.environ.get(PICKLED_BY_ANYBODY) == "0":
+        raise OufOfBandObjectRefSerializationException(
+            f"ObjectRef({reference.object_id.hex()}) was pickled by the program, and {PICKLED_BY_ANYBODY} is 0: nobody "
+            "would know how long it is needed. Pass the reference to a task or an actor, or return it."
+        )
+    core.adopt(reference)  # and nobody drops it
 
 
 class _PreparedClass(NamedTuple):
@@ -49,7 +65,7 @@ class _PreparedClass(NamedTuple):
 
 
 class VerbsOverCore:
-    """`UserVerbs` of a process with a core worker; see dualray/runtime.py for what each does.
+    """`UserVerbs` of a process with a core worker; see dualray/user_verbs.py for what each does.
 
     Args:
         core: what the process can do.
@@ -66,6 +82,7 @@ class VerbsOverCore:
         "drop",
         "get",
         "is_closed",
+        "pin",
         "put",
         "submit",
         "submit_method",
@@ -77,6 +94,7 @@ class VerbsOverCore:
     def __init__(self, core: CoreVerbs, gpu_names: Sequence[str]) -> None:
         self.core = core
         self.is_closed = core.is_closed
+        self.pin: Callable[[Any], None] = partial(_pin, core)
         core.holder = self
         self._gpu_names = gpu_names
         self.adopt = core.adopt

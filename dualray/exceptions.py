@@ -334,7 +334,7 @@ class StreamingGeneratorReplayInconsistentError(RaySystemError):
 
 
 class OufOfBandObjectRefSerializationException(DualrayError):
-    """Never raised: a reference may be pickled by anybody. The name is spelt as in Ray."""
+    """A program pickled a reference, and RAY_allow_out_of_band_object_ref_serialization=0 forbids that."""
 
 
 class UnserializableException(DualrayError):

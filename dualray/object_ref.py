@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 from dualray import runtime
 from dualray.exceptions import DualrayError
 from dualray.hex_id import HexId
-from dualray.runtime import UserVerbs
 from dualray.shared.handles import Reference
 from dualray.shared.model.ids import job_of, task_of
+from dualray.user_verbs import UserVerbs
 
 if TYPE_CHECKING:
     from asyncio import Future as AsyncFuture
@@ -27,7 +27,7 @@ class CountedReference(Reference):
     __slots__ = ()
 
     ref: Any
-    """What the engine has for the object: see `dualray.runtime.Reference`."""
+    """What the engine has for the object: see `dualray.user_verbs.Reference`."""
     holder: UserVerbs
 
     def __init__(self, ref: Any, verbs: UserVerbs) -> None:
@@ -101,9 +101,19 @@ class ObjectRef(CountedReference, Generic[T]):
     def __repr__(self) -> str:
         return f"ObjectRef({self.hex()})"
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def reduced(self) -> tuple[Any, ...]:
         self.check()
         return _revive, self.holder.parts_of(self.ref)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Somebody pickles it, and nobody knows for how long: this process keeps the object until it ends, as in Ray.
+
+        Raises:
+            OufOfBandObjectRefSerializationException: RAY_allow_out_of_band_object_ref_serialization is 0 here.
+        """
+        reduced = self.reduced()
+        self.holder.pin(self.ref)
+        return reduced
 
     def __await__(self) -> Generator[Any, None, T]:
         """`await ref`: the value, or what `get` raises. The event loop goes on meanwhile."""

@@ -7,6 +7,7 @@ from typing import Any, NoReturn
 
 from dualray import runtime
 from dualray.object_ref import CountedReference, ObjectRef
+from dualray.user_verbs import Reference, UserVerbs
 
 
 class ObjectRefGenerator(CountedReference):
@@ -28,7 +29,7 @@ class ObjectRefGenerator(CountedReference):
     is_value = False
 
     def __init__(
-        self, refs: Sequence[runtime.Reference], verbs: runtime.UserVerbs, reference: type[ObjectRef[Any]] = ObjectRef
+        self, refs: Sequence[Reference], verbs: UserVerbs, reference: type[ObjectRef[Any]] = ObjectRef
     ) -> None:
         completed, item, handle = refs
         super().__init__(handle, verbs)
@@ -151,7 +152,7 @@ class DynamicObjectRefGenerator:
         self._refs = list(refs)
 
     @staticmethod
-    def collect(refs: Sequence[runtime.Reference]) -> DynamicObjectRefGenerator:
+    def collect(refs: Sequence[Reference]) -> DynamicObjectRefGenerator:
         """Of a generator that has ended in this process."""
         verbs = runtime.current("the end of a dynamic generator").verbs
         made = []

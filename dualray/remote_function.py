@@ -13,6 +13,7 @@ from dualray.object_ref_generator import DynamicObjectRefGenerator, ObjectRefGen
 from dualray.options import STREAMING, TaskOptions, returned_bytes, returns_of, said, with_changes
 from dualray.parameters import Parameters, Shape, parameters_of
 from dualray.shared.handles import Sized
+from dualray.user_verbs import Prepared, UserVerbs
 
 if TYPE_CHECKING:
     from dualray.dag import FunctionNode
@@ -46,8 +47,8 @@ class RemoteFunction(Generic[R]):
         self._options = options
         self._name = options.name or str(getattr(function, "__name__", type(function).__name__))
         self._call = f"{self._name}.remote()"
-        self._prepared: runtime.Prepared | None = None
-        self._prepared_by: runtime.UserVerbs | None = None
+        self._prepared: Prepared | None = None
+        self._prepared_by: UserVerbs | None = None
         self._has_one_result = False
         self._is_streaming = False
         self._accepted: set[Shape] = set()
@@ -122,7 +123,7 @@ class RemoteFunction(Generic[R]):
         """What workers call."""
         return self._function
 
-    def _prepare(self, verbs: runtime.UserVerbs, *, captured: bool = False) -> runtime.Prepared:
+    def _prepare(self, verbs: UserVerbs, *, captured: bool = False) -> Prepared:
         options = self._options
         what = f"remote function {self._name}"
         returns = returns_of(options, self._function, what)

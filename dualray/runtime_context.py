@@ -13,6 +13,7 @@ from dualray.actor import ActorHandle, handle_to
 from dualray.first_verb import started
 from dualray.hex_id import HexId
 from dualray.shared.model.resources import GPU
+from dualray.user_verbs import CallContext
 
 ACCELERATORS = (GPU, "FURIOSA", "HPU", "MBLT", "NPU", "RBLN", "TPU", "TTNPU", "neuron_cores")
 """The kinds of accelerators that Ray names; dualray places GPUs, and has none of the others."""
@@ -34,7 +35,7 @@ class RuntimeContext:
         return self._runtime.mode
 
     @property
-    def _here(self) -> runtime.CallContext:
+    def _here(self) -> CallContext:
         return self._runtime.verbs.context()
 
     def get_node_id(self) -> str:

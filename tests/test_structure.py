@@ -77,4 +77,4 @@ def test_arrows_lead_between_folders():
 
 
 def test_an_import_for_the_type_checker_counts(imported):
-    assert "dualray.options" in imported["dualray.runtime"]
+    assert "dualray.options" in imported["dualray.user_verbs"]

@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from dualray.exceptions import DualrayError
-from dualray.runtime import Awaited
 from dualray.shared.model.ids import Address, FunctionID, NodeID, PlacementGroupID
 from dualray.shared.model.resources import Resources
 from dualray.shared.model.specs import FunctionTemplate, GroupStrategy, LabelTerm, NamedActor, Ref
+from dualray.user_verbs import Awaited
 
 
 def _refuse(what: str) -> NoReturn:

@@ -22,7 +22,7 @@ class ObjectID(ObjectRef[T]):
     def __repr__(self) -> str:
         return f"ObjectID({self.hex()})"
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def reduced(self) -> tuple[Any, ...]:
         self.check()
         return _revive, self.holder.parts_of(self.ref)
 

@@ -19,8 +19,8 @@ from dualray.on_ray.here import have_runtime
 from dualray.on_ray.references import Actor, Value
 from dualray.on_ray.tasks import RayTasks, as_references, submitted
 from dualray.options import ActorOptions, MethodOptions, Returns, is_generator
-from dualray.runtime import ActorInfo, ActorLimits, Collect
 from dualray.shared.handles import CALL, EXIT_OUTSIDE, METHOD_OPTIONS, ActorExit
+from dualray.user_verbs import ActorInfo, ActorLimits, Collect
 
 _KV_NAMESPACE = b"dualray"
 

@@ -13,8 +13,8 @@ from ray.util.placement_group import placement_group_table, remove_placement_gro
 from dualray.exceptions import PlacementGroupUnschedulableError
 from dualray.on_ray import terms
 from dualray.on_ray.states import rows_of
-from dualray.runtime import NodeRow
 from dualray.shared.labels import parse_selector
+from dualray.user_verbs import NodeRow
 
 
 class RayCluster:

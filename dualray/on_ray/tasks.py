@@ -20,11 +20,11 @@ from dualray.on_ray.calls import function_for
 from dualray.on_ray.errors import Carrier, pickled, raise_translated
 from dualray.on_ray.references import Item, Stream, Value
 from dualray.options import STREAMING, ActorOptions, Returns, TaskOptions, is_generator
-from dualray.runtime import Collect
 from dualray.scheduling_strategies import PlacementGroupSchedulingStrategy
 from dualray.shared.core.serialization import serialize
 from dualray.shared.handles import Reference as Handle
 from dualray.shared.model.specs import NODE_ID_LABEL
+from dualray.user_verbs import Collect
 
 
 class PreparedFunction(NamedTuple):

@@ -13,8 +13,8 @@ from dualray.on_ray.here import as_ours
 from dualray.on_ray.promises import Promises
 from dualray.on_ray.references import Actor, Item, Value
 from dualray.on_ray.refusals import refused
-from dualray.runtime import Awaited
 from dualray.shared.core.serialization import serialize
+from dualray.user_verbs import Awaited
 
 
 class AwaitedValue:
@@ -115,6 +115,9 @@ class RayValues:
 
     def drop(self, object_id: Any, /) -> None:
         """As `adopt`."""
+
+    def pin(self, reference: Any, /) -> None:
+        """Ray pins what it pickles itself."""
 
     def parts_of(self, reference: Any, /) -> tuple[Any, ...]:
         return (reference,)

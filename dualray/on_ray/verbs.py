@@ -11,8 +11,8 @@ from dualray.on_ray.actors import RayActors
 from dualray.on_ray.cluster import RayCluster
 from dualray.on_ray.promises import Promises
 from dualray.on_ray.values import RayValues
-from dualray.runtime import CallContext
 from dualray.shared.handles import ProcessKey
+from dualray.user_verbs import CallContext
 
 
 class RayVerbs(RayActors, RayValues, RayCluster):

@@ -72,6 +72,12 @@ class Reference:
     def check(self) -> None:
         """Raise when the reference cannot be used any more."""
 
+    def reduced(self) -> tuple[Any, ...]:
+        """What stands for it in a value that the core pickles, and whose references it counts."""
+        reduced = self.__reduce__()
+        assert isinstance(reduced, tuple)
+        return reduced
+
 
 class Sized:
     """A value that counts as `size_bytes` bytes wherever it goes, if that is more than it has. Reading it gives the

@@ -1,13 +1,17 @@
 from __future__ import annotations
 
 import copy
+import gc
 import os
+import pickle
 import time
 
 import numpy as np
 import pytest
 
 import dualray as ray
+from dualray import cloudpickle
+from dualray.core_verbs import PICKLED_BY_ANYBODY
 from dualray.exceptions import ActorDiedError, ObjectLostError, OwnerDiedError
 from tests.conformance.support import MIB, eventually, get
 
@@ -259,3 +263,27 @@ def test_a_value_that_was_read_outlives_its_owner():
     ray.kill(keeper)
     time.sleep(0.2)
     assert (array == 5).all()
+
+
+@pytest.mark.parametrize("pickler", [pickle, cloudpickle])
+def test_an_object_whose_reference_the_program_pickles_is_kept(pickler):
+    ref = ray.put([1, 2])
+    pickled = pickler.dumps(ref)
+    del ref
+    gc.collect()
+    assert get(pickle.loads(pickled)) == [1, 2]
+
+
+@ray.remote
+def pickled_by_hand():
+    return pickle.dumps(ray.put([1, 2]))
+
+
+def test_an_object_whose_reference_a_task_pickles_is_kept():
+    assert get(pickle.loads(get(pickled_by_hand.remote()))) == [1, 2]
+
+
+def test_a_variable_forbids_that_references_are_pickled_by_hand():
+    forbidding = pickled_by_hand.options(runtime_env={"env_vars": {PICKLED_BY_ANYBODY: "0"}})
+    with pytest.raises(ray.exceptions.OufOfBandObjectRefSerializationException, match="Pass the reference to a task"):
+        get(forbidding.remote())
