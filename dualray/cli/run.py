@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -64,7 +65,8 @@ def run_command(
         path = Path(directory) / "summary"
         os.environ.setdefault("DUALRAY_RUN_SUMMARY", str(path))
         try:
-            run_as_main([script, *(args or [])])
+            with _clocks(resolved["mode"].value):
+                run_as_main([script, *(args or [])])
         except typer.Exit:
             of_simulations = []  # what it says may be why there was none
             raise
@@ -74,6 +76,15 @@ def run_command(
                 print_summary(found, as_json=as_json)
             elif of_simulations and not found:
                 _say_ignored(script, of_simulations, mode)
+
+
+def _clocks(mode: str) -> AbstractContextManager[None]:
+    """The program's clocks in this mode, while it has no runtime."""
+    if mode != "sim":
+        return nullcontext()
+    from dualray.sim.usercode.program_clock import PROGRAM_CLOCK  # noqa: PLC0415 - sim mode alone needs it
+
+    return PROGRAM_CLOCK.standing()
 
 
 def _refuse_on_ray(given: dict[str, bool]) -> None:

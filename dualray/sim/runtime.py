@@ -29,6 +29,7 @@ from dualray.sim.processes.node import Hardware
 from dualray.sim.processes.worker import UserProcess
 from dualray.sim.processes.worker_runtime import VIRTUAL_PORT, no_logs
 from dualray.sim.usercode.process_calls import ip_of
+from dualray.sim.usercode.program_clock import PROGRAM_CLOCK
 from dualray.user_metrics import METRICS
 
 if TYPE_CHECKING:
@@ -120,6 +121,7 @@ class SimRuntime:
                 self._report.write_text(json.dumps({"examination": self.examine()._asdict(), "trace": trace}))
         finally:
             self.cluster.close()
+            PROGRAM_CLOCK.move_to(ended_ns)
             DISPLAY.forget()
             METRICS.clear()
             show_gpus(self._driver.visible_gpus)  # tasks that had not ended came after the driver

@@ -33,7 +33,7 @@ assert importlib.util.find_spec("ray.util.queue").name == "ray.util.queue"
 assert importlib.util.find_spec("ray.serve") is None
 assert type(ray.ObjectRef[int]) is type(list[int]) or ray.ObjectRef[int]
 
-for module in ("ray.serve", "ray._raylet", "ray.util.collective", "ray._private.worker"):
+for module in ("ray.serve", "ray.core", "ray.util.collective", "ray._private.worker"):
     try:
         importlib.import_module(module)
     except ImportError as error:
@@ -184,3 +184,40 @@ def test_an_error_under_the_name_is_dualrays_own():
     assert issubclass(AbsentModuleError, ModuleNotFoundError)
     assert issubclass(RayIsImportedError, ImportError)
     assert dualray.exceptions.RayError is dualray.exceptions.DualrayError
+
+
+OF_THE_GUIDE = """\
+import ray
+from ray._private.internal_api import free, memory_summary
+from ray._raylet import ObjectRefGenerator
+
+@ray.remote
+def items():
+    yield 1
+
+generator = items.remote()
+assert isinstance(generator, ObjectRefGenerator)
+ref = ray.put(b"x" * 1000)
+words = memory_summary(units="KB")
+assert ref.hex() in words and "1.0" in words.splitlines()[-1], words
+assert ref.hex() not in memory_summary(stats_only=True)
+free([ref])
+assert ray.get(ref) == b"x" * 1000
+try:
+    memory_summary(units="bits")
+except ValueError as error:
+    print(error)
+try:
+    from ray._raylet import CoreWorker
+except ImportError as error:
+    print("CoreWorker" in str(error))
+"""
+
+
+@pytest.mark.parametrize("mode", ["real", "sim"])
+def test_private_names_that_rays_guide_uses(mode, tmp_path):
+    (tmp_path / "program.py").write_text(OF_THE_GUIDE)
+    finished = run(sys.executable, "-m", "dualray.as_ray", "program.py", cwd=tmp_path, DUALRAY_MODE=mode)
+    assert finished.returncode == 0, finished.stderr
+    assert finished.stdout == "units='bits' must be one of B, KB, MB, GB\nTrue\n"
+    assert "free() has no effect" in finished.stderr

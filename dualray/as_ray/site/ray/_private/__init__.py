@@ -1,4 +1,4 @@
-"""Private to Ray; of it there is what Ray's own public tests import: `test_utils`."""
+"""Private to Ray; of it there is what Ray's guide and its public tests import: `internal_api`, `test_utils`."""
 
 from dualray.as_ray.refusals import refusing
 

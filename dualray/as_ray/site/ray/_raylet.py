@@ -1,0 +1,41 @@
+"""Private to Ray; of it there are the classes that programs name: references, generators and ids."""
+
+from dualray import DynamicObjectRefGenerator, ObjectRef, ObjectRefGenerator
+from dualray.as_ray.ids import (
+    ActorClassID,
+    ActorID,
+    ClusterID,
+    FunctionID,
+    JobID,
+    Language,
+    NodeID,
+    ObjectID,
+    PlacementGroupID,
+    TaskID,
+    UniqueID,
+    WorkerID,
+)
+from dualray.as_ray.refusals import refusing
+
+StreamingObjectRefGenerator = ObjectRefGenerator
+
+__all__ = [
+    "ActorClassID",
+    "ActorID",
+    "ClusterID",
+    "DynamicObjectRefGenerator",
+    "FunctionID",
+    "JobID",
+    "Language",
+    "NodeID",
+    "ObjectID",
+    "ObjectRef",
+    "ObjectRefGenerator",
+    "PlacementGroupID",
+    "StreamingObjectRefGenerator",
+    "TaskID",
+    "UniqueID",
+    "WorkerID",
+]
+
+__getattr__ = refusing("ray._raylet")
