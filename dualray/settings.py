@@ -210,6 +210,13 @@ def _task_profile(name: str, value: Any) -> Any:
         raise ValueError(f"{name}: {error}") from None
 
 
+def _pace(name: str, value: Any) -> float | None:
+    pace = _amount(name, value)
+    if pace == 0:
+        raise ValueError(f"{name}={value!r} must be more than 0: seconds of virtual time in a second of real time")
+    return pace
+
+
 def _port(name: str, value: Any) -> int | None:
     if value is None:
         return None
@@ -458,6 +465,13 @@ SETTINGS = {
             modes=("sim",),
             parse=lambda name, value: None if value is None else Path(value),
             help="a file to write at shutdown: trace, faults, leaks",
+        ),
+        Setting(
+            name="pace",
+            default=None,
+            modes=("sim",),
+            parse=_pace,
+            help="seconds of virtual time that pass in a second of real time at most; default: as fast as can be",
         ),
         Setting(
             name="calibration",

@@ -100,6 +100,7 @@ class Cluster(FallibleCluster):
         gpu_memory: Mapping[str, int] | None = None,
         time_limit_ns: int | None = None,
         wiring: Wiring = Star,
+        pace: float | None = None,
     ) -> None:
         self.config = config
         self.cost_model = cost_model
@@ -139,9 +140,8 @@ class Cluster(FallibleCluster):
         self._spare_cores: list[VirtualCore] = []
         self.make_core = VirtualCore
         self.make_worker = UserProcess.as_worker
-        self._logs = RunLogs(log_directory, kernel=self.kernel, seed=seed)
-        self._pids = FIRST_PID
-        self._processes_counted = 0
+        self._logs = RunLogs(log_directory, kernel=self.kernel, seed=seed, rows=self.trace_events, pace=pace)
+        self._pids, self._processes_counted = FIRST_PID, 0
         self.head = HeadProcess(cluster=self)
         self.driver: UserProcess | None = None
         self.outages = Outages(self, driver_node=DRIVER_NODE)
@@ -477,7 +477,7 @@ class Cluster(FallibleCluster):
                 self.modules.close()  # with the replacements in place: they stand in modules that are put back
             if self._patches is not None:
                 self._patches.leave()
-            self._logs.write(self.trace_events)
+            self._logs.write()
 
 
 def exit_reason(escaped: BaseException) -> str:
@@ -511,7 +511,9 @@ def make_cluster(settings: Mapping[str, Any], config: Config) -> Cluster:
     profile: Profile | None = settings["task_profile"]
     varies = settings["durations"] != FIXED
     if scenario is None:
-        cluster = Cluster(config=config, cost_model=defaults, seed=seed, log_directory=directory, varies=varies)
+        cluster = Cluster(
+            config=config, cost_model=defaults, seed=seed, log_directory=directory, varies=varies, pace=settings["pace"]
+        )
         if profile is not None:
             cluster.task_costs.profile = profile.took_ns
         return cluster
@@ -526,6 +528,7 @@ def make_cluster(settings: Mapping[str, Any], config: Config) -> Cluster:
         gpu_memory=scenario.gpu_memory,
         time_limit_ns=scenario.time_limit,
         wiring=wiring_of_scenario(scenario.cluster),
+        pace=settings["pace"],
     )
     if profile is None and scenario.profile is not None:
         profile = load_profile(Path(scenario.profile))

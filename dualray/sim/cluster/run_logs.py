@@ -1,9 +1,17 @@
-"""A run leaves logs: each process's decisions, the cluster's trace, and digests of its values on demand."""
+"""A run leaves logs: each process's decisions, the cluster's trace, and digests of its values on demand.
+
+The trace is written while the run goes on, so that `dualray dashboard` can show it: what is new goes to the file once
+in WRITE_EVERY_S of real time. A run can be slowed down to be watched: `pace` is how many seconds of virtual time pass
+in a second of real time at most. Neither changes what the run does, nor what its files hold at the end.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, BinaryIO
+
+# By name: a simulation replaces what stands in the module `time`.
+from time import monotonic, sleep
+from typing import Any, BinaryIO, Final
 
 from dualray.shared.proof.decision_log import DecisionLog, MachineSpec
 from dualray.shared.proof.trace import TraceEvent, to_bytes
@@ -11,14 +19,24 @@ from dualray.sim.cluster.value_digests import ValueDigests, are_asked_for
 from dualray.sim.kernel.kernel import Kernel
 from dualray.sim.processes.runner import Process
 
+LOOK_EVERY_EVENTS: Final = 100
+"""So often it is asked whether it is time to write."""
+WRITE_EVERY_S: Final = 0.1
+SLEEP_S: Final = 0.1
+"""At a time, so that a run that waits for real time still writes what is new."""
+
 
 class RunLogs:
     """The logs of one run; see the module.
 
     directory: where they will be; None: the run leaves none.
+    rows: the trace; what is added to it is written.
+    pace: see the module; None: as fast as can be.
     """
 
-    def __init__(self, directory: Path | None, *, kernel: Kernel, seed: int) -> None:
+    def __init__(
+        self, directory: Path | None, *, kernel: Kernel, seed: int, rows: list[TraceEvent], pace: float | None
+    ) -> None:
         self.directory = directory
         self.digests: ValueDigests | None = None
         """What was made, if somebody asks for that."""
@@ -26,6 +44,17 @@ class RunLogs:
         self._seed = seed
         self._sinks: list[BinaryIO] = []
         """Of every process that ever was: a node that reboots has one for each life."""
+        self._trace: BinaryIO | None = None
+        self._rows = rows
+        self._rows_written = 0
+        self._written_s = 0.0
+        self._began_s = monotonic()
+        self._pace = pace or 0.0
+        if pace is not None:
+            kernel.on_event(self._wait, every=1)
+        if directory is not None:
+            self._trace = (directory / "cluster.trace").open("wb", buffering=0)
+            kernel.on_event(self._look, every=LOOK_EVERY_EVENTS)
 
     def begin_digests(self) -> None:
         """Keep digests of values from now on, if they are asked for."""
@@ -46,11 +75,31 @@ class RunLogs:
         if self.digests is not None:
             self.digests.note(self._kernel.now_ns, node, object_id, memoryview(data))
 
-    def write(self, trace_events: list[TraceEvent]) -> None:
+    def _look(self, events: int) -> None:
+        """Write if it is time to."""
+        now_s = monotonic()
+        if now_s - self._written_s >= WRITE_EVERY_S:
+            self._written_s = now_s
+            self._write_rows()
+
+    def _wait(self, events: int) -> None:
+        """Wait until real time has come as far as virtual time, at this pace."""
+        due_s = self._began_s + self._kernel.now_ns / 1e9 / self._pace
+        while (left_s := due_s - monotonic()) > 0:
+            self._look(events)
+            sleep(min(left_s, SLEEP_S))
+
+    def _write_rows(self) -> None:
+        if self._trace is not None and self._rows_written < len(self._rows):
+            self._trace.write(to_bytes(self._rows[self._rows_written :]))
+            self._rows_written = len(self._rows)
+
+    def write(self) -> None:
         """The simulation is over."""
         for sink in self._sinks:
             sink.close()
-        if self.directory is not None:
-            (self.directory / "cluster.trace").write_bytes(to_bytes(trace_events))
-            if self.digests is not None:
-                self.digests.write(self.directory)
+        if self._trace is not None:
+            self._write_rows()
+            self._trace.close()
+        if self.directory is not None and self.digests is not None:
+            self.digests.write(self.directory)
