@@ -33,6 +33,7 @@ GROUPS: Final[dict[str, dict[str, tuple[str, str]]]] = {
         "logs": ("logs", "Print what tasks, actors and processes wrote."),
         "stack": ("stack", "Show the Python stack of every worker."),
         "explain": ("seeing", "Tell the history of a task or an object."),
+        "dashboard": ("dashboard", "Show a cluster or a run in a live page."),
         "report": ("seeing", "Write a web page about a recorded run."),
         "timeline": ("seeing", "Write a timeline for ui.perfetto.dev."),
         "replay": ("replay", "Check that a run's decisions can be derived again."),

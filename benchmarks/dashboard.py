@@ -1,0 +1,127 @@
+"""What open pages cost a run: `python -m benchmarks.dashboard`; the extra `dashboard` must be installed.
+
+A simulation, and a program on real processes, run with a page's server beside them: with no page, with fifty pages that
+ask twice a second, and with fifty that have asked once and are stopped. Times are those of the run alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Final
+
+PAGES: Final = 50
+ASK_S: Final = 0.5
+PROGRAM: Final = """
+import sys, time
+import dualray as ray
+
+@ray.remote(duration=0.01)
+def f(x):
+    return x
+
+mode, count, directory = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+ray.init(mode=mode, num_cpus=2, decision_log=directory)
+ray.get([f.remote(i) for i in range(20)])
+began = time.perf_counter_ns() if mode == "real" else None
+import _io
+started = float(_io.open("/proc/uptime").read().split()[0])
+for _ in range(10):
+    ray.get([f.remote(i) for i in range(count // 10)])
+print(float(_io.open("/proc/uptime").read().split()[0]) - started, flush=True)
+ray.shutdown()
+"""
+"""The clock of a simulation is virtual; the machine's uptime is not."""
+
+
+class Pages:
+    """Pages that are open; `is_stopped`: they ask once and never again."""
+
+    def __init__(self, link: str, *, is_stopped: bool) -> None:
+        found = re.fullmatch(r"http://([\d.]+):(\d+)/#token=(\S+)", link)
+        assert found is not None, link
+        self._host, self._port, self._token = found[1], int(found[2]), found[3]
+        self._is_stopped = is_stopped
+        self._over = threading.Event()
+        self._threads = [threading.Thread(target=self._page) for _ in range(PAGES)]
+        for thread in self._threads:
+            thread.start()
+
+    def _page(self) -> None:
+        """Keeps one connection, as a browser does, and reads of an answer what a page needs to ask again."""
+        connection = HTTPConnection(self._host, self._port, timeout=30)
+        version = 0
+        while not self._over.is_set():
+            connection.request("GET", f"/api/0/changes?after={version}", headers={"x-dualray-token": self._token})
+            body = connection.getresponse().read()
+            version = int(body[len(b'{"version":') : body.index(b",")])
+            if self._is_stopped:
+                self._over.wait()
+            self._over.wait(ASK_S)
+        connection.close()
+
+    def close(self) -> None:
+        self._over.set()
+        for thread in self._threads:
+            thread.join()
+
+
+def run(mode: str, count: int, pages: str) -> float:
+    """Seconds that the run takes."""
+    with tempfile.TemporaryDirectory() as temporary:
+        directory = Path(temporary, "run")
+        directory.mkdir()
+        program = Path(temporary, "program.py")
+        program.write_text(PROGRAM)
+        (directory / "empty.trace").touch()
+        shown = open_pages = None
+        if pages != "no server":
+            command = [sys.executable, "-m", "dualray.cli", "dashboard", str(directory)]
+            shown = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+            assert shown.stdout is not None
+            link = shown.stdout.readline().split()[-1]
+            shown.stdout.readline()
+            if pages != "no page":
+                open_pages = Pages(link, is_stopped=pages == "50 stopped")
+                time.sleep(1)
+        words = [sys.executable, str(program), mode, str(count), str(directory)]
+        environment = {**os.environ, "DUALRAY_SIM_UNSAFE": "allow"}
+        found = subprocess.run(words, capture_output=True, text=True, env=environment, check=False)
+        if open_pages is not None:
+            open_pages.close()
+        if shown is not None:
+            shown.terminate()
+            shown.wait()
+        assert found.returncode == 0, found.stderr
+        return float(found.stdout.split()[-1])
+
+
+def main() -> None:
+    """Print a table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--count", type=int, default=3000)
+    given = parser.parse_args()
+    kinds = ("no server", "no page", "50 pages", "50 stopped")
+    for mode in ("sim", "real"):
+        seconds: dict[str, list[float]] = {kind: [] for kind in kinds}
+        for _ in range(given.rounds):
+            for kind in kinds:
+                seconds[kind].append(run(mode, given.count, kind))
+        least = statistics.median(seconds["no server"])
+        for kind in kinds:
+            median = statistics.median(seconds[kind])
+            print(f"{mode:5} {kind:11} {median:6.2f} s  {100 * (median / least - 1):+5.1f} %", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,182 @@
+"""`dualray dashboard`: the live page of a cluster, of a run, or of a program that is started to be watched."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import webbrowser
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from dualray.cli.printing import refuse
+from dualray.exceptions import DualrayError
+
+if TYPE_CHECKING:
+    from dualray.dashboard.feeds import Feed
+
+app = typer.Typer(add_completion=False)
+
+EXTRA: Final = ("starlette", "uvicorn")
+SOURCES_MAX: Final = 2
+SCENARIOS: Final = (".yaml", ".yml")
+LOOPBACK: Final = "127.0.0.1"
+NICENESS: Final = 10
+"""Of this process: what is watched comes first."""
+
+
+@app.command(
+    "dashboard",
+    # `dualray dashboard train.py --mode sim`: what is not ours is for `dualray run`.
+    context_settings={"ignore_unknown_options": True},
+)
+def dashboard_command(
+    sources: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[SOURCE]...",
+            help="Run's directory, scenario file, script with the options of `dualray run`, or host:port of a cluster; "
+            "at most two, side by side. Default: the cluster that this machine is part of.",
+            show_default=False,
+        ),
+    ] = None,
+    host: Annotated[str, typer.Option(help="Address to listen at; others than 127.0.0.1 can be reached.")] = LOOPBACK,
+    port: Annotated[int, typer.Option(help="Port to listen at; 0: any that is free.", min=0, max=65535)] = 0,
+    pace: Annotated[
+        float | None, typer.Option(help="Seconds of virtual time in a second, for a simulation that is started.")
+    ] = None,
+    logs: Annotated[Path | None, typer.Option(help="Directory of kept logs, from init(log_directory=).")] = None,
+    open_: Annotated[bool, typer.Option("--open", help="Open the page in this machine's browser.")] = False,
+) -> None:
+    """Show a cluster or a run in a page that grows with it, until Ctrl-C. It reads, and changes nothing."""
+    missing = [name for name in EXTRA if importlib.util.find_spec(name) is None]
+    if missing:
+        are = "are" if len(missing) > 1 else "is"
+        refuse(
+            f"the dashboard needs {' and '.join(missing)}, which {are} not installed: pip install 'dualray[dashboard]'"
+        )
+    if pace is not None and not pace > 0:
+        refuse(f"--pace {pace!r} must be more than 0: seconds of virtual time in a second of real time")
+    with contextlib.ExitStack() as stack:
+        try:
+            feeds = _feeds(sources or ["auto"], logs, pace, stack)
+            bound = _bind(host, port)
+        except (DualrayError, ValueError, OSError) as error:
+            refuse(error)
+        _serve(feeds, bound, host, is_opened=open_)
+
+
+def _feeds(sources: Sequence[str], logs: Path | None, pace: float | None, stack: contextlib.ExitStack) -> list[Feed]:
+    from dualray.dashboard.feeds import DirectoryFeed  # noqa: PLC0415 - other commands need neither psutil nor msgpack
+
+    feeds: list[Feed] = []
+    for number, source in enumerate(sources):
+        if len(feeds) == SOURCES_MAX:
+            raise ValueError(f"{source!r} is one too many: the page shows {SOURCES_MAX} runs side by side at most")
+        path = Path(source)
+        if path.is_dir():
+            feed: Feed = DirectoryFeed(path, logs=logs)
+        elif path.suffix in (*SCENARIOS, ".py"):
+            if not path.is_file():
+                raise ValueError(f"there is no file {source!r}")
+            is_script = path.suffix == ".py"
+            words = list(sources[number:]) if is_script else [source]
+            feed = _started(words, pace, stack, is_script=is_script)
+            stack.callback(feed.close)
+            feeds.append(feed)
+            if is_script:
+                break
+            continue
+        else:
+            feed = _cluster(source)
+        stack.callback(feed.close)
+        feeds.append(feed)
+    return feeds
+
+
+def _cluster(source: str) -> Feed:
+    from dualray.dashboard.from_cluster import ClusterFeed, is_address  # noqa: PLC0415 - as above
+
+    if source.startswith("-"):
+        raise ValueError(f"there is no option {source!r}; `dualray dashboard --help` lists them")
+    if not is_address(source):
+        raise ValueError(
+            f"there is no {source!r}: name a run's directory (decision_log=DIR), a scenario file, a script, "
+            f"or host:port of a cluster"
+        )
+    return ClusterFeed(os.environ.get("DUALRAY_ADDRESS", source) if source == "auto" else source)
+
+
+def _started(words: Sequence[str], pace: float | None, stack: contextlib.ExitStack, *, is_script: bool) -> Feed:
+    """A program that is started to be watched, and leaves its record in a directory that goes with this command."""
+    from dualray.dashboard.feeds import DirectoryFeed  # noqa: PLC0415 - as above
+
+    directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dualray-dashboard-")))
+    record, kept, output = directory / "run", directory / "logs", directory / "output"
+    record.mkdir()
+    command = [sys.executable, "-m", "dualray.cli"]
+    command += (
+        ["run", "--decision-log", str(record)] if is_script else ["scenario", "run", "--decision-log", str(record)]
+    )
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1", "DUALRAY_LOG_DIRECTORY": str(kept)}
+    if pace is not None:
+        environment["DUALRAY_PACE"] = str(pace)
+    with output.open("wb") as sink:
+        program = subprocess.Popen(
+            [*command, *words], stdin=subprocess.DEVNULL, stdout=sink, stderr=subprocess.STDOUT, env=environment
+        )
+    return DirectoryFeed(record, name=Path(words[0]).name, logs=kept, program=program, output=output)
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        bound.bind((host, port))
+        bound.listen()  # who follows the link at once waits for the first answer
+    except OSError as error:
+        bound.close()
+        raise ValueError(f"nobody can listen at {host}:{port}: {error.strerror}; name another --port") from None
+    return bound
+
+
+def _serve(feeds: Sequence[Feed], bound: socket.socket, host: str, *, is_opened: bool) -> None:
+    import uvicorn  # noqa: PLC0415 - of an extra
+
+    from dualray.dashboard.server import Dashboard, new_token  # noqa: PLC0415 - as above
+
+    port = bound.getsockname()[1]
+    named = f"[{host}]" if ":" in host else host
+    names = {named} | ({"localhost"} if host in (LOOPBACK, "::1") else set())
+    token = new_token()
+    page = Dashboard(feeds, token=token, hosts=[f"{name}:{port}" for name in names])
+    link = f"http://{named}:{port}/#token={token}"
+    with contextlib.suppress(OSError):  # it may not, in some containers
+        os.nice(NICENESS)
+    page.start()
+    print(f"{' and '.join(feed.name for feed in feeds)}: open {link}")
+    if host not in (LOOPBACK, "localhost", "::1"):
+        print("who has this link and can reach this machine can see the run; it is not encrypted")
+    print("Ctrl-C ends this page; it does not end what it shows, unless this command has started it")
+    sys.stdout.flush()
+    if is_opened:
+        webbrowser.open(link)
+    settings: dict[str, Any] = {"log_level": "warning", "access_log": False, "server_header": False}
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # as Ctrl-C: what was started and made is cleared away
+    server = uvicorn.Server(uvicorn.Config(page.app, limit_concurrency=256, timeout_graceful_shutdown=1, **settings))
+    try:
+        server.run(sockets=[bound])
+    except KeyboardInterrupt:
+        pass
+    finally:
+        page.close()
+        bound.close()

@@ -1,0 +1,412 @@
+// The live page: asks for what has changed, keeps it in tables, and draws them.
+import { AGAIN, Bars, FAILED, LOST, PALETTE, barAt, drawDemand, drawTimeline, natural, perPixel, timeAt } from "./timeline.js";
+
+const $ = (id) => document.getElementById(id);
+const ASK_MS = 500, HIDDEN_MS = 5000, PAGE = 50;
+const COLUMNS = {
+  tasks: ["task", "name", "kind", "state", "attempt", "owner", "worker", "node", "submitted", "started", "ended", "error", "waits for"],
+  actors: ["actor", "class", "name", "state", "node", "worker", "restarts", "owner", "reason"],
+  objects: ["object", "size", "state", "owner", "held by", "used by tasks", "origin"],
+  workers: ["worker", "node", "kind", "state", "runs", "task", "started", "ended", "reason"],
+};
+const SHOWN = {
+  tasks: [1, 0, 3, 4, 6, 8, "lasted", 11], actors: [1, 0, 2, 3, 5, 6, 7, 8], objects: [0, 1, 2, 3, 4, 5, 6], workers: [0, 2, 3, 4, 6, 7, 8],
+};
+const WORDS = {
+  PENDING_ARGS_AVAIL: "waits for arguments", PENDING_NODE_ASSIGNMENT: "waits for a worker", SUBMITTED_TO_WORKER: "sent to its worker",
+  RUNNING: "running", FINISHED: "finished", FAILED: "failed", ALIVE: "alive", DEAD: "dead", PENDING_CREATION: "being made", RESTARTING: "restarting",
+  NORMAL_TASK: "task", ACTOR_TASK: "method of an actor", ACTOR_CREATION_TASK: "constructor of an actor", STORED: "stored", EVICTED: "evicted",
+  SPILLED: "spilled to disk", DELETED: "deleted", LOST: "lost", FREED: "freed", SUSPECT: "does not answer", DRAINING: "leaving", LEASED: "leased", IDLE: "idle", STARTING: "starting",
+};
+const STATES = { waiting: "has not begun", reading: "reading", running: "running", over: "over", quiet: "nothing new" };
+const BAD = new Set(["FAILED", "DEAD", "LOST", "SUSPECT"]), WARN = new Set(["RESTARTING", "DRAINING", "EVICTED", "SPILLED"]), GOOD = new Set(["RUNNING", "ALIVE"]);
+
+const token = (() => {
+  const given = new URLSearchParams(location.hash.slice(1)).get("token");
+  if (given) { sessionStorage.setItem("dualray-token", given); history.replaceState(null, "", location.pathname); }
+  return given || sessionStorage.getItem("dualray-token") || "";
+})();
+
+const runs = [];
+let chosen = 0, tab = "tasks", page = 0, sortBy = null, sortDown = false, view = null, tabState = "", dirty = true, listDirty = true, stateCounts = new Map();
+
+function emptyTables() { return Object.fromEntries(["nodes", "workers", "tasks", "spans", "actors", "objects", "happened", "demand", "waits"].map((name) => [name, new Map()])); }
+function newRun(number, name) {
+  return { number, name, version: 0, head: {}, tables: emptyTables(), bars: new Bars(), marks: [], now: 0, dropped: {}, names: new Map() };
+}
+
+async function ask(path) {
+  const answer = await fetch(path, { headers: { "x-dualray-token": token }, cache: "no-store" });
+  const found = await answer.json();
+  if (!answer.ok) throw new Error(found.error || answer.statusText);
+  return found;
+}
+
+// ---- What has changed -----------------------------------------------------------------------------------------------
+
+function take(run, found) {
+  if (run.head.run && found.head.run !== run.head.run) { Object.assign(run, newRun(run.number, run.name)); }
+  run.head = found.head; run.version = found.version; run.dropped = found.dropped;
+  run.now = Math.max(run.head.now_s || 0, 1e-6);
+  for (const [name, rows] of Object.entries(found.tables)) {
+    const table = run.tables[name];
+    for (const row of rows) {
+      if (row.length === 2 && row[1] === null) { table.delete(name === "demand" ? Number(row[0]) : row[0]); continue; }
+      table.set(row[0], row);
+      if (COLUMNS[name]) { row.text = text(name, row); if (name === tab) listDirty = true; }
+      if (name === "tasks" && !run.names.has(row[1])) run.names.set(row[1], run.names.size);
+    }
+    const most = { tasks: 200000, objects: 100000, workers: 50000, actors: 50000 }[name];
+    while (most && table.size > most) { const first = table.keys().next().value; table.delete(first); }
+  }
+  if (run.bars.count > 400000) { run.bars = new Bars(); for (const span of run.tables.spans.values()) bar(run, span); }
+  for (const span of found.tables.spans || []) bar(run, span);
+  if (found.tables.happened) run.marks = [...run.tables.happened.values()].filter((row) => row[2] === "fault").map((row) => ({ time: row[1], words: row[3] }));
+  dirty = true;
+}
+function bar(run, span) {
+  const [key, , , worker, from, until, outcome, cause, name] = span;
+  if (from === null || !worker) return;
+  if (!run.names.has(name)) run.names.set(name, run.names.size);
+  const flags = (outcome === "lost" ? LOST : outcome ? FAILED : 0) | (cause ? AGAIN : 0);
+  run.bars.put(key, worker, from, until, run.names.get(name) % PALETTE.length, flags);
+}
+function text(name, row) { return row.map((cell, at) => (at === 3 || at === 2) && WORDS[cell] ? WORDS[cell] + " " + cell : typeof cell === "string" ? cell : Array.isArray(cell) ? cell.join(" ") : "").join(" ").toLowerCase(); }
+
+async function follow(run) {
+  for (;;) {
+    let wait = document.hidden ? HIDDEN_MS : ASK_MS;
+    try {
+      const found = await ask(`/api/${run.number}/changes?after=${run.version}`);
+      take(run, found);
+      run.lost = "";
+      if (found.more) wait = 0;
+    } catch (error) {
+      run.lost = error instanceof TypeError ? "The server does not answer: `dualray dashboard` has ended." : error.message;
+      wait = 2000; dirty = true;
+    }
+    await new Promise((done) => setTimeout(done, wait));
+  }
+}
+
+// ---- Words ----------------------------------------------------------------------------------------------------------
+
+function element(name, content, properties) {
+  const made = document.createElement(name);
+  if (content !== undefined && content !== null) made.append(content);
+  return Object.assign(made, properties);
+}
+function bytes(amount) {
+  if (amount === null || amount === undefined) return "";
+  for (const unit of ["B", "KiB", "MiB", "GiB"]) { if (amount < 1024) return (unit === "B" ? amount : amount.toPrecision(3)) + " " + unit; amount /= 1024; }
+  return amount.toPrecision(3) + " TiB";
+}
+function time(s) { return s === null || s === undefined ? "" : s === 0 ? "0 s" : s < 1 ? (s * 1000).toFixed(s < .01 ? 3 : 1) + " ms" : s < 100 ? s.toFixed(3) + " s" : s.toFixed(1) + " s"; }
+function count(n) { return (n ?? 0).toLocaleString("en"); }
+function words(cell) { return WORDS[cell] || (cell ?? ""); }
+function stateClass(cell) { return BAD.has(cell) ? "s-bad" : WARN.has(cell) ? "s-warn" : GOOD.has(cell) ? "s-good" : ""; }
+function meter(used, total, said) {
+  if (total === null || total === undefined) return element("td", said);
+  const cell = element("td"), outer = element("span", null, { className: "meter", ariaHidden: "true" }), inner = element("i");
+  inner.style.width = Math.min(100, 100 * used / (total || 1)) + "%"; outer.append(inner); cell.append(outer, said); return cell;
+}
+function header(table, names) {
+  const row = element("tr");
+  for (const name of names) row.append(element("th", name, { scope: "col" }));
+  table.replaceChildren(element("thead", row)); const body = element("tbody"); table.append(body); return body;
+}
+
+// ---- Drawing --------------------------------------------------------------------------------------------------------
+
+function draw() {
+  requestAnimationFrame(draw);
+  if (!runs.length || !(dirty || listDirty)) return;
+  const run = runs[chosen];
+  if (dirty) {
+    dirty = false;
+    drawHead(run); drawPictures(); drawHappened(run); drawWaits(run); drawNodes(run);
+    if (runs.length > 1) drawComparison();
+  }
+  if (listDirty) { listDirty = false; tab === "logs" || drawList(); }
+}
+function drawHead(run) {
+  document.title = `${run.name} - dualray`; $("title").textContent = runs.map((each) => each.name).join(" and ");
+  const state = run.lost ? "not connected" : run.head.version === 0 ? "connecting" : STATES[run.head.state] || "connecting";
+  if ($("state").textContent !== state) { $("state").textContent = state; }
+  $("state").className = "badge " + (run.lost ? "bad" : run.head.state === "running" ? "running" : "over");
+  const kind = run.head.source === "cluster" ? "since the page's server joined" : run.head.is_virtual ? "of virtual time: a simulation" : "of real time";
+  $("clock").textContent = run.head.now_s === undefined ? "" : `${time(run.head.now_s)} ${kind}`;
+  const wrong = run.lost || run.head.error || "";
+  $("error").hidden = !wrong; if ($("error").textContent !== wrong) $("error").textContent = wrong;
+  const head = run.head, dead = [...run.tables.nodes.values()].filter((row) => row[1] === "DEAD").length;
+  const cards = [["nodes alive", head.nodes, 0], ["nodes dead", dead, dead], ["running", head.running, 0], ["wait for a worker", head.queued, 0], ["wait for arguments", head.blocked, 0], ["finished", head.finished, 0], ["failed", head.failed, head.failed]];
+  $("cards").replaceChildren(...cards.map(([what, amount, bad]) => { const card = element("div", element("b", count(amount)), { className: "card" + (bad ? " bad" : "") }); card.append(element("span", what)); return card; }),
+    (() => { const card = element("div", element("b", bytes(head.store || 0)), { className: "card" }); card.append(element("span", "in object stores")); return card; })());
+  const groups = head.groups || [];
+  if (groups.length) {
+    const body = header($("groups"), ["group", "nodes", "starting", "leaving", "from - to", "why none can be had"]);
+    for (const group of groups) { const row = element("tr"); for (const cell of [group.group, group.nodes, group.launching, group.leaving, `${group.min} - ${group.max}`, group.refused]) row.append(element("td", String(cell ?? ""))); body.append(row); }
+  }
+}
+function whole() { return { from: 0, until: Math.max(...runs.map((run) => run.now)) * 1.01 }; }
+function drawPictures() {
+  const seen = view || whole();
+  for (const run of runs) {
+    drawTimeline(run.timeline, run, seen); drawDemand(run.demand, run, seen);
+    run.timeline.setAttribute("aria-label", `Timeline of ${run.name}: ${count(run.bars.count)} attempts on ${count(run.bars.order.length)} workers in ${time(run.now)}, ${run.marks.length} fault${run.marks.length === 1 ? "" : "s"}. Arrow keys move, plus and minus zoom.`);
+    run.demand.setAttribute("aria-label", `Demand and supply of ${run.name}: ${count(run.head.running)} tasks run and ${count(run.head.queued)} wait for a worker now, on ${count(run.head.nodes)} nodes.`);
+  }
+  const said = view ? `${time(view.from)} to ${time(view.until)}` : "";
+  if ($("shown").textContent !== said) $("shown").textContent = said;
+  const run = runs[chosen], names = [...run.names.keys()].filter(Boolean);
+  const key = names.join();
+  if ($("legend").dataset.key === key) return;
+  $("legend").dataset.key = key;
+  const entry = (colour, name) => { const item = element("li"), dot = element("i"); dot.style.background = colour; item.append(dot, name); return item; };
+  $("legend").replaceChildren(...names.slice(0, 8).map((name) => entry(PALETTE[run.names.get(name) % PALETTE.length], name)), entry("#d1242f", "lost with its worker or node"), entry("#7a0c14", "failed"),
+    entry("repeating-linear-gradient(135deg,#4269d0 0 4px,#fff 4px 6px)", "done again"));
+}
+function drawHappened(run) {
+  const rows = [...run.tables.happened.values()].sort((a, b) => a[1] - b[1] || a[0] - b[0]).slice(-200), list = $("happened"), atEnd = list.scrollTop + list.clientHeight >= list.scrollHeight - 8;
+  const key = rows.map((row) => row[0] + row[3]).join();
+  if (list.dataset.key === key && list.dataset.run === String(chosen)) return;
+  list.dataset.key = key; list.dataset.run = chosen;
+  list.replaceChildren(...rows.map((row) => { const item = element("li", element("time", time(row[1]))); item.append(element("span", row[3], { className: row[2] })); return item; }));
+  if (!rows.length) list.append(element("li", "No fault, no loss and no failure until now.", { className: "none" }));
+  if (atEnd && run.head.state === "running") list.scrollTop = list.scrollHeight;
+}
+function drawWaits(run) {
+  const rows = [...run.tables.waits.values()].sort((a, b) => b[1] - a[1]).slice(0, 50);
+  $("waits").replaceChildren(...rows.map((row) => { const item = element("li", element("b", count(row[1]))); item.append(element("span", `${row[0]} (for ${time(Math.max(0, run.now - row[2]))})`)); return item; }));
+  if (!rows.length) $("waits").append(element("li", run.head.state === "over" ? "Nothing waited at the end." : "Nothing waits.", { className: "none" }));
+}
+function drawNodes(run) {
+  const rows = [...run.tables.nodes.values()].sort((a, b) => natural(a[0], b[0])), hasMemory = rows.some((row) => row[4] !== null), measured = rows.some((row) => row[11]);
+  const body = header($("nodes"), ["node", "state", "CPUs in use", ...(hasMemory ? ["memory reserved"] : []), "object store", ...(measured ? ["measured"] : []), "since"]);
+  for (const row of rows.slice(0, 500)) {
+    const line = element("tr"), cpus = row[2];
+    line.append(element("th", row[0], { scope: "row" }), element("td", words(row[1]), { className: stateClass(row[1]) }));
+    line.append(meter(row[3], cpus, cpus === null ? `${row[3]} tasks run` : `${count(row[3])} of ${count(cpus)}`));
+    if (hasMemory) line.append(meter(row[5] || 0, row[4], row[4] === null ? "" : `${bytes(row[5] || 0)} of ${bytes(row[4])}`));
+    line.append(meter(row[7], row[6], row[6] === null ? bytes(row[7]) : `${bytes(row[7])} of ${bytes(row[6])}`));
+    if (measured) line.append(element("td", row[11] || ""));
+    line.append(element("td", row[1] === "DEAD" && row[9] !== null ? `dead since ${time(row[9])}` : row[10] ? `${time(row[8])} (life ${row[10] + 1})` : time(row[8])));
+    body.append(line);
+  }
+  if (rows.length > 500) body.append(element("tr", element("td", `and ${count(rows.length - 500)} more`, { colSpan: 7 })));
+}
+function drawComparison() {
+  const body = header($("comparison"), ["", ...runs.map((run) => run.name)]);
+  const line = (what, value) => { const row = element("tr", element("th", what, { scope: "row" })); for (const run of runs) row.append(element("td", value(run))); body.append(row); };
+  line("state", (run) => STATES[run.head.state] || ""); line("time", (run) => time(run.head.now_s)); line("nodes alive", (run) => count(run.head.nodes));
+  line("tasks finished", (run) => `${count(run.head.finished)} of ${count(run.head.tasks)}`); line("failed", (run) => count(run.head.failed));
+  line("attempts lost", (run) => count([...run.tables.spans.values()].filter((row) => row[6] === "lost").length));
+  line("attempts done again", (run) => count([...run.tables.spans.values()].filter((row) => row[7]).length)); line("faults", (run) => count(run.marks.length));
+}
+
+// ---- The list -------------------------------------------------------------------------------------------------------
+
+function matching(run) {
+  const wanted = $("search").value.trim().toLowerCase().split(/\s+/).filter(Boolean), state = $("filter").value, found = [], counts = new Map();
+  const at = tab === "objects" ? 2 : 3;
+  for (const row of run.tables[tab].values()) {
+    counts.set(row[at], (counts.get(row[at]) || 0) + 1);
+    if (state && row[at] !== state) continue;
+    let holds = true;
+    for (const word of wanted) if (!row.text.includes(word)) { holds = false; break; }
+    if (holds) found.push(row);
+  }
+  stateCounts = counts;
+  if (sortBy !== null) {
+    const value = (row) => cellValue(row, sortBy);
+    found.sort((a, b) => { const x = value(a), y = value(b); const way = x === y ? 0 : x === null || x === "" ? 1 : y === null || y === "" ? -1 : typeof x === "number" ? x - y : natural(String(x), String(y)); return sortDown ? -way : way; });
+  }
+  return found;
+}
+function cellValue(row, column) { return column === "lasted" ? (row[9] === null ? null : (row[10] ?? runs[chosen].now) - row[9]) : Array.isArray(row[column]) ? row[column].join(", ") : row[column]; }
+function drawList() {
+  const run = runs[chosen], began = performance.now(), rows = matching(run), columns = SHOWN[tab], table = $("list");
+  page = Math.max(0, Math.min(page, Math.ceil(rows.length / PAGE) - 1));
+  const head = element("tr");
+  for (const column of columns) {
+    const name = column === "lasted" ? "lasted" : COLUMNS[tab][column], cell = element("th", null, { scope: "col" });
+    if (sortBy === column) cell.setAttribute("aria-sort", sortDown ? "descending" : "ascending");
+    const button = element("button", name + (sortBy === column ? (sortDown ? " \u2193" : " \u2191") : ""));
+    button.addEventListener("click", () => { sortDown = sortBy === column && !sortDown; sortBy = column; listDirty = true; });
+    cell.append(button); head.append(cell);
+  }
+  const body = element("tbody");
+  for (const row of rows.slice(page * PAGE, page * PAGE + PAGE)) {
+    const line = element("tr");
+    for (const column of columns) line.append(cell(row, column));
+    body.append(line);
+  }
+  const focused = table.contains(document.activeElement) ? document.activeElement.dataset.id || document.activeElement.textContent : null;
+  table.replaceChildren(element("thead", head), body);
+  if (focused) [...table.querySelectorAll("button")].find((each) => (each.dataset.id || each.textContent).replace(/ [\u2191\u2193]/, "") === focused.replace(/ [\u2191\u2193]/, ""))?.focus();
+  const total = run.tables[tab].size, dropped = run.dropped[tab], first = rows.length ? page * PAGE + 1 : 0;
+  $("found").textContent = (rows.length === total ? `${count(total)} ${tab}` : `${count(rows.length)} of ${count(total)} ${tab}`) + (rows.length > PAGE ? `, ${count(first)} to ${count(Math.min(rows.length, first + PAGE - 1))} shown` : "") + (dropped ? `; ${count(dropped)} earlier ones are not kept` : "");
+  $("pages").hidden = rows.length <= PAGE; $("previous").disabled = page === 0; $("next").disabled = (page + 1) * PAGE >= rows.length;
+  fillFilter();
+  table.dataset.tookMs = String(performance.now() - began);
+}
+function cell(row, column) {
+  const value = cellValue(row, column), name = COLUMNS[tab][column];
+  if (column === 0) { const button = element("button", tab === "workers" ? value : value.slice(0, 12), { className: "id", title: value }); button.dataset.id = value; button.addEventListener("click", () => open(tab, row[0])); return element("td", button); }
+  if (column === "lasted" || ["submitted", "started", "ended"].includes(name)) return element("td", time(value));
+  if (name === "size") return element("td", bytes(value));
+  if (name === "state") return element("td", words(value), { className: stateClass(value) });
+  if (["error", "reason", "held by", "runs"].includes(name)) return element("td", String(value ?? ""), { className: "words" });
+  return element("td", name === "kind" ? words(value) : String(value ?? ""));
+}
+function fillFilter() {
+  const states = [...stateCounts.keys()].filter(Boolean).sort(), key = tab + states.map((each) => each + stateCounts.get(each)).join();
+  if (tabState === key) return;
+  tabState = key; const kept = $("filter").value;
+  $("filter").replaceChildren(element("option", "all", { value: "" }), ...states.map((each) => element("option", `${words(each)} (${count(stateCounts.get(each))})`, { value: each })));
+  if (stateCounts.has(kept)) $("filter").value = kept;
+}
+function showTab(name) {
+  tab = name; page = 0; sortBy = null; tabState = ""; $("filter").replaceChildren(element("option", "all", { value: "" })); $("filter").value = "";
+  for (const button of $("tabs").children) { const is = button.id === "tab-" + name; button.setAttribute("aria-selected", is); button.tabIndex = is ? 0 : -1; }
+  $("panel").setAttribute("aria-labelledby", "tab-" + name);
+  const isLog = name === "logs";
+  for (const id of ["tools", "pages"]) $(id).hidden = isLog;
+  $("tools").style.display = isLog ? "none" : ""; $("list").parentElement.hidden = isLog; $("log").hidden = !isLog;
+  if (isLog) listLogs(); else listDirty = true;
+}
+
+// ---- Logs -----------------------------------------------------------------------------------------------------------
+
+async function listLogs() {
+  $("log-note").textContent = "reading ...";
+  try {
+    const { files } = await ask(`/api/${chosen}/logs`), select = $("log-file"), kept = select.value;
+    select.replaceChildren(...files.map((file) => element("option", file.node ? `${file.node}: ${file.name}` : file.name, { value: JSON.stringify(file) })));
+    if (files.some((file) => JSON.stringify(file) === kept)) select.value = kept;
+    if (files.length) await readLog();
+    else { $("log-text").textContent = ""; $("log-note").textContent = "There are no log files: a simulation has none, and those of a real run are kept by init(log_directory=DIR); name them with dualray dashboard --logs DIR."; }
+  } catch (error) { $("log-note").textContent = error.message; }
+}
+async function readLog() {
+  const file = JSON.parse($("log-file").value || "{}");
+  try {
+    const found = await ask(`/api/${chosen}/log?name=${encodeURIComponent(file.name)}&node=${encodeURIComponent(file.node)}`);
+    $("log-text").textContent = found.text; $("log-note").textContent = found.text ? "the last lines" : "it is empty"; $("log-text").scrollTop = $("log-text").scrollHeight;
+  } catch (error) { $("log-note").textContent = error.message; }
+}
+
+// ---- One thing ------------------------------------------------------------------------------------------------------
+
+async function open(kind, key) {
+  const run = runs[chosen], row = run.tables[kind]?.get(key);
+  if (!row) return;
+  const title = { tasks: () => `${row[1]}, task`, actors: () => `${row[1]}, actor`, objects: () => `Object ${row[6]}`, workers: () => `Worker ${row[0]}` }[kind]();
+  $("detail-title").textContent = title; $("detail-id").textContent = row[0];
+  $("detail-fields").replaceChildren(...COLUMNS[kind].flatMap((name, at) => {
+    let value = row[at];
+    if (at === 0 || value === null || value === "" || (Array.isArray(value) && !value.length)) return [];
+    if (["submitted", "started", "ended"].includes(name)) value = time(value); else if (name === "size") value = bytes(value);
+    else value = Array.isArray(value) ? value.join(", ") : words(value);
+    return [element("dt", name), element("dd", String(value))];
+  }));
+  const links = [], link = (words_, to, id) => { const button = element("button", words_); button.addEventListener("click", () => open(to, id)); links.push(button); };
+  if (kind === "tasks") {
+    for (const dep of row[12]) { const maker = run.tables.tasks.get(dep.slice(0, 32)); if (maker) link(`waits for ${maker[1]}, which ${words(maker[3])}`, "tasks", maker[0]); }
+    if (run.tables.workers.has(row[6])) link(`worker ${row[6]}`, "workers", row[6]);
+    if (run.tables.actors.has(row[0])) link("the actor it makes", "actors", row[0]);
+    for (const each of run.tables.objects.keys()) if (each.startsWith(row[0])) { link(`object of ${bytes(run.tables.objects.get(each)[1])}`, "objects", each); if (links.length > 20) break; }
+  }
+  if (kind === "objects" && run.tables.tasks.has(row[0].slice(0, 32))) link("the task it comes from", "tasks", row[0].slice(0, 32));
+  if (kind === "workers" && run.tables.tasks.has(row[5])) link(`runs ${row[4]}`, "tasks", row[5]);
+  if (kind === "actors" && run.tables.workers.has(row[5])) link(`worker ${row[5]}`, "workers", row[5]);
+  $("detail-links").replaceChildren(...links); $("detail-story").replaceChildren(); $("detail-story-title").hidden = true;
+  if (!$("detail").open) $("detail").showModal();
+  if (kind !== "tasks" && kind !== "objects") return;
+  try {
+    const story = await ask(`/api/${chosen}/story?id=${encodeURIComponent(key)}`);
+    if ($("detail-id").textContent !== key) return;
+    $("detail-story-title").hidden = false;
+    $("detail-story").replaceChildren(...story.lines.map(([when, said, details]) => { const item = element("li", element("time", time(when))); item.append(" " + said); if (details.length) { const inner = element("ul"); inner.append(...details.map((each) => element("li", each))); item.append(inner); } return item; }));
+  } catch (error) { $("detail-story-title").hidden = false; $("detail-story").replaceChildren(element("li", error.message)); }
+}
+
+// ---- Time -----------------------------------------------------------------------------------------------------------
+
+function zoom(factor, at) { const seen = view || whole(), middle = at ?? (seen.from + seen.until) / 2; setView(middle - (middle - seen.from) * factor, middle + (seen.until - middle) * factor); }
+function move(share) { const seen = view || whole(), by = (seen.until - seen.from) * share; setView(seen.from + by, seen.until + by); }
+function setView(from, until) {
+  const all = whole(), span = Math.max(1e-6, Math.min(until - from, all.until));
+  if (span >= all.until * .999) view = null;
+  else { const start = Math.max(0, Math.min(from, all.until - span)); view = { from: start, until: start + span }; }
+  dirty = true;
+}
+function makeCanvases(run) {
+  const place = (id, kind, draggable) => {
+    const canvas = element("canvas", null, { className: kind, tabIndex: 0, id: `${kind}-${run.number}` });
+    canvas.setAttribute("role", "img"); canvas.setAttribute("aria-label", kind);
+    if (runs.length > 1) $(id).append(element("p", run.name, { className: "run-name" }));
+    $(id).append(canvas);
+    canvas.addEventListener("keydown", (event) => {
+      const done = { ArrowLeft: () => move(-.2), ArrowRight: () => move(.2), "+": () => zoom(.5), "=": () => zoom(.5), "-": () => zoom(2), Home: () => { view = null; dirty = true; } }[event.key];
+      if (done) { done(); event.preventDefault(); }
+    });
+    canvas.addEventListener("wheel", (event) => {
+      if (event.ctrlKey && run.timeline.geometry) { zoom(event.deltaY > 0 ? 1.25 : .8, timeAt(run.timeline, event.offsetX)); event.preventDefault(); }
+    }, { passive: false });
+    if (draggable) drag(canvas, run);
+    return canvas;
+  };
+  run.timeline = place("timelines", "timeline", true); run.demand = place("demands", "demand", false);
+}
+function drag(canvas, run) {
+  let from = null, moved = 0;
+  canvas.addEventListener("pointerdown", (event) => { from = event.clientX; moved = 0; canvas.setPointerCapture(event.pointerId); });
+  canvas.addEventListener("pointermove", (event) => {
+    if (from !== null) { const by = event.clientX - from; moved += Math.abs(by); from = event.clientX; if (moved > 3) { const seen = view || whole(), s = -by * perPixel(canvas); setView(seen.from + s, seen.until + s); } return; }
+    const key = barAt(canvas, run, event.offsetX, event.offsetY), tip = $("tip");
+    tip.hidden = !key; if (!key) return;
+    const span = run.tables.spans.get(key);
+    tip.textContent = `${span[8]} on ${span[3]}\n${time(span[4])}, ${time((span[5] ?? run.now) - span[4])}${span[5] === null ? " until now" : ""}${span[6] ? "\n" + span[6] : ""}${span[7] ? "\nagain: " + span[7] : ""}`;
+    tip.style.left = Math.min(event.clientX + 14, innerWidth - 350) + "px"; tip.style.top = event.clientY + 16 + "px";
+  });
+  canvas.addEventListener("pointerleave", () => { $("tip").hidden = true; });
+  canvas.addEventListener("pointerup", (event) => {
+    from = null;
+    if (moved > 3) return;
+    const key = barAt(canvas, run, event.offsetX, event.offsetY);
+    if (key) { choose(run.number); $("tip").hidden = true; open("tasks", run.tables.spans.get(key)[1]); }
+  });
+}
+
+// ---- Start ----------------------------------------------------------------------------------------------------------
+
+function choose(number) { chosen = number; [...$("runs").children].forEach((button, at) => button.setAttribute("aria-pressed", at === number)); dirty = listDirty = true; if (tab === "logs") listLogs(); }
+async function begin() {
+  for (const name of [...Object.keys(COLUMNS), "logs"]) {
+    const button = element("button", name[0].toUpperCase() + name.slice(1), { id: "tab-" + name }); button.setAttribute("role", "tab"); button.setAttribute("aria-controls", "panel");
+    button.addEventListener("click", () => showTab(name));
+    button.addEventListener("keydown", (event) => { const way = { ArrowRight: 1, ArrowLeft: -1 }[event.key]; if (!way) return; const all = [...$("tabs").children], next = all[(all.indexOf(button) + way + all.length) % all.length]; next.focus(); next.click(); });
+    $("tabs").append(button);
+  }
+  showTab("tasks");
+  $("search").addEventListener("input", () => { page = 0; listDirty = true; }); $("filter").addEventListener("change", () => { page = 0; listDirty = true; });
+  $("previous").addEventListener("click", () => { page--; listDirty = true; }); $("next").addEventListener("click", () => { page++; listDirty = true; });
+  $("zoom-in").addEventListener("click", () => zoom(.5)); $("zoom-out").addEventListener("click", () => zoom(2)); $("earlier").addEventListener("click", () => move(-.3)); $("later").addEventListener("click", () => move(.3)); $("whole").addEventListener("click", () => { view = null; dirty = true; });
+  $("log-file").addEventListener("change", readLog); $("log-again").addEventListener("click", listLogs);
+  document.addEventListener("keydown", (event) => { if (event.key === "/" && !/INPUT|SELECT/.test(event.target.tagName) && !$("detail").open) { event.preventDefault(); if (tab === "logs") showTab("tasks"); $("search").focus(); } });
+  addEventListener("resize", () => { dirty = true; }); matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { dirty = true; });
+  let sources;
+  try { sources = await ask("/api/sources"); } catch (error) { $("state").textContent = "not connected"; $("error").hidden = false; $("error").textContent = error.message; return; }
+  sources.forEach((source, number) => runs.push(newRun(number, source.name)));
+  for (const run of runs) makeCanvases(run);
+  if (runs.length > 1) {
+    $("runs").hidden = $("compare").hidden = false;
+    $("runs").append(...runs.map((run, at) => { const button = element("button", run.name); button.addEventListener("click", () => choose(at)); return button; }));
+  }
+  choose(0); for (const run of runs) follow(run);
+  draw();
+  // For tests and measurements: what the page holds, and how long its last frame and its last list took.
+  window.dualray = { runs, frame: () => { const began = performance.now(); drawPictures(); return performance.now() - began; }, filter: () => { const began = performance.now(); drawList(); return performance.now() - began; } };
+}
+begin();

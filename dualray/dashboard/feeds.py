@@ -1,0 +1,241 @@
+"""Where a page's tables come from: a run's directory, a program that is started to be watched, or a cluster.
+
+Each feed has a thread that calls `refresh` again and again. It waits between two looks at least LOOK_EVERY_S, and
+PATIENCE times as long as the last look took: so however much there is to see, looking takes 3 % of one CPU at most once
+all that was there has been read. Nobody looks at a cluster while no page is open.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import threading
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Final, Protocol
+from uuid import uuid4
+
+import msgpack
+
+from dualray.dashboard.from_trace import TraceTables
+from dualray.dashboard.tables import Tables
+from dualray.report.explain import Teller, find_id
+from dualray.report.histories import Lives
+from dualray.report.record import read_record
+from dualray.report.tail import TraceTail
+from dualray.report.traces import DECISIONS, TRACES
+from dualray.shared.model.codec import SURROGATES
+from dualray.shared.proof.trace import TraceEvent
+from dualray.util import state
+
+__all__ = ["DirectoryFeed", "Feed", "LogFile", "follow", "kept_logs"]
+
+LOOK_EVERY_S: Final = 0.25
+PATIENCE: Final = 33
+EVENTS_AT_ONCE: Final = 20_000
+"""Rows that are taken in while the tables are held."""
+QUIET_S: Final = 3.0
+"""A directory in which nothing was written for so long shows a run that is over, or that stands still."""
+WATCHED_S: Final = 10.0
+"""A page that has not asked for so long is closed, or its browser is stopped."""
+LOG_LINES: Final = 1_000
+OPENING_BYTES: Final = 1 << 16
+
+LogFile = dict[str, str]
+"""`name`, and the `node` whose file it is."""
+
+
+class Feed(Protocol):
+    """Something that a page shows."""
+
+    name: str
+    tables: Tables
+    asked_s: float
+    """When a page has asked last, by `time.monotonic`."""
+
+    def refresh(self) -> bool:
+        """Look once. Whether there is more to be read at once."""
+
+    def story(self, wanted: str) -> dict[str, Any]:
+        """The story of a task or an object.
+
+        Raises:
+            ValueError: there is none to be told; the message says why.
+        """
+
+    def logs(self) -> list[LogFile]:
+        """The log files that there are.
+
+        Raises:
+            ValueError, DualrayError: there are none; the message says why.
+        """
+
+    def log(self, name: str, node: str) -> str:
+        """The last lines of a log file.
+
+        Raises:
+            ValueError, DualrayError: there is no such file.
+        """
+
+    def close(self) -> None:
+        """End what was started for it."""
+
+
+def follow(feed: Feed, until: threading.Event) -> None:
+    """Look again and again, until that is set; the body of a feed's thread."""
+    while not until.is_set():
+        began_s = time.monotonic()
+        try:
+            has_more = feed.refresh()
+        except Exception as error:  # noqa: BLE001 - the page says so, and others go on
+            feed.tables.head["error"] = str(error) or type(error).__name__
+            has_more = False
+        took_s = time.monotonic() - began_s
+        if not has_more:
+            until.wait(max(LOOK_EVERY_S, PATIENCE * took_s))
+
+
+class DirectoryFeed:
+    """A run that leaves its trace in a directory: one that goes on, or one that is over.
+
+    Args:
+        directory: of the run, as `init(decision_log=)` was given it.
+        name: the title.
+        logs: where `init(log_directory=)` has kept its logs.
+        program: what writes into the directory, if it was started to be watched; its output is in `output`.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        name: str = "",
+        logs: Path | None = None,
+        program: subprocess.Popen[bytes] | None = None,
+        output: Path | None = None,
+    ) -> None:
+        self.name = name or directory.name or str(directory)
+        self.tables = Tables()
+        self.asked_s = time.monotonic()
+        self._directory = directory
+        self._logs = logs
+        self._program = program
+        self._output = output
+        self._tail = TraceTail(directory)
+        self._pending: list[TraceEvent] = []
+        self._trace = TraceTables(self.tables)
+        self._quiet_since_s = time.monotonic()
+        self._looks_with_news = 0
+        self._openings: set[str] = set()
+        self._told: tuple[int, Lives, Teller] | None = None
+        self.tables.head.update(run=uuid4().hex, name=self.name, source="run", state="waiting", error="")
+        if program is None and not any(directory.glob(TRACES)):
+            raise ValueError(
+                f"{str(directory)!r} holds no trace ({TRACES}); a run writes one with decision_log={str(directory)!r}"
+            )
+
+    def refresh(self) -> bool:
+        """Read what is new; the tables are held for a part of it at a time."""
+        if not self._pending and self._directory.is_dir():
+            self._pending = self._tail.look()
+            self._looks_with_news += bool(self._pending)
+        taken, self._pending = self._pending[:EVENTS_AT_ONCE], self._pending[EVENTS_AT_ONCE:]
+        now_s = time.monotonic()
+        with self.tables.lock:
+            if taken:
+                self._quiet_since_s = now_s
+                self._trace.take(taken)
+                self._read_openings()
+            self.tables.head.update(state=self._state(now_s), is_virtual=(self._directory / "cluster.trace").exists())
+        return bool(self._pending)
+
+    def _state(self, now_s: float) -> str:
+        if self._pending:
+            return "reading"
+        if self._program is not None:
+            code = self._program.poll()
+            if code is None:
+                return "running" if self._trace.start_ns is not None else "waiting"
+            if code and not self.tables.head["error"]:
+                self.tables.head["error"] = f"the program ended with exit code {code}: see its output under Logs"
+            return "over"
+        if now_s - self._quiet_since_s < QUIET_S:
+            return "running"
+        return "over" if self._looks_with_news == 1 else "quiet"  # all of it was there at the first look
+
+    def _read_openings(self) -> None:
+        """What the nodes of a real run have stands at the beginning of their decision logs."""
+        for path in self._directory.glob(f"node-*{DECISIONS.removeprefix('*')}"):
+            stem = path.name.removesuffix(DECISIONS.removeprefix("*"))
+            if stem in self._openings or "." in stem or not path.stat().st_size:
+                continue
+            self._openings.add(stem)
+            self._trace.has(stem.partition("~")[0], _capacity(path))
+
+    def story(self, wanted: str) -> dict[str, Any]:
+        size = sum(path.stat().st_size for path in self._directory.iterdir())
+        if self._told is None or self._told[0] != size:
+            lives = Lives(read_record(self._directory))
+            self._told = (size, lives, Teller(lives))
+        _, lives, teller = self._told
+        story = teller.tell(find_id(lives, wanted))
+        lines = [
+            [None if line.time_ns is None else (line.time_ns - lives.start_ns) / 1e9, line.text, list(line.details)]
+            for line in story.lines
+        ]
+        return {"title": story.title, "lines": lines}
+
+    def logs(self) -> list[LogFile]:
+        found = [{"name": OUTPUT, "node": ""}] if self._output is not None else []
+        try:
+            return found + (kept_logs(self._logs) if self._logs is not None else [])
+        except ValueError:
+            return found  # the run is a simulation, or has not begun
+
+    def log(self, name: str, node: str) -> str:
+        if name == OUTPUT and self._output is not None:
+            return "\n".join(self._output.read_text(errors="replace").split("\n")[-LOG_LINES:])
+        if self._logs is None:
+            raise ValueError(f"there is no log {name!r} of this run; `--logs DIR` names where its logs were kept")
+        return _text(state.get_log(filename=name, node_id=node or None, directory=self._logs, tail=LOG_LINES))
+
+    def close(self) -> None:
+        if self._program is not None and self._program.poll() is None:
+            self._program.terminate()
+            try:
+                self._program.wait(5)
+            except subprocess.TimeoutExpired:
+                self._program.kill()
+                self._program.wait()
+
+
+OUTPUT: Final = "what the program printed"
+
+
+def kept_logs(directory: Path | None) -> list[LogFile]:
+    """The log files in a directory, or, with None, of the cluster that this process is part of."""
+    nodes: list[str | None] = [None]
+    if directory is None:
+        nodes = [row["node_id"] for row in state.list_nodes(raise_on_missing_output=False)]
+    found: dict[tuple[str, str], None] = {}
+    for node in nodes:
+        try:
+            groups = state.list_logs(node_id=node, directory=directory)
+        except ValueError:
+            continue  # it is on another machine
+        found.update({(name, node or ""): None for names in groups.values() for name in names})
+    return [{"name": name, "node": node} for name, node in found]
+
+
+def _text(chunks: Iterable[Any]) -> str:
+    return "".join(chunks)
+
+
+def _capacity(path: Path) -> Sequence[tuple[str, int]]:
+    stream = msgpack.Unpacker(raw=False, use_list=False, max_buffer_size=0, unicode_errors=SURROGATES)
+    with path.open("rb") as file:
+        stream.feed(file.read(OPENING_BYTES))
+    for opening in stream:
+        machine = opening["machine"]
+        return [*machine["total"], ("object_store", machine["store_bytes"])]
+    return []

@@ -1,0 +1,192 @@
+"""The server of the live page: it reads, and changes nothing.
+
+Who may ask. It listens at a loopback address unless told otherwise. Any user of this machine, and any page in the
+user's browser, can send it requests; so every question about a run carries a token, which the link has behind its `#`:
+browsers send that part to no server, and so no log has it. A request must name this server in `Host` (else a name that
+an attacker's DNS points here would do), and, where a browser sends `Origin`, come from this server's own page. Only GET
+and HEAD are answered. The page may load nothing from elsewhere.
+
+What it costs. Changes are worked out once for all pages that know the same version. A page asks when it is ready for an
+answer: one that is stopped asks nothing, and nothing is kept for it.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import threading
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from secrets import token_urlsafe
+from typing import Any, Final
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from dualray.dashboard.feeds import Feed, follow
+from dualray.exceptions import DualrayError
+
+__all__ = ["TOKEN_HEADER", "Dashboard", "new_token"]
+
+TOKEN_HEADER: Final = "x-dualray-token"
+ANSWERS_KEPT: Final = 8
+"""By source: the last answers, for pages that know the same version."""
+
+_ASSETS: Final = Path(__file__).with_name("assets")
+_FILES: Final = {
+    "/": ("index.html", "text/html"),
+    "/app.js": ("app.js", "text/javascript"),
+    "/timeline.js": ("timeline.js", "text/javascript"),
+    "/app.css": ("app.css", "text/css"),
+}
+_HEADERS: Final = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+    "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "Cache-Control": "no-store",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+
+_Answer = Callable[[Request], Awaitable[Response]]
+
+
+def new_token() -> str:
+    """A token that nobody guesses."""
+    return token_urlsafe(24)
+
+
+class Dashboard:
+    """The application, and the threads that follow its feeds.
+
+    Args:
+        feeds: what the page shows, one beside the other.
+        token: what a question must carry.
+        hosts: the values of `Host` that name this server, such as "127.0.0.1:8265".
+    """
+
+    def __init__(self, feeds: Sequence[Feed], *, token: str, hosts: Sequence[str]) -> None:
+        self.feeds = list(feeds)
+        self._token = token
+        self._hosts = frozenset(host.lower() for host in hosts)
+        self._over = threading.Event()
+        self._answers: list[dict[tuple[int, int], bytes]] = [{} for _ in feeds]
+        self._threads = [
+            threading.Thread(target=follow, args=(feed, self._over), name="dualray-feed", daemon=True) for feed in feeds
+        ]
+        routes = [Route(path, self._guard(_file(*file), is_public=True)) for path, file in _FILES.items()]
+        routes += [
+            Route("/api/sources", self._guard(self._sources)),
+            Route("/api/{source:int}/changes", self._guard(self._changes)),
+            Route("/api/{source:int}/story", self._guard(self._story)),
+            Route("/api/{source:int}/logs", self._guard(self._logs)),
+            Route("/api/{source:int}/log", self._guard(self._log)),
+        ]
+        self.app = Starlette(routes=routes)
+
+    def start(self) -> None:
+        """Begin to follow the feeds."""
+        for thread in self._threads:
+            thread.start()
+
+    def close(self) -> None:
+        """Follow them no more."""
+        self._over.set()
+        for thread in self._threads:
+            thread.join(5)
+        for feed in self.feeds:
+            feed.close()
+
+    # ---- Who may ask -----------------------------------------------------------------------------------------
+
+    def _guard(self, answer: _Answer, *, is_public: bool = False) -> _Answer:
+        """The same, for those who may ask."""
+
+        async def guarded(request: Request) -> Response:
+            why = self._why_not(request, is_public=is_public)
+            response = await answer(request) if why is None else JSONResponse({"error": why}, status_code=403)
+            response.headers.update(_HEADERS)
+            return response
+
+        return guarded
+
+    def _why_not(self, request: Request, *, is_public: bool) -> str | None:
+        host = request.headers.get("host", "").lower()
+        if host not in self._hosts:
+            return "this server answers under the name in its link only"
+        origin = request.headers.get("origin")
+        if origin is not None and origin.lower() not in (f"http://{host}", f"https://{host}"):
+            return "another page has asked"
+        if is_public:
+            return None
+        given = request.headers.get(TOKEN_HEADER, "")
+        if not hmac.compare_digest(given.encode(), self._token.encode()):
+            return "the token is missing or wrong: open the link that `dualray dashboard` printed"
+        return None
+
+    # ---- Answers ---------------------------------------------------------------------------------------------
+
+    async def _sources(self, request: Request) -> Response:
+        return JSONResponse([{"name": feed.name} for feed in self.feeds])
+
+    def _feed(self, request: Request) -> tuple[int, Feed] | None:
+        number = request.path_params["source"]
+        return (number, self.feeds[number]) if number < len(self.feeds) else None
+
+    async def _changes(self, request: Request) -> Response:
+        found = self._feed(request)
+        after = request.query_params.get("after", "0")
+        if found is None or not after.isdigit():
+            return _unknown()
+        data = await run_in_threadpool(self._changes_since, *found, int(after))
+        return Response(data, media_type="application/json")
+
+    def _changes_since(self, number: int, feed: Feed, after: int) -> bytes:
+        feed.asked_s = time.monotonic()
+        answers = self._answers[number]
+        with feed.tables.lock:
+            key = (after, feed.tables.version)
+            data = answers.get(key)
+            if data is None:
+                data = json.dumps(feed.tables.since(after), separators=(",", ":")).encode()
+                if after < feed.tables.version:  # else it is short, and what is said of the run may change
+                    answers[key] = data
+                    while len(answers) > ANSWERS_KEPT:
+                        del answers[next(iter(answers))]
+            return data
+
+    async def _story(self, request: Request) -> Response:
+        wanted = request.query_params.get("id", "")
+        return await self._asked(request, lambda feed: feed.story(wanted))
+
+    async def _logs(self, request: Request) -> Response:
+        return await self._asked(request, lambda feed: {"files": feed.logs()})
+
+    async def _log(self, request: Request) -> Response:
+        name, node = request.query_params.get("name", ""), request.query_params.get("node", "")
+        return await self._asked(request, lambda feed: {"text": feed.log(name, node)})
+
+    async def _asked(self, request: Request, ask: Callable[[Feed], Any]) -> Response:
+        found = self._feed(request)
+        if found is None:
+            return _unknown()
+        try:
+            return JSONResponse(await run_in_threadpool(ask, found[1]))
+        except (DualrayError, ValueError, OSError) as error:
+            return JSONResponse({"error": str(error)}, status_code=404)
+
+
+def _unknown() -> Response:
+    return JSONResponse({"error": "there is no such thing here"}, status_code=404)
+
+
+def _file(name: str, media_type: str) -> _Answer:
+    async def answer(request: Request) -> Response:
+        return Response((_ASSETS / name).read_bytes(), media_type=media_type)
+
+    return answer
