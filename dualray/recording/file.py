@@ -2,10 +2,12 @@
 
 One table; a row is a thing that happened, its `kind` says which columns it uses. Times are nanoseconds since the first
 node began. The schema's metadata carry, under `dualray`, a JSON object: the schema's version, the mode, what each node
-had, the machine and the date. A file of another version is refused, and so is one that was cut off.
+had, the machine and the date. A file of another version is refused, and so is one that was cut off. Version 3 lacks the
+columns in `_YOUNGER`, and is read.
 
     task      a call was submitted: time, task, parent (execution), attempt (of the parent), name, template, objects
-              (arguments), nested, bytes (of the pickled arguments), actor; number (max_restarts) of a constructor
+              (arguments), nested, bytes (of the pickled arguments), actor; number (max_restarts) of a constructor;
+              values (calls with the same number were given the same values; 0: nobody knows)
     run       an attempt ended: task, attempt, process, node, came, time (began), called, returned, end, sizes and
               nested (of its results), stored (time that storing large ones took), other (error); of those that took a
               millisecond or more cpu and delay (ready to run, and no core was free)
@@ -42,7 +44,10 @@ from dualray.shared.model.codec import SURROGATES
 from dualray.shared.model.ids import Address, node_of
 from dualray.shared.proof.trace import TraceEvent, TraceKind
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
+_READABLE = (3, 4)
+_YOUNGER = ("values",)
+"""Columns that version 3 does not have."""
 _SHORT_NS = 1_000_000
 """What takes less has computed all the time, as far as anybody knows."""
 METADATA_KEY = b"dualray"
@@ -107,7 +112,16 @@ def make_record(
             if row.get(name) is not None:
                 row[name] -= start_ns
     rows.sort(key=lambda row: row["time_ns"])
+    _number_values(rows)
     return RunRecord(rows=rows, facts={**facts, "began_ns": began_ns - start_ns, "ended_ns": ended_ns - start_ns})
+
+
+def _number_values(rows: Iterable[dict[str, Any]]) -> None:
+    """The file says which calls were given the same values, and nothing by which a value could be guessed."""
+    numbers: dict[int, int] = {0: 0}
+    for row in rows:
+        if row["kind"] == "task":
+            row["values"] = numbers.setdefault(row["values"], len(numbers))
 
 
 def _rows_of_process(
@@ -150,7 +164,7 @@ def _rows_of_process(
 def _row_of_submission(
     note: Sequence[Any], templates: Mapping[int, tuple[str, str]], names: dict[bytes, str]
 ) -> dict[str, Any]:
-    time_ns, execution, attempt, task, number, size, deps, nested, actor, creates = note
+    time_ns, execution, attempt, task, number, size, deps, nested, actor, creates, values = note
     name, words = templates[number]
     names[task] = name
     if creates is not None:
@@ -169,6 +183,7 @@ def _row_of_submission(
         "nested": nested,
         "actor": actor or None,
         "number": None if creates is None else creates[0],
+        "values": values,
     }
 
 
@@ -328,6 +343,7 @@ def _schema(facts: Mapping[str, Any]) -> Any:
         "delay_ns": pa.int64(),
         "stored_ns": pa.int64(),
         "other": word,
+        "values": pa.int64(),
     }
     words = json.dumps({"schema": SCHEMA_VERSION, **facts}, sort_keys=True)
     return pa.schema(list(columns.items()), metadata={METADATA_KEY: words.encode()})
@@ -372,8 +388,11 @@ def read_record_file(path: Path) -> RunRecord:
         reason = str(error).partition("\n")[0]
         raise ValueError(f"{path} is no whole Parquet file (was it cut off?): {reason}") from None
     facts = _facts_of(path, table.schema.metadata or {})
-    wanted = _schema({})
-    if not table.schema.remove_metadata().equals(wanted.remove_metadata()):
+    wanted = _schema({}).remove_metadata()
+    if facts.pop("version") < SCHEMA_VERSION:
+        for name in _YOUNGER:
+            wanted = wanted.remove(wanted.get_field_index(name))
+    if not table.schema.remove_metadata().equals(wanted):
         missing = [name for name in wanted.names if name not in table.schema.names]
         what = f"it has no column {missing[0]!r}" if missing else "its columns have other types"
         raise ValueError(f"{path} says that it is a record of version {SCHEMA_VERSION}, and is none: {what}")
@@ -432,15 +451,15 @@ def _facts_of(path: Path, metadata: Mapping[bytes, bytes]) -> dict[str, Any]:
         version = facts.pop("schema")
     except (ValueError, KeyError, AttributeError):
         raise ValueError(f"{path} is no recorded run: what it says of itself cannot be read") from None
-    if version != SCHEMA_VERSION:
+    if version not in _READABLE:
         raise ValueError(
-            f"{path} is a record of version {version}, and this dualray reads version {SCHEMA_VERSION}: "
-            f"record the run again"
+            f"{path} is a record of version {version}, and this dualray reads versions {_READABLE[0]} to "
+            f"{_READABLE[-1]}: record the run again"
         )
     wrong = [name for name, is_right in _FACTS.items() if name not in facts or not is_right(facts[name])]
     if wrong:
         raise ValueError(f"{path} says that it is a record, and is none: its {wrong[0]!r} is missing or wrong")
-    return facts
+    return facts | {"version": version}
 
 
 def _is_hex(value: Any) -> bool:

@@ -75,6 +75,10 @@ class TaskNode:
     """A call of a function that needs nothing but its arguments, computes, and returns small values."""
     may_fail: bool = False
     """It was cancelled, or its actor was killed, or its placement group removed: its caller is prepared for that."""
+    values: int = 0
+    """Calls with the same number were given the same values; 0: nobody knows."""
+    place: int = 0
+    """How many calls of the same function its parent had submitted before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +225,7 @@ def _add_tasks(
     made: Mapping[tuple[bytes, int], list[Mapping[str, Any]]],
 ) -> None:
     numbers: dict[tuple[str, str], int] = {}
+    places: dict[tuple[bytes, str], int] = {}
     unknown: list[TaskNode] = []
     for row in submitted:
         key = (row["name"], row["template"])
@@ -238,7 +243,10 @@ def _add_tasks(
             actor=row.get("actor", b""),
             max_restarts=row.get("number"),
             script=Script(),
+            values=row.get("values", 0),
+            place=places.get((row["parent"], row["name"]), 0),
         )
+        places[row["parent"], row["name"]] = node.place + 1
         graph.tasks[task_id] = node
         graph.sizes[task_id] = node.args_bytes
         run = runs.get(task_id)

@@ -13,7 +13,8 @@ ended, the CPU time, and the sizes of what it returned.
 
 A note is a tuple of plain values; the first is its kind:
 
-    submit  time, execution, attempt, task, template, args_bytes, deps, nested, actor, limits of an actor that it makes
+    submit  time, execution, attempt, task, template, args_bytes, deps, nested, actor, limits of an actor that it makes,
+            a checksum of the values among its arguments (0: unknown)
     get     began, ended, execution, attempt, objects, delay_ns (of the driver, since its last wait; 0 of all others)
     wait    began, ended, execution, attempt, objects, delay_ns, num_returns, timeout_ns (-1: none), ready
     put     began, ended, execution, attempt, object, size, nested
@@ -39,6 +40,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from hashlib import blake2b
 from typing import Any
+from zlib import crc32
 
 from dualray.shared.core.core_worker import CoreWorker
 from dualray.shared.core.host import Host
@@ -70,6 +72,8 @@ USAGE_NS = 5_000_000
 """How often a process that runs tasks looks at its CPU time."""
 _DRIVER_USAGE_NS = 2_000_000
 """As USAGE_NS, of a driver."""
+_CHECKED_BYTES = 4096
+"""Of pickled arguments: what lies beyond tells no calls apart."""
 
 
 class _RecordedRunner(TaskRunner):
@@ -177,6 +181,7 @@ class RecordedCoreWorker(CoreWorker):
         # programs: hence the calls that are not made.
         spec, execution, notes = event.spec, self.execution, self.notes
         template = spec.template
+        payload = None if spec.nested else self.payloads.get(spec.task_id)  # references inside it never repeat
         if template is self._last_template:
             number = self._last_number
         else:
@@ -195,6 +200,7 @@ class RecordedCoreWorker(CoreWorker):
                 tuple([ref.object_id for ref in spec.nested]) if spec.nested else (),
                 spec.actor_id or b"",
                 None if made is None else (made.max_restarts, made.max_task_retries, made.is_concurrent),
+                crc32(payload[:_CHECKED_BYTES]) if payload else 0,
             )
         )
         if len(notes) == 1:

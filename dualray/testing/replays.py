@@ -23,7 +23,8 @@ from dualray.sim.runtime import hardware_of_scenario
 from dualray.testing.checkers import watch_choices
 from dualray.testing.failures import ERROR_CHARACTERS_MAX, Ended, error_names
 from dualray.testing.outcome import Outcome, make_outcome
-from dualray.whatif.predict import Durations, load
+from dualray.whatif.durations import Durations, own_durations
+from dualray.whatif.predict import load
 
 
 @lru_cache(maxsize=1)
@@ -57,7 +58,7 @@ def replay_trace(scenario: Scenario, graph: Graph, decision_log: Path | None) ->
         cost_model=CostModel().with_scenario(scenario),
         seed=scenario.seed,
         hardware=hardware_of_scenario(scenario),
-        scale_of=Durations(graph).scale_of(scenario.seed),
+        scale_of=Durations(graph).scale_of(scenario.seed) if scenario.seed else own_durations,
         faults=scenario.planned(),
         with_trace=True,
         log_directory=decision_log,

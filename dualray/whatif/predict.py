@@ -1,8 +1,9 @@
 """Predictions: a recorded run, replayed on every cluster of a sweep, with repeated seeds.
 
-Seed 0 replays each task with the time that it took. Each further seed draws the times anew, from what the tasks of the
-same function with arguments of about the same size (within a factor of two) took in the recorded run: a distribution,
-and not a mean. So the spread over seeds is that of the work itself; what the cost model does not know is not in it.
+Seed 0 replays each task with the time that it took. Each further seed draws the times anew, from what the tasks like it
+took in the recorded run (durations.py says which those are): a distribution, and not a mean. So the spread over seeds
+is that of the work itself; what the cost model does not know is not in it. No prediction is below what no run can beat
+(bounds.py).
 """
 
 from __future__ import annotations
@@ -15,15 +16,14 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from hashlib import blake2b
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any, TypeAlias
 
 from dualray.recording.calibration import Calibration, load_calibration
 from dualray.recording.file import read_record_file
-from dualray.recording.graph import Graph, TaskNode, graph_of
+from dualray.recording.graph import Graph, graph_of
 from dualray.shared.model.config import Config
 from dualray.shared.model.demands import parse_named
 from dualray.shared.model.resources import CPU, GPU
@@ -33,7 +33,9 @@ from dualray.sim.network.topologies import Nic
 from dualray.sim.processes.node import Hardware
 from dualray.sim.replay.replay import ReplayCluster
 from dualray.sim.replay.replayed import Replayed
+from dualray.whatif.bounds import least_ns
 from dualray.whatif.configurations import Configuration, configurations, faults_of, placement_path
+from dualray.whatif.durations import Durations, own_durations
 from dualray.whatif.predicted import Predicted, Row, Trace, own_configuration
 
 SEEDS = 3
@@ -120,7 +122,8 @@ def predict(
     cost_model = cost_model.with_changes(costs or {}, "costs")
     cold_start_ns = _cold_start_ns(cold_start, trace.graph)
     slowdown = calibration.slowdown if calibration is not None else 0.0
-    job = _Job(trace.graph, cost_model, slowdown, cores, host_cores, cold_start_ns)
+    draws = Durations(trace.graph) if seeds > 1 else None
+    job = _Job(trace.graph, cost_model, slowdown, cores, host_cores, cold_start_ns, draws)
     # Those that are replayed once more come last, so that a sweep which is broken off has seen each cluster.
     pieces: list[_Piece] = [(config, seed) for seed in range(seeds) for config in configs]
     if trace.graph.facts.get("mode") == "real":
@@ -129,7 +132,10 @@ def predict(
     for config, seed, replayed in _all(job, pieces, jobs):
         results[config, seed] = replayed
         on_done(len(results), len(pieces))
-    rows = [_row(config, [results[config, seed] for seed in range(seeds)], price, gpu_price) for config in configs]
+    least_s = least_ns(trace.graph) / 1e9
+    rows = [
+        _row(config, [results[config, seed] for seed in range(seeds)], least_s, price, gpu_price) for config in configs
+    ]
     runs = [(config, seed, results[config, seed]) for config, seed in pieces if config is not None]
     check = results.get((None, 0))
     return Prediction(
@@ -154,9 +160,14 @@ def _cold_start_ns(asked: str | float | None, graph: Graph) -> int:
     return ns
 
 
-def _row(config: Configuration, replays: Sequence[Replayed], price: float | None, gpu_price: float) -> Row:
+def _row(
+    config: Configuration, replays: Sequence[Replayed], least_s: float, price: float | None, gpu_price: float
+) -> Row:
     lacks = next((replayed.failed for replayed in replays if replayed.failed), "")
-    times_s = sorted(replayed.makespan_ns / 1e9 for replayed in replays)
+    # A program with faults may do less than was recorded.
+    times_s = sorted(
+        replayed.makespan_ns / 1e9 if lacks else max(replayed.makespan_ns / 1e9, least_s) for replayed in replays
+    )
     makespan_s = median(times_s)
     cost = None
     if price is not None:
@@ -190,10 +201,8 @@ class _Job:
     cores: float | None
     host_cores: float | None
     cold_start_ns: int
-    draws: Durations = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.draws = Durations(self.graph)
+    draws: Durations | None = None
+    """None: nothing is drawn."""
 
     def replay_own(self) -> Replayed:
         """On the cluster on which it was recorded: with its cores, and its cold start."""
@@ -218,7 +227,7 @@ class _Job:
             cost_model=replace(self.cost_model, nic_bytes_per_s=nic.bytes_per_s, nic_latency_ns=nic.latency_ns),
             seed=seed,
             hardware=[Hardware(total=total, store_bytes=config.store_bytes, nic=nic)] * config.nodes,
-            scale_of=self.draws.scale_of(seed),
+            scale_of=self.draws.scale_of(seed) if self.draws is not None else own_durations,
             cores=self.cores,
             host_cores=self.host_cores,
             slowdown=self.slowdown,
@@ -238,34 +247,6 @@ class _Job:
             where = f"{Path(place.filename).name}:{place.lineno}"
             what = f"{type(error).__name__}: {' '.join(str(error).split())}"
             return Replayed(failed=f"with the policy {' and '.join(own)} the replay has failed at {where}: {what}")
-
-
-class Durations:
-    """What tasks took, by function and size of arguments; draws are a function of seed, task and attempt."""
-
-    def __init__(self, graph: Graph) -> None:
-        self._groups: dict[tuple[str, int], list[int]] = {}
-        self._key_of: dict[bytes, tuple[str, int]] = {}
-        for task_id, node in graph.tasks.items():
-            size = node.args_bytes + sum(graph.sizes.get(dep, 0) for dep in node.deps)
-            key = (graph.templates[node.template].name, size.bit_length())
-            self._key_of[task_id] = key
-            self._groups.setdefault(key, []).append(node.script.compute_ns)
-
-    def scale_of(self, seed: int) -> Callable[[TaskNode, int], float]:
-        """By what a task's computing is multiplied."""
-        if seed == 0:
-            return lambda node, attempt: 1.0
-
-        def scale(node: TaskNode, attempt: int) -> float:
-            own = node.script.compute_ns
-            group = self._groups[self._key_of[node.task_id]]
-            if own <= 0 or len(group) < 2:
-                return 1.0
-            digest = blake2b(b"%d:%d:" % (seed, attempt) + node.task_id, digest_size=8).digest()
-            return group[int.from_bytes(digest, "big") % len(group)] / own
-
-        return scale
 
 
 _Piece: TypeAlias = tuple[Configuration | None, int]
