@@ -7,6 +7,8 @@ nodes under each of three placement policies. Then they run there. Steps, in thi
     predict   calibrate, record, predict; write benchmarks/fidelity/predictions.json and commit it
     measure   run all in network namespaces (root in a container with CAP_SYS_ADMIN and CAP_NET_ADMIN), which is refused
               while predictions.json differs from what is committed; write docs/fidelity.md
+    residuals print what nine of ten pairs do not exceed (RESIDUALS of dualray/whatif/intervals.py), and the coverage of
+              intervals that are made of all other programs
 
 All nodes are on this machine and share its cores, which predictions take into account (`host_cores`). What is measured
 is the median of some repeats; beside it stands the spread of the repeats, and of a fixed piece of computing: the noise
@@ -26,6 +28,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from math import ceil, log
 from pathlib import Path
 from statistics import median
 from typing import Annotated, Any
@@ -42,6 +45,7 @@ from tests.real.cluster.namespaces import NamespacedMachine, Network, why_not
 
 HERE = Path(__file__).parent
 PREDICTIONS = HERE / "fidelity" / "predictions.json"
+MEASURED = HERE / "fidelity" / "measured.json"
 CALIBRATION = HERE / "fidelity" / "calibration.yaml"
 PAGE = HERE.parent / "docs" / "fidelity.md"
 RATE = "400Mbps"
@@ -241,8 +245,67 @@ Seconds; measured: the median, with the least and the most of the repeats.
                 f"| {name} | {program['recorded_s']:.2f} | {cluster} | {program[cluster][0]:.2f} | {median(took):.2f} "
                 f"({min(took):.2f} to {max(took):.2f}) | {sign}{found[name, cluster]:.1%} |"
             )
+    lines += ["", "## Intervals", "", *coverage(predictions, measured)]
     lines += ["", f"## Three policies on {RANKED}", "", *ranking(predictions, measured), ""]
     return "\n".join(lines)
+
+
+def logs(predictions: dict[str, Any], measured: Times) -> Iterator[tuple[str, str, float]]:
+    """Of each pair: program, cluster, |log(measured / predicted)|."""
+    for name, program in predictions["programs"].items():
+        for cluster in CLUSTERS:
+            if name in measured.get(cluster, {}):
+                yield name, cluster, abs(log(median(measured[cluster][name]) / program[cluster][0]))
+
+
+def nine_of_ten(errors_of_others: list[float]) -> float:
+    """What one more of the same kind does not exceed, nine times of ten."""
+    ordered = sorted(errors_of_others)
+    return ordered[min(len(ordered), ceil(0.9 * (len(ordered) + 1))) - 1]
+
+
+def kind_of(cluster: str) -> str:
+    """The key of RESIDUALS."""
+    return "one node" if CLUSTERS[cluster].nodes == 1 else "several nodes"
+
+
+def residuals(predictions: dict[str, Any], measured: Times) -> str:
+    """What the model's own errors are, and how well intervals hold that are made of the errors of other programs."""
+    pairs = list(logs(predictions, measured))
+    of_kind = {
+        kind: [each for _, cluster, each in pairs if kind_of(cluster) == kind] for kind in ("one node", "several nodes")
+    }
+    lines = [f"{kind}: {nine_of_ten(each):.3f}" for kind, each in of_kind.items()]
+    held = 0
+    for name, cluster, own in pairs:
+        others = [each for other, on, each in pairs if other != name and kind_of(on) == kind_of(cluster)]
+        held += own <= nine_of_ten(others)
+    lines.append(f"intervals of the other programs' errors hold {held} of {len(pairs)} pairs ({held / len(pairs):.0%})")
+    return "\n".join(lines)
+
+
+def coverage(predictions: dict[str, Any], measured: Times) -> list[str]:
+    """How many of the measured times lie in the interval of their prediction, and each that does not."""
+    missed = []
+    count = 0
+    for name, program in predictions["programs"].items():
+        for cluster in CLUSTERS:
+            if name not in measured.get(cluster, {}):
+                continue
+            took = measured[cluster][name]
+            _, low_s, high_s = program[cluster]
+            count += 1
+            if not low_s <= median(took) <= high_s:
+                missed.append(
+                    f"- {name} on {cluster}: {median(took):.2f} s (repeats {min(took):.2f} to {max(took):.2f}), and "
+                    f"the interval is {low_s:.2f} to {high_s:.2f}"
+                )
+    held = count - len(missed)
+    return [
+        f"The 90 % intervals hold **{held} of {count}** measured times ({held / count:.0%}). The others:",
+        "",
+        *missed,
+    ]
 
 
 def spread(took: list[float]) -> float:
@@ -287,7 +350,7 @@ def timed(what: str) -> Iterator[None]:
 
 def main(
     step: Annotated[
-        str, typer.Argument(help="all, predict, measure, or try: small, and nothing is committed.")
+        str, typer.Argument(help="all, predict, measure, residuals, or try: small, and nothing is committed.")
     ] = "all",
     names: Annotated[list[str] | None, typer.Argument(help="Programs; default: all twelve.")] = None,
     repeats: Annotated[int, typer.Option(min=1)] = 3,
@@ -296,6 +359,9 @@ def main(
 ) -> None:
     """See the module."""
     chosen = names or list(PROGRAMS)
+    if step == "residuals":
+        print(residuals(json.loads(PREDICTIONS.read_text()), json.loads(MEASURED.read_text())))
+        return
     lacking = why_not()
     if lacking:
         raise SystemExit(f"network namespaces cannot be made: {lacking}")
@@ -321,7 +387,7 @@ def main(
         if step == "try":
             print(text)
         else:
-            (PREDICTIONS.parent / "measured.json").write_text(json.dumps(measured, indent=1) + "\n")
+            MEASURED.write_text(json.dumps(measured, indent=1) + "\n")
             PAGE.write_text(text)
             print("\n".join(text.splitlines()[6:16]))
 

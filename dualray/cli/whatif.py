@@ -19,10 +19,22 @@ from dualray.exceptions import DualrayError
 from dualray.recording.file import check_can_write
 from dualray.settings import limits_of, resolve
 from dualray.shared.units import parse_time_ns
-from dualray.whatif.answers import COLUMNS, cells, grounds_of, varying_of, verdicts_of
+from dualray.whatif.answers import (
+    CAUSE_COLUMNS,
+    COLUMNS,
+    HELP_COLUMNS,
+    cause_cells,
+    causes_words,
+    cells,
+    grounds_of,
+    help_cells,
+    varying_of,
+    verdicts_of,
+)
 from dualray.whatif.calibrate import SECONDS_MAX, calibrate, check_seconds
 from dualray.whatif.configurations import configurations
-from dualray.whatif.predict import SEEDS, Prediction, as_list, load, predict
+from dualray.whatif.predict import SEEDS, Prediction, as_list, load, predict, what_would_help
+from dualray.whatif.predicted import Row
 
 UNUSABLE = 2
 FAILED = 1
@@ -135,6 +147,11 @@ def predict_command(
         str | None,
         typer.Option(help="For clusters that start with the program: 300ms, or recorded; default: they are up."),
     ] = None,
+    causes: Annotated[bool, typer.Option("--causes", help="Say on what the time goes, of the row to look at.")] = False,
+    what_help: Annotated[
+        bool, typer.Option("--what-would-help", help="Try single changes of the row to look at, and rank them.")
+    ] = False,
+    strict: Annotated[bool, typer.Option(help="Refuse what lies outside of what was calibrated.")] = False,
     report: Annotated[Path | None, typer.Option(help="Write a page: one HTML file.")] = None,
 ) -> None:
     """Replay a recorded run on other clusters, and compare them."""
@@ -171,9 +188,15 @@ def predict_command(
                 cores=cores,
                 host_cores=host_cores,
                 cold_start=cold_start,
+                strict=strict,
                 on_done=lambda done, total: progress.update(bar, completed=done, total=total),
             )
         _show(console, found, deadline)
+        chosen = found.chosen(deadline)
+        if causes and chosen is not None:
+            _show_causes(console, found, chosen)
+        if what_help and chosen is not None:
+            _show_help(console, found, chosen, jobs)
         if report is not None:
             found.write_page(report, deadline=deadline)
             print(f"{report}: open it in a browser; it needs no network")
@@ -203,6 +226,26 @@ def _show(console: Console, found: Prediction, deadline: str | None) -> None:
         )
     for line in grounds_of(found):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def _show_causes(console: Console, found: Prediction, row: Row) -> None:
+    console.print(causes_words(row), markup=False, highlight=False, soft_wrap=True)
+    table = Table()
+    for number, column in enumerate(CAUSE_COLUMNS):
+        table.add_column(column, justify="left" if number == 0 else "right")
+    for cells_of_cause in cause_cells(found.causes(row)):
+        table.add_row(*cells_of_cause)
+    console.print(table)
+
+
+def _show_help(console: Console, found: Prediction, row: Row, jobs: int | None) -> None:
+    console.print(f"Single changes of {row.configuration.words}:", markup=False, highlight=False, soft_wrap=True)
+    table = Table()
+    for number, column in enumerate(HELP_COLUMNS):
+        table.add_column(column, justify="left" if number == 0 else "right")
+    for each in help_cells(what_would_help(found, row.configuration, jobs=jobs)):
+        table.add_row(*[escape(cell) for cell in each])
+    console.print(table)
 
 
 app = typer.Typer(add_completion=False)

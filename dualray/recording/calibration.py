@@ -23,6 +23,7 @@ class Calibration:
         slowdown: by how much (0.05: 5 %) each further busy core slows the others down; see dualray/sim/kernel/cores.py.
         error: the held-out error: the median of |predicted - measured| / measured over programs that were not used
             for the fit.
+        noise: by how much the middle run of a fixed piece of computing took longer than the fastest meanwhile.
         checks: these programs, each with what was measured and predicted, in seconds.
     """
 
@@ -33,6 +34,7 @@ class Calibration:
     slowdown: float = 0.0
     error: float | None = None
     checks: tuple[Mapping[str, Any], ...] = ()
+    noise: float = 0.0
 
     def dump(self) -> str:
         """The file's text."""
@@ -44,6 +46,7 @@ class Calibration:
             "costs": dict(self.costs),
             "intervals": {name: list(pair) for name, pair in self.intervals.items()},
             "slowdown": self.slowdown,
+            "noise": self.noise,
             "held_out": [dict(check) for check in self.checks],
         }
         return yaml.safe_dump(content, sort_keys=False, width=120)
@@ -71,6 +74,9 @@ def load_calibration(path: Path) -> Calibration:
         raise ValueError(f"{path}: costs must be a mapping of parameters to whole numbers >= 0")
     if not isinstance(slowdown, int | float) or not 0 <= slowdown <= 10:
         raise ValueError(f"{path}: slowdown={slowdown!r} must be a number from 0 to 10")
+    noise = content.get("noise", 0.0)
+    if not isinstance(noise, int | float) or not 0 <= noise <= 100:
+        raise ValueError(f"{path}: noise={noise!r} must be a number from 0 to 100")
     return Calibration(
         machine=str(content.get("machine", "")),
         date=str(content.get("date", "")),
@@ -78,5 +84,6 @@ def load_calibration(path: Path) -> Calibration:
         intervals={name: (pair[0], pair[1]) for name, pair in (content.get("intervals") or {}).items()},
         slowdown=float(slowdown),
         error=content.get("held_out_error"),
+        noise=float(noise),
         checks=tuple(content.get("held_out") or ()),
     )

@@ -13,7 +13,7 @@
 """
 
 from dualray.whatif.configurations import Configuration, configurations
-from dualray.whatif.predict import Prediction, load, predict
+from dualray.whatif.predict import Prediction, load, predict, what_would_help
 from dualray.whatif.predicted import Row, Trace
 
-__all__ = ["Configuration", "Prediction", "Row", "Trace", "configurations", "load", "predict"]
+__all__ = ["Configuration", "Prediction", "Row", "Trace", "configurations", "load", "predict", "what_would_help"]

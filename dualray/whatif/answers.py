@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 
 from dualray.shared.units import size_words
+from dualray.whatif.causes import Cause
+from dualray.whatif.compare import Help
 from dualray.whatif.configurations import Configuration
 from dualray.whatif.critical_path import Stretch, by_function
+from dualray.whatif.intervals import NOISE_WORTH_A_WORD
 from dualray.whatif.predicted import Predicted, Row
 
+_COMPARED_MAX = 6
+"""Lines about pairs of policies."""
 _DELAYED_MIN = 0.05
 """Of the makespan: less time without a core is not worth a word."""
 
@@ -37,7 +42,30 @@ def verdicts_of(prediction: Predicted, deadline: str | None) -> list[str]:
             fastest = min(prediction.possible, key=lambda row: row.high_s, default=None)
             nearest = f"; the fastest takes {_span(fastest)}" if fastest is not None else ""
             lines.append(f"None of the {len(prediction.rows)} configurations ends within {deadline}{nearest}.")
-    return lines
+    return lines + _policies(prediction)
+
+
+def _policies(prediction: Predicted) -> list[str]:
+    """Policies that were compared on the same cluster: how the best differs from each of the others."""
+    by_cluster: dict[Configuration, list[Row]] = {}
+    for row in prediction.possible:
+        key = replace(row.configuration, policy="", eviction="")
+        by_cluster.setdefault(key, []).append(row)
+    lines = []
+    for rows in by_cluster.values():
+        if len(rows) < 2:
+            continue
+        best = min(rows, key=lambda row: row.makespan_s)
+        for row in rows:
+            if row is best:
+                continue
+            gain = prediction.compare(row, best)
+            sure = "" if gain.is_sure else ": they may as well be equal"
+            lines.append(
+                f"{best.configuration.words} is {gain.gain:.1%} faster than with {row.configuration.policy}, "
+                f"{row.configuration.eviction} ({gain.low:.0%} to {gain.high:.0%}){sure}."
+            )
+    return lines[:_COMPARED_MAX]
 
 
 def grounds_of(prediction: Predicted) -> list[str]:
@@ -50,9 +78,29 @@ def grounds_of(prediction: Predicted) -> list[str]:
         lines.append(
             f"Calibrated on {calibration.machine}, {calibration.date}; held-out error there: {calibration.error:.1%}."
         )
+    if calibration is not None and calibration.noise > NOISE_WORTH_A_WORD:
+        lines.append(
+            f"Others used the machine while it was calibrated (the middle run took {calibration.noise:.0%} longer than "
+            f"the fastest): the intervals are wider for it."
+        )
+    lines += _outside(prediction.rows)
     lines += _about_the_record(prediction)
     lines += prediction.trace.graph.remarks
     return lines
+
+
+def _outside(rows: Sequence[Row]) -> list[str]:
+    """For each reason to be outside of what was calibrated a line, with the rows that it is about."""
+    varying = varying_of(rows)
+    about: dict[str, list[str]] = {}
+    for row in rows:
+        for reason in row.outside:
+            about.setdefault(reason, []).append(row.configuration.short(varying))
+    return [
+        f"Outside of what was calibrated, so with a wider interval: {reason} ({'; '.join(which[:3])}"
+        f"{f' and {len(which) - 3} more' * (len(which) > 3)})."
+        for reason, which in about.items()
+    ]
 
 
 def _about_the_record(prediction: Predicted) -> list[str]:
@@ -68,7 +116,7 @@ def _about_the_record(prediction: Predicted) -> list[str]:
     if graph.delayed_ns > _DELAYED_MIN * graph.makespan_ns:
         lines.append(
             f"While it was recorded, tasks were ready for {graph.delayed_ns / 1e9:.3g} s in all and had no core: "
-            f"others used the machine, or it has fewer cores than CPUs. Predicteds leave that out."
+            f"others used the machine, or it has fewer cores than CPUs. Predictions leave that out."
         )
     if prediction.cold_start_s:
         lines.append(f"The clusters start with the program: their first workers take {prediction.cold_start_s:.3g} s.")
@@ -95,7 +143,38 @@ def path_words(row: Row, path: Sequence[Stretch]) -> str:
     return f"Critical path of {row.configuration.words}: {', '.join(shares)}."
 
 
-COLUMNS = ("configuration", "makespan", "least to most", "CPU use", "moved", "spilled", "made again", "cost")
+HELP_COLUMNS = ("change", "makespan", "faster by", "90 % interval", "cost")
+
+
+def help_cells(helps: Sequence[Help]) -> list[list[str]]:
+    """Single changes for people, under HELP_COLUMNS."""
+    rows = []
+    for it in helps:
+        if it.difference is None:
+            rows.append([it.words, "cannot run", "", "", ""])
+            continue
+        gain = it.difference
+        cost = "" if it.cost is None else f"{it.cost:.4g}"
+        rows.append(
+            [it.words, f"{it.makespan_s:.4g} s", f"{gain.gain:.1%}", f"{gain.low:.0%} to {gain.high:.0%}", cost]
+        )
+    return rows
+
+
+CAUSE_COLUMNS = ("cause", "seconds", "share")
+
+
+def causes_words(row: Row) -> str:
+    """What the table of causes is about."""
+    return f"What the end of the program waits for on {row.configuration.words}, with the recorded times:"
+
+
+def cause_cells(causes: Sequence[Cause]) -> list[list[str]]:
+    """The table of causes for people, under CAUSE_COLUMNS; what plays no part is left out."""
+    return [[cause.name, f"{cause.seconds:.4g} s", f"{cause.share:.0%}"] for cause in causes if cause.seconds > 0]
+
+
+COLUMNS = ("configuration", "makespan", "90 % interval", "CPU use", "moved", "spilled", "made again", "cost")
 
 
 def varying_of(rows: Sequence[Row]) -> frozenset[str]:

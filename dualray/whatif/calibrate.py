@@ -170,7 +170,8 @@ def calibrate(
                 break
     measured_for_s = time.perf_counter() - begun_s
     slowdown, interval = slowdown_of(alone_s, beside_s, cores)
-    return Fit(*_fit([one, two], cores, slowdown, interval), rounds=rounds, measured_for_s=measured_for_s)
+    noise = float(np.median(alone_s) / np.min(alone_s)) - 1.0
+    return Fit(*_fit([one, two], cores, slowdown, interval, noise), rounds=rounds, measured_for_s=measured_for_s)
 
 
 def check_seconds(seconds: float) -> None:
@@ -279,7 +280,7 @@ class _Parameters:
 
 
 def _fit(
-    programs: Sequence[_Measured], cores: int, slowdown: float, interval: tuple[float, float]
+    programs: Sequence[_Measured], cores: int, slowdown: float, interval: tuple[float, float], noise: float
 ) -> tuple[Calibration, list[Phase]]:
     from scipy.optimize import least_squares  # noqa: PLC0415 - 0.3 s that only who calibrates pays
 
@@ -324,11 +325,16 @@ def _fit(
                 is_held_out = name[0] == "+"
                 phases.append(Phase(measured.program.name, name.lstrip("+"), is_held_out, each_s, replayed_s[index]))
     costs["submit_ns"] = _submit_ns(programs[0].graph())
-    return _calibration(costs, intervals, slowdown, [phase for phase in phases if phase.is_held_out]), phases
+    held_out = [phase for phase in phases if phase.is_held_out]
+    return _calibration(costs, intervals, slowdown, noise, held_out), phases
 
 
 def _calibration(
-    costs: dict[str, int], intervals: dict[str, tuple[float, float]], slowdown: float, held_out: Sequence[Phase]
+    costs: dict[str, int],
+    intervals: dict[str, tuple[float, float]],
+    slowdown: float,
+    noise: float,
+    held_out: Sequence[Phase],
 ) -> Calibration:
     return Calibration(
         machine=machine_words(),
@@ -336,6 +342,7 @@ def _calibration(
         costs=costs,
         intervals=intervals,
         slowdown=round(slowdown, 4),
+        noise=round(noise, 4),
         error=round(median(abs(phase.error) for phase in held_out), 4),
         checks=tuple(
             {

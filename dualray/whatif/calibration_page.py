@@ -9,6 +9,7 @@ import plotly.graph_objects as go
 
 from dualray.sim.cost.cost_model import CostModel
 from dualray.whatif.calibrate import Fit, Phase
+from dualray.whatif.intervals import NOISE_WORTH_A_WORD
 from dualray.whatif.page import html_page, html_table
 
 PARAMETERS = ("parameter", "fitted", "95 % interval", "default")
@@ -52,7 +53,15 @@ def summary(fit: Fit) -> str:
     return (
         f"{fit.rounds} rounds in {fit.measured_for_s:.0f} s on {calibration.machine}; held-out error "
         f"{calibration.error:.0%} (median of the {len(calibration.checks)} phases that nothing was fitted to)"
+        f"{_beside(calibration.noise)}"
     )
+
+
+def _beside(noise: float) -> str:
+    """What is to be said of a machine that others used meanwhile."""
+    if noise <= NOISE_WORTH_A_WORD:
+        return ""
+    return f"; others used the machine meanwhile ({noise:.0%} noise), so predictions will have wider intervals"
 
 
 def page(fit: Fit) -> str:

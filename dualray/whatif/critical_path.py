@@ -25,6 +25,9 @@ class Stretch:
     Attributes:
         name: the function's; "the driver".
         waits: whether it waited in this time to be started, or for what it needed, rather than computed.
+        task: whose step it is; the driver's is under no bytes.
+        begins: whether it waited to begin.
+        objects: what it waited for.
     """
 
     name: str
@@ -32,19 +35,27 @@ class Stretch:
     began_s: float
     ended_s: float
     waits: bool
+    task: bytes = b""
+    begins: bool = False
+    objects: tuple[bytes, ...] = ()
 
 
-def critical_path(steps: Mapping[bytes, Step]) -> list[Stretch]:
-    """The path, in order of time; together as long as the makespan."""
+def critical_path(steps: Mapping[bytes, Step], *, through_workers: bool = True) -> list[Stretch]:
+    """The path, in order of time; together as long as the makespan.
+
+    Args:
+        through_workers: go on with the task that had the worker before, when it was the last; else only with what the
+            task itself needed: then its wait for the worker is a stretch of its own.
+    """
     found: list[Stretch] = []
     who, until_ns = _DRIVER, steps[_DRIVER].ended_ns
     seen_ns = until_ns
 
-    def add(step: Step, began_ns: int, *, waits: bool) -> None:
+    def add(step: Step, began_ns: int, *, waits: bool, begins: bool = False, objects: tuple[bytes, ...] = ()) -> None:
         nonlocal seen_ns
         began_ns = max(0, min(began_ns, seen_ns))
         if began_ns < seen_ns:
-            found.append(Stretch(step.name, step.node, began_ns / 1e9, seen_ns / 1e9, waits))
+            found.append(Stretch(step.name, step.node, began_ns / 1e9, seen_ns / 1e9, waits, who, begins, objects))
         seen_ns = began_ns
 
     while len(found) < STRETCHES_MAX:
@@ -60,10 +71,10 @@ def critical_path(steps: Mapping[bytes, Step]) -> list[Stretch]:
             ]
             if makers:
                 last = max(makers, key=lambda maker: steps[maker].ended_ns)
-                add(step, steps[last].ended_ns, waits=True)
+                add(step, steps[last].ended_ns, waits=True, objects=objects)
                 who, until_ns = last, steps[last].ended_ns
             else:
-                add(step, began_ns, waits=True)
+                add(step, began_ns, waits=True, objects=objects)
                 until_ns = began_ns
             continue
         add(step, step.began_ns, waits=False)
@@ -75,10 +86,10 @@ def critical_path(steps: Mapping[bytes, Step]) -> list[Stretch]:
             for dep in step.deps
             if dep[:_TASK_ID_BYTES] in steps
         ]
-        if step.before in steps:
+        if through_workers and step.before in steps:
             causes.append((steps[step.before].ended_ns, 2, step.before))
         at_ns, _, cause = max([it for it in causes if it[0] <= step.began_ns] or causes[:1])
-        add(step, at_ns, waits=True)
+        add(step, at_ns, waits=True, begins=True, objects=step.deps)
         who, until_ns = cause, at_ns
     return found[::-1]
 

@@ -10,7 +10,16 @@ import plotly.graph_objects as go
 from plotly.offline import get_plotlyjs
 
 from dualray.shared.units import size_words
-from dualray.whatif.answers import COLUMNS, answers_of, cells, path_words, varying_of
+from dualray.whatif.answers import (
+    CAUSE_COLUMNS,
+    COLUMNS,
+    answers_of,
+    cause_cells,
+    causes_words,
+    cells,
+    path_words,
+    varying_of,
+)
 from dualray.whatif.critical_path import Stretch, by_function
 from dualray.whatif.predicted import Predicted, Row
 
@@ -37,7 +46,7 @@ def write_page(prediction: Predicted, path: Path, *, deadline: str | None = None
 
 def page(prediction: Predicted, *, deadline: str | None = None) -> str:
     """The page as text."""
-    charts = [_makespans(prediction), _use(prediction)]
+    charts: list[str | go.Figure] = [_makespans(prediction), _use(prediction)]
     if any(row.cost is not None for row in prediction.possible):
         charts.append(_costs(prediction))
     lines = answers_of(prediction, deadline)
@@ -46,6 +55,8 @@ def page(prediction: Predicted, *, deadline: str | None = None) -> str:
         path = prediction.critical_path(chosen)
         charts.append(_critical_path(chosen, path))
         lines.append(path_words(chosen, path))
+        table = html_table(CAUSE_COLUMNS, cause_cells(prediction.causes(chosen)))
+        charts.append(f"<p>{escape(causes_words(chosen))}</p>{table}")
     answers = "".join(f"<p>{escape(line)}</p>" for line in lines)
     name = prediction.trace.path.name
     return html_page(f"{name}: what if?", prediction.trace.words, [answers, *charts, _table(prediction.rows)])
@@ -91,7 +102,7 @@ def _cpus(row: Row) -> float:
 
 
 def _makespans(prediction: Predicted) -> go.Figure:
-    figure = go.Figure(layout={"title": "Makespan by CPUs, with the least and the most over the seeds"})
+    figure = go.Figure(layout={"title": "Makespan by CPUs, with its 90 % interval"})
     for name, rows in _series(prediction.possible).items():
         figure.add_scatter(
             x=[_cpus(row) for row in rows],

@@ -1,9 +1,9 @@
 """Predictions: a recorded run, replayed on every cluster of a sweep, with repeated seeds.
 
 Seed 0 replays each task with the time that it took. Each further seed draws the times anew, from what the tasks like it
-took in the recorded run (durations.py says which those are): a distribution, and not a mean. So the spread over seeds
-is that of the work itself; what the cost model does not know is not in it. No prediction is below what no run can beat
-(bounds.py).
+took in the recorded run (durations.py says which those are): a distribution, and not a mean. It also draws the costs
+from what the calibration leaves open. The interval of a row is made of that and of the model's own errors
+(intervals.py). No prediction is below what no run can beat (bounds.py).
 """
 
 from __future__ import annotations
@@ -34,11 +34,14 @@ from dualray.sim.processes.node import Hardware
 from dualray.sim.replay.replay import ReplayCluster
 from dualray.sim.replay.replayed import Replayed
 from dualray.whatif.bounds import least_ns
+from dualray.whatif.compare import Help, of_configuration, ranked, single_changes
 from dualray.whatif.configurations import Configuration, configurations, faults_of, placement_path
 from dualray.whatif.durations import Durations, own_durations
+from dualray.whatif.intervals import Posterior, interval_of, outside_of, posterior_of
 from dualray.whatif.predicted import Predicted, Row, Trace, own_configuration
 
 SEEDS = 3
+Changes: TypeAlias = Sequence[tuple[str, Configuration]]
 _DATA_OF_WIRE = 1448 / 1514
 """Of what a network carries, what is data: TCP over IPv4 in Ethernet frames of 1500 bytes."""
 NS_PER_HOUR = 3_600 * 10**9
@@ -54,6 +57,42 @@ class Prediction(Predicted):
         from dualray.whatif.page import write_page  # noqa: PLC0415 - plotly takes half a second to import
 
         write_page(self, Path(path), deadline=deadline)
+
+
+def what_would_help(
+    prediction: Predicted, base: Configuration, *, jobs: int | None = None, changes: Changes | None = None
+) -> list[Help]:
+    """Single changes of a cluster, ranked by what they gain: each is replayed with the seeds of the prediction.
+
+    Args:
+        base: one of the prediction's clusters.
+        jobs: processes at once; default: as many as there are cores.
+        changes: what to try, in words and as a cluster each; default: `single_changes`.
+
+    Raises:
+        ValueError: the program cannot run on `base`, or the prediction does not have it.
+    """
+    before = of_configuration(prediction.runs, base)
+    if not before:
+        raise ValueError(f"{base.words} is none of the clusters of this prediction")
+    lacks = next((replayed.failed for replayed in before if replayed.failed), "")
+    if lacks:
+        raise ValueError(f"the program cannot run on {base.words}, so there is nothing to compare with: {lacks}")
+    asked = single_changes(base) if changes is None else changes
+    pieces: list[_Piece] = [(config, seed) for seed in range(len(before)) for _, config in asked]
+    runs = [(base, seed, replayed) for seed, replayed in enumerate(before)]
+    runs += [(config, seed, replayed) for config, seed, replayed in _all(prediction.job, pieces, jobs) if config]
+
+    def cost_of(config: Configuration, makespan_s: float) -> float | None:
+        return _cost(config, prediction.price, prediction.gpu_price, makespan_s)
+
+    return ranked(base, asked, runs, cost_of)
+
+
+def _cost(config: Configuration, price: float | None, gpu_price: float, makespan_s: float) -> float | None:
+    if price is None:
+        return None
+    return config.nodes * (price + config.gpus * gpu_price) * makespan_s / 3600
 
 
 def load(path: str | Path) -> Trace:
@@ -79,6 +118,7 @@ def predict(
     cores: float | None = None,
     host_cores: float | None = None,
     cold_start: str | float | None = None,
+    strict: bool = False,
     on_done: Callable[[int, int], object] = lambda done, total: None,
     **asked: Any,
 ) -> Prediction:
@@ -97,6 +137,7 @@ def predict(
         host_cores: physical cores of the one machine that all nodes share, when they are containers of it.
         cold_start: when the cluster starts with the program: how long its first workers take to be there ("300ms", or
             seconds), or "recorded": as long as in the record; None: the cluster is there already.
+        strict: refuse what lies outside of what was calibrated.
         on_done: called with how many replays are done, and how many there are.
 
     Raises:
@@ -121,9 +162,12 @@ def predict(
         cost_model = cost_model.with_changes(calibration.costs, "calibration")
     cost_model = cost_model.with_changes(costs or {}, "costs")
     cold_start_ns = _cold_start_ns(cold_start, trace.graph)
-    slowdown = calibration.slowdown if calibration is not None else 0.0
+    posterior = posterior_of(cost_model, calibration, costs or {})
+    outside = _outside(configs, trace.graph, calibration, host_cores)
+    if strict:
+        _refuse_outside(outside, calibration)
     draws = Durations(trace.graph) if seeds > 1 else None
-    job = _Job(trace.graph, cost_model, slowdown, cores, host_cores, cold_start_ns, draws)
+    job = _Job(trace.graph, posterior, cores, host_cores, cold_start_ns, draws)
     # Those that are replayed once more come last, so that a sweep which is broken off has seen each cluster.
     pieces: list[_Piece] = [(config, seed) for seed in range(seeds) for config in configs]
     if trace.graph.facts.get("mode") == "real":
@@ -133,8 +177,11 @@ def predict(
         results[config, seed] = replayed
         on_done(len(results), len(pieces))
     least_s = least_ns(trace.graph) / 1e9
+    noise = calibration.noise if calibration is not None else 0.0
+    terms = _Terms(least_s, noise, price, gpu_price)
     rows = [
-        _row(config, [results[config, seed] for seed in range(seeds)], least_s, price, gpu_price) for config in configs
+        _row(config, [results[config, seed] for seed in range(seeds)], terms, outside.get(config, ()))
+        for config in configs
     ]
     runs = [(config, seed, results[config, seed]) for config, seed in pieces if config is not None]
     check = results.get((None, 0))
@@ -146,6 +193,8 @@ def predict(
         job=job,
         check_s=check.makespan_ns / 1e9 if check is not None and not check.failed else None,
         cold_start_s=cold_start_ns / 1e9,
+        price=price,
+        gpu_price=gpu_price,
     )
 
 
@@ -160,31 +209,57 @@ def _cold_start_ns(asked: str | float | None, graph: Graph) -> int:
     return ns
 
 
-def _row(
-    config: Configuration, replays: Sequence[Replayed], least_s: float, price: float | None, gpu_price: float
-) -> Row:
+def _outside(
+    configs: Sequence[Configuration], graph: Graph, calibration: Calibration | None, host_cores: float | None
+) -> dict[Configuration, tuple[str, ...]]:
+    """Of each configuration, why it lies outside of what was calibrated."""
+    if calibration is None:
+        return {}
+    return {config: outside_of(config, graph, calibration, host_cores) for config in configs}
+
+
+def _refuse_outside(outside: Mapping[Configuration, tuple[str, ...]], calibration: Calibration | None) -> None:
+    if calibration is None:
+        raise ValueError(
+            "strict: nothing was calibrated; measure this machine with `dualray calibrate`, and name the file"
+        )
+    for config, reasons in outside.items():
+        if reasons:
+            raise ValueError(f"strict: {config.words} lies outside of what was calibrated: {reasons[0]}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Terms:
+    """What all rows of a sweep share."""
+
+    least_s: float
+    noise: float
+    price: float | None
+    gpu_price: float
+
+
+def _row(config: Configuration, replays: Sequence[Replayed], terms: _Terms, outside: tuple[str, ...]) -> Row:
     lacks = next((replayed.failed for replayed in replays if replayed.failed), "")
-    # A program with faults may do less than was recorded.
-    times_s = sorted(
-        replayed.makespan_ns / 1e9 if lacks else max(replayed.makespan_ns / 1e9, least_s) for replayed in replays
-    )
+    least_s = 0.0 if lacks else terms.least_s
+    times_s = [max(replayed.makespan_ns / 1e9, least_s) for replayed in replays]
     makespan_s = median(times_s)
-    cost = None
-    if price is not None:
-        cost = config.nodes * (price + config.gpus * gpu_price) * makespan_s / 3600
+    low_s, high_s = interval_of(
+        makespan_s, times_s, nodes=config.nodes, noise=terms.noise, outside=len(outside), least_s=least_s
+    )
     return Row(
         configuration=config,
         makespan_s=makespan_s,
-        low_s=times_s[0],
-        high_s=times_s[-1],
+        low_s=low_s,
+        high_s=high_s,
         utilisation=median(it.busy_ns / it.cpu_ns if it.cpu_ns else 0.0 for it in replays),
         moved_bytes=int(median(it.moved_bytes for it in replays)),
         spilled_bytes=int(median(it.spilled_bytes for it in replays)),
         evictions=int(median(it.evictions for it in replays)),
         remade_s=median(it.lost_ns for it in replays) / 1e9,
         attempts=int(median(it.attempts for it in replays)),
-        cost=cost,
+        cost=_cost(config, terms.price, terms.gpu_price, makespan_s),
         lacks=lacks,
+        outside=outside,
     )
 
 
@@ -196,8 +271,7 @@ class _Job:
     """What all replays of a sweep share."""
 
     graph: Graph
-    cost_model: CostModel
-    slowdown: float
+    posterior: Posterior
     cores: float | None
     host_cores: float | None
     cold_start_ns: int
@@ -221,16 +295,17 @@ class _Job:
             eviction_policy=config.eviction,
             inline_bytes_max=self.graph.inline_bytes_max,
         )
+        cost_model, slowdown = self.posterior.drawn(seed)
         cluster = ReplayCluster(
             self.graph,
             config=limits,
-            cost_model=replace(self.cost_model, nic_bytes_per_s=nic.bytes_per_s, nic_latency_ns=nic.latency_ns),
+            cost_model=replace(cost_model, nic_bytes_per_s=nic.bytes_per_s, nic_latency_ns=nic.latency_ns),
             seed=seed,
             hardware=[Hardware(total=total, store_bytes=config.store_bytes, nic=nic)] * config.nodes,
             scale_of=self.draws.scale_of(seed) if self.draws is not None else own_durations,
             cores=self.cores,
             host_cores=self.host_cores,
-            slowdown=self.slowdown,
+            slowdown=slowdown,
             cold_start_ns=self.cold_start_ns,
             faults=faults_of(config.faults) if config.faults else (),
             **more,

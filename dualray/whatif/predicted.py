@@ -12,6 +12,8 @@ from dualray.recording.graph import Graph
 from dualray.shared.model.resources import CPU, GPU
 from dualray.shared.units import parse_time_ns, time_words
 from dualray.sim.replay.replayed import Replayed
+from dualray.whatif.causes import Cause, causes_of
+from dualray.whatif.compare import Difference, difference, of_configuration
 from dualray.whatif.configurations import Configuration
 from dualray.whatif.critical_path import Stretch, critical_path
 
@@ -55,15 +57,16 @@ def own_configuration(graph: Graph) -> Configuration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """What is predicted for one configuration: the median over the seeds, and for the makespan the least and the most.
+    """What is predicted for one configuration: the median over the seeds, and for the makespan a 90 % interval.
 
     Attributes:
-        makespan_s, low_s, high_s: from the program's begin to its end.
+        makespan_s, low_s, high_s: from the program's begin to its end; intervals.py says what the interval is made of.
         utilisation: of all CPUs, 0 to 1.
         moved_bytes, spilled_bytes: between nodes, and to disk.
         remade_s: time that was lost with nodes and workers, or spent on doing work again.
         cost: nodes by price by hours; None without a price.
         lacks: why the program cannot run there, or did not come to its end; empty when it did.
+        outside: why this lies outside of what was calibrated, for each reason a line.
     """
 
     configuration: Configuration
@@ -78,6 +81,7 @@ class Row:
     attempts: int
     cost: float | None
     lacks: str = ""
+    outside: tuple[str, ...] = ()
 
     def plain(self) -> dict[str, Any]:
         """The row as plain values, the configuration's among them."""
@@ -101,6 +105,8 @@ class Predicted:
     check_s: float | None = None
     cold_start_s: float = 0.0
     """What the clusters' first workers are given to start, when the clusters start with the program."""
+    price: float | None = None
+    gpu_price: float = 0.0
 
     def chosen(self, deadline: str | float | None = None) -> Row | None:
         """The row to look at: the cheapest that meets the deadline, else the knee, else the fastest."""
@@ -111,6 +117,21 @@ class Predicted:
         """What the end of the program waits for on this row's cluster, step by step: one more replay."""
         steps = self.job.replay(row.configuration, 0, with_steps=True).steps
         return critical_path(steps)
+
+    def compare(self, one: Row, other: Row) -> Difference:
+        """By how much the other is faster, paired over the seeds.
+
+        Raises:
+            ValueError: the program cannot run on one of them.
+        """
+        both = (of_configuration(self.runs, row.configuration) for row in (one, other))
+        return difference(*both)
+
+    def causes(self, row: Row) -> list[Cause]:
+        """On what the time of this row goes, as a table that adds up to its makespan with the first seed: one more
+        replay."""
+        replayed = self.job.replay(row.configuration, 0, with_steps=True)
+        return causes_of(replayed, self.job.posterior.costs, cold_start_ns=self.job.cold_start_ns)
 
     def to_arrow(self) -> Any:
         """The rows as a `pyarrow.Table`."""
@@ -159,8 +180,8 @@ class Predicted:
         return len(numbers) >= 3 and self.knee() is None
 
     def cheapest(self, deadline: str | float) -> Row | None:
-        """The cheapest row that meets a deadline ("10min", or seconds) with all its seeds; without prices, that with
-        the fewest CPUs by its time. None when none does."""
+        """The cheapest row that meets a deadline ("10min", or seconds) with all of its interval; without prices, that
+        with the fewest CPUs by its time. None when none does."""
         deadline_s = parse_time_ns(deadline, "deadline") / 1e9 if isinstance(deadline, str) else float(deadline)
         meeting = [row for row in self.possible if row.high_s <= deadline_s]
         return min(meeting, key=_price_key, default=None)

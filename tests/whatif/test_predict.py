@@ -229,7 +229,8 @@ def everything_recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_command_shows_a_table_and_answers(everything_recorded, tmp_path):
     done = subprocess.run(
         [*COMMAND, everything_recorded, "--nodes", "1,2", "--cpus", "2,4", "--price", "2", "--deadline", "1min"]
-        + ["--policy", f"hybrid,{OWN}", "--report", tmp_path / "page.html", "--seeds", "2"],
+        + ["--policy", f"hybrid,{OWN}", "--report", tmp_path / "page.html", "--seeds", "2"]
+        + ["--causes", "--what-would-help"],
         capture_output=True,
         text=True,
         timeout=150,
@@ -238,6 +239,9 @@ def test_the_command_shows_a_table_and_answers(everything_recorded, tmp_path):
     assert done.returncode == 0, done.stderr
     assert "Cheapest within 1min" in done.stdout
     assert done.stdout.count(OWN) >= 4
+    assert "What the end of the program waits for on 1 x " in done.stdout
+    assert "│ compute " in done.stdout
+    assert "│ one more node " in done.stdout
     assert (tmp_path / "page.html").stat().st_size > 1_000_000
 
 
@@ -255,6 +259,7 @@ def test_the_command_shows_a_table_and_answers(everything_recorded, tmp_path):
         (["--store", "1 gallon"], "store: '1 gallon' is not understood"),
         (["--network", "10GiB"], "network: '10GiB' is a size"),
         (["--faults", "missing.yaml"], "faults 'missing.yaml' cannot be read"),
+        (["--strict"], "strict: nothing was calibrated"),
         (["--deadline", "soon"], "--deadline: 'soon' is not understood"),
         (["--calibration", "missing.yaml"], "calibration 'missing.yaml' cannot be read"),
     ],

@@ -23,9 +23,7 @@ from typing import Any
 import numpy as np
 
 from dualray.exceptions import SimulationDeadlockError
-from dualray.recording.graph import (
-    TaskNode,
-)
+from dualray.recording.graph import TaskNode
 from dualray.shared.machines.owner.owner import Owner
 from dualray.shared.machines.owner.plain_tasks import brings_its_arguments
 from dualray.shared.machines.owner.remake_costs import RemakeCosts, is_remakeable
@@ -215,8 +213,7 @@ class ModelProcess(Process):
         super().die()
         if self._work is not None:
             self._cores.cancel(self._work)
-        execution = self._execution
-        if execution is not None and execution.task is not None:
+        if (execution := self._execution) is not None and execution.task is not None:
             self._rerun.result.lost_ns += self.cluster.kernel.now_ns - execution.started_ns
 
     # ---- Commands --------------------------------------------------------------------------------------------
@@ -356,9 +353,8 @@ class ModelProcess(Process):
         execution.started_ns = self.cluster.kernel.now_ns
         rerun.result.attempts += 1
         if rerun.result.steps is not None:
-            step = rerun.result.steps[spec.task_id]
-            step.node, step.began_ns = self.node, self.cluster.kernel.now_ns - rerun.began_ns
-            step.before, self._last_task = self._last_task, spec.task_id
+            rerun.begins_step(task, self.node, self._last_task, self._kernel.now_ns)
+            self._last_task = spec.task_id
         if rerun.result.attempts > ATTEMPTS_PER_TASK_MAX * (rerun.result.tasks + 100):
             rerun.program_ended(
                 f"its {rerun.result.tasks:,} tasks have begun {rerun.result.attempts:,} times: what is made is lost "
@@ -392,6 +388,8 @@ class ModelProcess(Process):
     def compute(self, work_ns: float, weight: float, execution: Execution) -> None:
         if self._has_faults:
             work_ns *= self._nodes[NodeID(self.node)].slowness
+        if self._rerun.result.steps is not None:
+            self._rerun.begins_to_compute(execution.task, self._kernel.now_ns, work_ns)
         self._compute_then(work_ns, weight, self._computed, execution)
 
     def _compute_then(self, work_ns: float, weight: float, then: Callable[..., object], *args: Any) -> None:
@@ -420,6 +418,8 @@ class ModelProcess(Process):
         if self._has_faults and self.cluster.pauses.holds(self):
             self.cluster.pauses.when_it_runs(self, self._computed, execution)
             return
+        if self._rerun.result.steps is not None:
+            self._rerun.has_computed(execution.task, self._kernel.now_ns)
         if execution.at >= len(execution.script.ops):
             self._ended(execution)
         else:

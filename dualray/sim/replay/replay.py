@@ -46,11 +46,20 @@ from dualray.sim.processes.node import Hardware
 from dualray.sim.processes.runner import Process
 from dualray.sim.replay.execution import Execution
 from dualray.sim.replay.model_process import ModelProcess
-from dualray.sim.replay.replayed import Replayed, Step
+from dualray.sim.replay.replayed import Move, Replayed, Step
 from dualray.sim.replay.rerun import Rerun
 
 _TRANSFER_NS_MIN = 100_000
 """Less computing than this is not looked at."""
+
+_MOVES = frozenset(
+    {
+        TraceKind.TRANSFER_STARTED,
+        TraceKind.TRANSFER_ENDED,
+        TraceKind.OBJECT_SPILLED,
+        TraceKind.OBJECT_RESTORED,
+    }
+)
 
 
 def _nothing() -> None:
@@ -118,6 +127,8 @@ class ReplayCluster(Cluster):
         self._planned = tuple(faults)
         rerun.is_steady = not faults and all(each.speed == 1.0 for each in hardware)
         takes_notes = with_steps or with_trace
+        self._under_way: dict[tuple[str, str], int] = {}
+        """Transfers, when steps are noted: by object and receiver, since when."""
         rerun.is_simple = rerun.is_steady and not takes_notes and config.inline_bytes_max == graph.inline_bytes_max
         host = Cores(self.calendar, host_cores, slowdown) if host_cores is not None else None
         for index, each in enumerate(hardware):
@@ -245,10 +256,24 @@ class ReplayCluster(Cluster):
                 result.evictions += 1
             case _:
                 pass
+        if result.moves is not None and event.kind in _MOVES:
+            self._note_move(event, result.moves)
         if self.with_trace:
             self.trace_events.append(event)
         if self._planned:
             self.faults.happened(event)
+
+    def _note_move(self, event: TraceEvent, moves: list[Move]) -> None:
+        about, now_ns = event.subject, event.time_ns - self.rerun.began_ns
+        if event.kind is TraceKind.TRANSFER_STARTED:
+            self._under_way[about, event.other] = now_ns
+            return
+        is_disk = event.kind is not TraceKind.TRANSFER_ENDED
+        if is_disk:
+            began_ns = now_ns - round(event.amount * 1e9 / self.cost_model.disk_bytes_per_s)
+        else:
+            began_ns = self._under_way.pop((about, event.process), now_ns)
+        moves.append(Move(bytes.fromhex(about), event.process, began_ns, now_ns, is_disk))
 
     def _cores_of(self, node: NodeID) -> Cores | None:
         """Its own; what all machines share, one of them cannot slow: there work takes longer from its begin on."""

@@ -14,6 +14,8 @@ class Step:
         parent, submitted_ns, deps: who submitted it, when, and which objects it was given; the driver has none.
         before: who ran on its worker before it.
         waits: began, ended, objects, of whatever it waited for.
+        computing: began, ended, of whatever it computed, and how long that takes alone.
+        lost: began, ended, of attempts that did not end well.
     """
 
     name: str
@@ -25,6 +27,25 @@ class Step:
     ended_ns: int = 0
     before: bytes = b""
     waits: list[tuple[int, int, tuple[bytes, ...]]] = field(default_factory=list)
+    computing: list[tuple[int, int, float]] = field(default_factory=list)
+    lost: list[tuple[int, int]] = field(default_factory=list)
+
+    def begin_again(self, now_ns: int) -> None:
+        """Another attempt begins."""
+        self.lost.append((self.began_ns, now_ns))
+        self.waits.clear()
+        self.computing.clear()
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """An object has come to a node from another one, or has gone to its disk or come from there; times as a Step's."""
+
+    object_id: bytes
+    node: str
+    began_ns: int
+    ended_ns: int
+    is_disk: bool
 
 
 @dataclass(slots=True, kw_only=True)
@@ -60,5 +81,7 @@ class Replayed:
     """On demand: name, node, worker, began, ended, attempt."""
     steps: dict[bytes, Step] | None = None
     """On demand: by task; the driver's is under no bytes."""
+    moves: list[Move] | None = None
+    """On demand, with the steps."""
     marks: list[int] = field(default_factory=list)
     """When the driver made its small puts, since the program's begin: with these a program marks its own phases."""

@@ -29,7 +29,7 @@ from dualray.shared.model.specs import (
     Streaming,
 )
 from dualray.sim.kernel.cores import Cores
-from dualray.sim.replay.replayed import Replayed
+from dualray.sim.replay.replayed import Replayed, Step
 
 _TASK_ID_BYTES = 16
 
@@ -66,6 +66,8 @@ class Rerun:
         self.cpus = [in_plain_names(template.resources).get(CPU) / UNITS for template in self.templates]
         """CPUs that a call of each template holds."""
         self.result = Replayed(spans=[] if with_spans else None, steps={} if with_steps else None)
+        if with_steps:
+            self.result.moves = []
         self.is_over = False
         self.ended: list[str] = []
         """Why the program has ended, once it has."""
@@ -80,6 +82,33 @@ class Rerun:
         self.is_simple = True
         """Whether what a task does is seen by its owner alone."""
         self.cores: dict[NodeID, Cores] = {}
+
+    # ---- Steps, when they are wanted -------------------------------------------------------------------------
+
+    def begins_step(self, task: RunTask | TaskPushed, node: str, before: bytes, now_ns: int) -> None:
+        """An attempt begins on a worker that has run another task before."""
+        step = self._step_of(task)
+        began_ns = now_ns - self.began_ns
+        if step.node:
+            step.begin_again(began_ns)
+        step.node, step.began_ns, step.before = node, began_ns, before
+
+    def begins_to_compute(self, task: RunTask | TaskPushed | None, now_ns: int, work_ns: float) -> None:
+        """It computes so much."""
+        began_ns = now_ns - self.began_ns
+        self._step_of(task).computing.append((began_ns, began_ns, work_ns))
+
+    def has_computed(self, task: RunTask | TaskPushed | None, now_ns: int) -> None:
+        """What it began last is done."""
+        computing = self._step_of(task).computing
+        computing[-1] = (computing[-1][0], now_ns - self.began_ns, computing[-1][2])
+
+    def _step_of(self, task: RunTask | TaskPushed | None) -> Step:
+        steps = self.result.steps
+        assert steps is not None
+        return steps[b"" if task is None else task.spec.task_id]
+
+    # ---- The end ---------------------------------------------------------------------------------------------
 
     def program_ended(self, why: str, error: type[DualrayError] | None = None) -> None:
         """The driver's script is over, or has failed with an error of this class."""
