@@ -63,7 +63,8 @@ ENTRIES: Final[dict[str, Entry]] = {
     "pickled-reference": Entry(
         errors=("OufOfBandObjectRefSerializationException",),
         means="The program pickled a reference, and RAY_allow_out_of_band_object_ref_serialization=0 forbids it.",
-        cause="pickle.dumps(ref) hides a reference from dualray, so the process that calls it keeps the object for life.",
+        cause="pickle.dumps(ref) hides a reference from dualray, so the process that calls it keeps the object for "
+        "life.",
         fix="Pass the reference to a task or an actor, or return it. Unset the variable to allow such pickles.",
     ),
     "out-of-memory": Entry(
