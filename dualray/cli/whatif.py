@@ -28,6 +28,7 @@ from dualray.whatif.answers import (
     cells,
     grounds_of,
     help_cells,
+    memory_lines,
     varying_of,
     verdicts_of,
 )
@@ -127,6 +128,9 @@ def predict_command(
     cpus: Annotated[str | None, typer.Option(help="CPUs of each node; default: as recorded.")] = None,
     gpus: Annotated[str | None, typer.Option(help="GPUs of each node; default: as recorded.")] = None,
     store: Annotated[str | None, typer.Option(help="Object store of each node: 1GiB,8GiB; as recorded.")] = None,
+    memory: Annotated[
+        str, typer.Option(help="Of each node, store and workers together: 8GiB,16GiB; default: without end.")
+    ] = "0",
     network: Annotated[str, typer.Option(help="Of each node's card: 1Gbps,10Gbps or 10Gbps/50us.")] = "10Gbps",
     policy: Annotated[str, typer.Option(help="Placement: hybrid, spread, locality, package.module:Class.")] = "hybrid",
     eviction: Annotated[str, typer.Option(help="cost, lru, spill, package.module:Class.")] = "cost",
@@ -148,6 +152,9 @@ def predict_command(
         typer.Option(help="For clusters that start with the program: 300ms, or recorded; default: they are up."),
     ] = None,
     causes: Annotated[bool, typer.Option("--causes", help="Say on what the time goes, of the row to look at.")] = False,
+    needs: Annotated[
+        bool, typer.Option("--memory-needs", help="Say what memory and store the row to look at needs.")
+    ] = False,
     what_help: Annotated[
         bool, typer.Option("--what-would-help", help="Try single changes of the row to look at, and rank them.")
     ] = False,
@@ -172,6 +179,7 @@ def predict_command(
             network=_list(network) or [],
             policy=_list(policy) or [],
             eviction=_list(eviction) or [],
+            memory=[0 if it == "0" else it for it in _list(memory) or []],
             faults=["" if it == "none" else it for it in _list(faults) or []],
         )
         console.print(f"{trace}: {loaded.words}", markup=False, highlight=False, soft_wrap=True)
@@ -195,6 +203,9 @@ def predict_command(
         chosen = found.chosen(deadline)
         if causes and chosen is not None:
             _show_causes(console, found, chosen)
+        if needs and chosen is not None:
+            for line in memory_lines(found, chosen):
+                console.print(line, markup=False, highlight=False, soft_wrap=True)
         if what_help and chosen is not None:
             _show_help(console, found, chosen, jobs)
         if report is not None:

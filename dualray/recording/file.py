@@ -10,7 +10,8 @@ columns in `_YOUNGER`, and is read.
               values (calls with the same number were given the same values; 0: nobody knows)
     run       an attempt ended: task, attempt, process, node, came, time (began), called, returned, end, sizes and
               nested (of its results), stored (time that storing large ones took), other (error); of those that took a
-              millisecond or more cpu and delay (ready to run, and no core was free)
+              millisecond or more cpu and delay (ready to run, and no core was free), and peak (the most memory of its
+              own that the worker held meanwhile, with what ran within the same 5 ms)
     get       user code waited: time, end, task (execution), attempt, objects; of the driver delay, since its last wait
     wait      as get; number (num_returns), timeout, ready
     put       a value was put: time, end, task, attempt, objects (one), bytes, nested
@@ -46,7 +47,7 @@ from dualray.shared.proof.trace import TraceEvent, TraceKind
 
 SCHEMA_VERSION = 4
 _READABLE = (3, 4)
-_YOUNGER = ("values",)
+_YOUNGER = ("values", "peak_bytes")
 """Columns that version 3 does not have."""
 _SHORT_NS = 1_000_000
 """What takes less has computed all the time, as far as anybody knows."""
@@ -132,7 +133,7 @@ def _rows_of_process(
     unpacker.feed(stream)
     base = {"process": address}
     runs: list[dict[str, Any]] = []
-    usages: list[tuple[int, int, int, int]] = []
+    usages: list[tuple[int, int, int, int, int]] = []
     for note in chain.from_iterable(unpacker):
         match note:
             case ("template", number, name, words):
@@ -152,8 +153,8 @@ def _rows_of_process(
                 run = base | _row_of_run(rest, address)
                 runs.append(run)
                 yield run
-            case ("usage", began_ns, ended_ns, cpu_ns, delay_ns):
-                usages.append((began_ns, ended_ns, cpu_ns, delay_ns))
+            case ("usage", began_ns, ended_ns, cpu_ns, delay_ns, peak_bytes):
+                usages.append((began_ns, ended_ns, cpu_ns, delay_ns, peak_bytes))
             case (kind, time_ns, task, attempt, *rest):
                 yield base | {"kind": kind, "time_ns": time_ns, "task": task, "attempt": attempt} | _rare(kind, rest)
             case _:
@@ -220,11 +221,11 @@ def _row_of_run(note: Sequence[Any], address: str) -> dict[str, Any]:
     }
 
 
-def _share_out(usages: Iterable[tuple[int, int, int, int]], runs: Sequence[dict[str, Any]]) -> None:
+def _share_out(usages: Iterable[tuple[int, int, int, int, int]], runs: Sequence[dict[str, Any]]) -> None:
     """Tell each attempt that took a millisecond or more what it used of what its process used in the meantime."""
     runs = sorted(runs, key=lambda run: run["end_ns"])
     ends = [run["end_ns"] for run in runs]
-    for began_ns, ended_ns, cpu_ns, delay_ns in usages:
+    for began_ns, ended_ns, cpu_ns, delay_ns, peak_bytes in usages:
         among = runs[bisect_right(ends, began_ns) : bisect_right(ends, ended_ns)]
         took_ns = sum(run["end_ns"] - max(run["time_ns"], began_ns) for run in among)
         # Between tasks a process may rest, or compute for itself: that is not theirs.
@@ -234,6 +235,8 @@ def _share_out(usages: Iterable[tuple[int, int, int, int]], runs: Sequence[dict[
             if run["end_ns"] - run["time_ns"] >= _SHORT_NS:
                 run["cpu_ns"] = cpu_ns * own_ns // all_ns
                 run["delay_ns"] = delay_ns * own_ns // all_ns
+                if peak_bytes:
+                    run["peak_bytes"] = peak_bytes
 
 
 def _rare(kind: str, rest: Sequence[Any]) -> dict[str, Any]:
@@ -344,6 +347,7 @@ def _schema(facts: Mapping[str, Any]) -> Any:
         "stored_ns": pa.int64(),
         "other": word,
         "values": pa.int64(),
+        "peak_bytes": pa.int64(),
     }
     words = json.dumps({"schema": SCHEMA_VERSION, **facts}, sort_keys=True)
     return pa.schema(list(columns.items()), metadata={METADATA_KEY: words.encode()})

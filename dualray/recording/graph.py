@@ -56,6 +56,8 @@ class Script:
     sizes: tuple[int, ...] = ()
     nested: tuple[bytes, ...] = ()
     error: str = ""
+    peak_bytes: int = 0
+    """The most memory that its worker holds meanwhile, without the object store; 0: nobody knows."""
 
 
 @dataclass(slots=True)
@@ -101,6 +103,7 @@ class Graph:
         cold_start_ns: how long the first task waited for the first worker of a cluster that had only just been started;
             0 when it did not.
         delayed_ns: how long tasks were ready to run, and no core was free, all in all: predictions leave it out.
+        worker_bytes: what a worker holds that has done nothing; 0: nobody knows.
         groups: placement groups that are asked for: what each reserves, as JSON.
         remarks: in words, what the record does not tell, or what the replay leaves out.
     """
@@ -116,6 +119,7 @@ class Graph:
     makespan_ns: int
     cold_start_ns: int = 0
     delayed_ns: int = 0
+    worker_bytes: int = 0
     groups: dict[bytes, str] = field(default_factory=dict)
 
 
@@ -165,6 +169,7 @@ def graph_of(record: RunRecord) -> Graph:
     waited_ns = min(came, default=0) - max(submitted[0]["time_ns"], facts["began_ns"])
     graph.delayed_ns = sum(run.get("delay_ns", 0) for run in runs.values())
     graph.cold_start_ns = waited_ns if waited_ns >= _COLD_NS else 0
+    _guess_memory(graph)
     _note_ends(graph, record, submitted)
     graph.remarks += left_out(graph, record)
     return graph
@@ -259,6 +264,7 @@ def _add_tasks(
         script.sizes, script.nested, script.error = tuple(run["sizes"]), tuple(run["nested"]), run["other"]
         if "cpu_ns" in run:
             _weigh(script, run["cpu_ns"], run.get("delay_ns", 0))
+        script.peak_bytes = run.get("peak_bytes", 0)
         for index, size in enumerate(script.sizes):
             graph.sizes[task_id + index.to_bytes(4, "big")] = size
     _guess(graph, unknown)
@@ -305,6 +311,29 @@ def _guess(graph: Graph, unknown: Sequence[TaskNode]) -> None:
     graph.remarks.append(
         f"{len(unknown)} of the tasks have no end in the record: they take as long as others of their function."
     )
+
+
+def _guess_memory(graph: Graph) -> None:
+    """Tasks that were too short to be looked at hold as much as others of their function with arguments of about the
+    same size, else as others of their function, else as a worker that has done nothing."""
+    known = [node for node in graph.tasks.values() if node.script.peak_bytes]
+    if not known:
+        return
+    graph.worker_bytes = min(node.script.peak_bytes for node in known)
+    peaks: dict[tuple[str, int], list[int]] = {}
+    for node in known:
+        name, size = graph.templates[node.template].name, _argument_class(graph, node)
+        for key in ((name, size), (name, -1)):
+            peaks.setdefault(key, []).append(node.script.peak_bytes)
+    for node in graph.tasks.values():
+        if not node.script.peak_bytes:
+            name = graph.templates[node.template].name
+            alike = peaks.get((name, _argument_class(graph, node))) or peaks.get((name, -1)) or [graph.worker_bytes]
+            node.script.peak_bytes = round(median(alike))
+
+
+def _argument_class(graph: Graph, node: TaskNode) -> int:
+    return (node.args_bytes + sum(graph.sizes.get(dep, 0) for dep in node.deps)).bit_length()
 
 
 def _without_delay(script: Script, since: int, row: Mapping[str, Any]) -> int:

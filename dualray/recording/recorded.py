@@ -23,7 +23,7 @@ A note is a tuple of plain values; the first is its kind:
     retry   time, task, attempt, reason
     run     task, attempt, started, called, returned, ended, stored_ns (what storing large results took of its time),
             error, sizes, nested (references in the results)
-    usage   began, ended, cpu_ns, delay_ns: what this process has used while it ran tasks
+    usage   began, ended, cpu_ns, delay_ns, peak_bytes: what this process has used while it ran tasks
     item    time, task, attempt, object, size, nested, stored_ns, error: a generator has made an item
     take    time, execution, attempt, task: the next item of a generator was taken
     kill    time, execution, attempt, actor, whether it may not start again
@@ -105,6 +105,7 @@ class RecordedCoreWorker(CoreWorker):
     Args:
         usage: the CPU time that this process has used, and how long its thread was ready to run and no core was free,
             in ns; None: nobody knows.
+        peak_bytes: the most memory of its own that this process has held since this was last asked; 0: nobody knows.
         on_note: called when there is a first note; any thread.
     """
 
@@ -118,6 +119,7 @@ class RecordedCoreWorker(CoreWorker):
         root: TaskID,
         is_driver: bool,
         usage: Callable[[], tuple[int, int]] | None,
+        peak_bytes: Callable[[], int] = lambda: 0,
         on_note: Callable[[], object] = lambda: None,
         is_folded: bool = False,
     ) -> None:
@@ -132,6 +134,7 @@ class RecordedCoreWorker(CoreWorker):
         )
         self.has_notes = True
         self._usage = usage
+        self._peak_bytes = peak_bytes
         self._is_driver = is_driver
         self.on_note = on_note
         self.notes: deque[tuple[Any, ...]] = deque()
@@ -350,6 +353,7 @@ class RecordedCoreWorker(CoreWorker):
         if self._usage is not None and now_ns - self._usage_at_ns >= USAGE_NS:
             self._usage_at_ns = now_ns
             self._cpu_before_ns, self._delay_before_ns = self._usage()
+            self._peak_bytes()
 
     def report_ran(self, ran: TaskRan, duration_ns: int, *, is_alone: bool = False) -> None:
         ended_ns = self._now_ns()
@@ -373,9 +377,8 @@ class RecordedCoreWorker(CoreWorker):
             self.on_note()
         if self._usage is not None and ended_ns - self._usage_at_ns >= USAGE_NS:
             cpu_ns, delay_ns = self._usage()
-            self.note(
-                "usage", self._usage_at_ns, ended_ns, cpu_ns - self._cpu_before_ns, delay_ns - self._delay_before_ns
-            )
+            used_ns, delayed_ns = cpu_ns - self._cpu_before_ns, delay_ns - self._delay_before_ns
+            self.note("usage", self._usage_at_ns, ended_ns, used_ns, delayed_ns, self._peak_bytes())
             self._usage_at_ns, self._cpu_before_ns, self._delay_before_ns = ended_ns, cpu_ns, delay_ns
         super().report_ran(ran, duration_ns, is_alone=is_alone)
 

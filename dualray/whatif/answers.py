@@ -13,6 +13,7 @@ from dualray.whatif.critical_path import Stretch, by_function
 from dualray.whatif.intervals import NOISE_WORTH_A_WORD
 from dualray.whatif.predicted import Predicted, Row
 
+_KILLED_MAX = 5
 _COMPARED_MAX = 6
 """Lines about pairs of policies."""
 _DELAYED_MIN = 0.05
@@ -141,6 +142,26 @@ def path_words(row: Row, path: Sequence[Stretch]) -> str:
         for name, computed_s, waited_s in parts[:5]
     ]
     return f"Critical path of {row.configuration.words}: {', '.join(shares)}."
+
+
+def memory_lines(prediction: Predicted, row: Row) -> list[str]:
+    """What a node holds at most, the least that it needs, and who is ended for lack of memory."""
+    needs = prediction.memory(row)
+    words = row.configuration.words
+    lines = [
+        f"Memory of a node, {words}: its store holds at most {size_words(row.store_peak_bytes)}.",
+        f"The smallest store that does not spill: {size_words(needs.store_bytes)}.",
+    ]
+    if not needs.heap_bytes:
+        lines.append("The record does not know what tasks hold of memory: record the program again, in real mode.")
+        return lines
+    lines.append(f"Its workers hold at most {size_words(row.heap_peak_bytes)} by themselves.")
+    lines.append(f"The smallest memory with which nobody is ended: {size_words(needs.memory_bytes)}.")
+    for at_ns, node, name in row.killed[:_KILLED_MAX]:
+        lines.append(f"The memory monitor of {node} ends {name} at {at_ns / 1e9:.3g} s.")
+    if len(row.killed) > _KILLED_MAX:
+        lines.append(f"It ends {len(row.killed) - _KILLED_MAX} more.")
+    return lines
 
 
 HELP_COLUMNS = ("change", "makespan", "faster by", "90 % interval", "cost")

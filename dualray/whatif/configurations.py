@@ -40,6 +40,8 @@ class Configuration:
     eviction: str = "cost"
     faults: str = ""
     """The file of a scenario whose faults are injected; empty: none."""
+    memory_bytes: int = 0
+    """Of each node, store and workers together; 0: without end."""
 
     @property
     def words(self) -> str:
@@ -57,6 +59,8 @@ class Configuration:
             parts.append(f"{self.network_bytes_per_s * 8 / 1e9:g} Gbps")
         if "latency_ns" in shown and self.latency_ns != 100_000:
             parts.append(time_words(self.latency_ns))
+        if "memory_bytes" in shown and self.memory_bytes:
+            parts.append(f"memory {size_words(self.memory_bytes)}")
         parts += [str(getattr(self, name)) for name in ("policy", "eviction") if name in shown]
         if "faults" in shown and self.faults:
             parts.append(self.faults)
@@ -73,6 +77,7 @@ def configurations(
     policy: Iterable[str] = ("hybrid",),
     eviction: Iterable[str] = ("cost",),
     faults: Iterable[str | Path] = ("",),
+    memory: Iterable[str | int] = (0,),
 ) -> list[Configuration]:
     """Every combination.
 
@@ -81,6 +86,7 @@ def configurations(
             "10Gbps/50us" (default 100us).
         policy: `hybrid`, `spread`, `locality`, or the dotted path of one of your own, "package.module:Class".
         eviction: `cost`, `lru`, `spill`, or a dotted path.
+        memory: of each node, such as "8GiB", store and workers together; 0: without end.
         faults: scenario files, of which only the faults count; "" means none.
 
     Raises:
@@ -97,8 +103,9 @@ def configurations(
             policy=_policy(each[5]),
             eviction=_eviction(each[6]),
             faults=str(each[7]),
+            memory_bytes=each[8] if isinstance(each[8], int) else parse_size_bytes(each[8], "memory"),
         )
-        for each in product(nodes, cpus, gpus, store, network, policy, eviction, faults)
+        for each in product(nodes, cpus, gpus, store, network, policy, eviction, faults, memory)
     ]
     if len(found) > CONFIGURATIONS_MAX:
         raise ValueError(f"{len(found):,} configurations are more than {CONFIGURATIONS_MAX:,}: ask for fewer values")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from dualray.recording.calibration import Calibration
 from dualray.recording.graph import Graph
+from dualray.shared.model.config import Config
 from dualray.shared.model.resources import CPU, GPU
 from dualray.shared.units import parse_time_ns, time_words
 from dualray.sim.replay.replayed import Replayed
@@ -66,6 +67,9 @@ class Row:
         remade_s: time that was lost with nodes and workers, or spent on doing work again.
         cost: nodes by price by hours; None without a price.
         lacks: why the program cannot run there, or did not come to its end; empty when it did.
+        store_peak_bytes, heap_peak_bytes: on the node where it is most: of its store, and of its workers' own memory; 0
+            when the record does not know what tasks hold.
+        killed: whom the memory monitor ends with the first seed: when (ns), the node, and what ran there.
         outside: why this lies outside of what was calibrated, for each reason a line.
     """
 
@@ -82,11 +86,32 @@ class Row:
     cost: float | None
     lacks: str = ""
     outside: tuple[str, ...] = ()
+    store_peak_bytes: int = 0
+    heap_peak_bytes: int = 0
+    killed: tuple[tuple[int, str, str], ...] = ()
 
     def plain(self) -> dict[str, Any]:
         """The row as plain values, the configuration's among them."""
         own = {name: getattr(self, name) for name in Row.__dataclass_fields__ if name != "configuration"}
         return {**asdict(self.configuration), **own}
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryNeeds:
+    """What a node needs at least, in bytes.
+
+    Attributes:
+        store_bytes: the smallest store that does not spill.
+        heap_bytes: the most that its workers hold by themselves at once; 0: the record does not know it.
+        memory_bytes: the smallest memory with which the monitor ends nobody; 0: as above.
+    """
+
+    store_bytes: int
+    heap_bytes: int
+    memory_bytes: int
+
+
+_WITHOUT_END = 1 << 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +142,20 @@ class Predicted:
         """What the end of the program waits for on this row's cluster, step by step: one more replay."""
         steps = self.job.replay(row.configuration, 0, with_steps=True).steps
         return critical_path(steps)
+
+    def memory(self, row: Row) -> MemoryNeeds:
+        """What the program would hold on this row's cluster if there were no end to store and memory: one more replay.
+
+        Raises:
+            ValueError: the program cannot run there at all.
+        """
+        config = replace(row.configuration, store_bytes=_WITHOUT_END, memory_bytes=0)
+        replayed = self.job.replay(config, 0)
+        if replayed.failed:
+            raise ValueError(f"the program cannot run on {config.words}: {replayed.failed}")
+        percent = Config().memory_limit_percent
+        least_bytes = -(-replayed.peak_bytes * 100 // percent) if replayed.heap_peak_bytes else 0
+        return MemoryNeeds(replayed.store_peak_bytes, replayed.heap_peak_bytes, least_bytes)
 
     def compare(self, one: Row, other: Row) -> Difference:
         """By how much the other is faster, paired over the seeds.

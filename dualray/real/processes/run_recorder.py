@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime as dt
 import os
 import platform
+import resource
 import time
 from pathlib import Path
 from typing import Any, Protocol
@@ -25,6 +26,9 @@ _WORKER_S = 0.05
 """How long notes of a worker wait."""
 _DRIVER_S = 10.0
 """So often a driver looks at how many notes it holds."""
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_RSS_UNIT = 1024
+"""Of `ru_maxrss`, on Linux."""
 _DRIVER_NOTES_MAX = 400_000
 """Notes that a driver keeps in memory: about 200 bytes each."""
 
@@ -44,6 +48,38 @@ class Usage:
         if self._schedstat < 0:
             return time.process_time_ns(), 0
         return time.process_time_ns(), int(os.pread(self._schedstat, 64, 0).split()[1])
+
+
+class PeakMemory:
+    """The most memory of its own that this process has held since it was last asked, in bytes; 0: nobody knows.
+
+    The kernel keeps the most that was ever resident, and begins anew when it is told to. What is shared is the object
+    store, and is taken off.
+    """
+
+    def __init__(self) -> None:
+        self._statm = self._clear = -1
+
+    def __call__(self) -> int:
+        if self._statm == -1:
+            self._open()
+        if self._clear < 0:
+            return 0
+        peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _RSS_UNIT
+        _, resident, shared, *_ = os.pread(self._statm, 128, 0).split()
+        os.pwrite(self._clear, b"5", 0)
+        return max(peak_bytes, int(resident) * _PAGE_BYTES) - int(shared) * _PAGE_BYTES
+
+    def _open(self) -> None:
+        """Here, and not before: of the process that calls."""
+        self._statm = self._clear = -2
+        try:
+            self._clear = os.open("/proc/self/clear_refs", os.O_WRONLY | os.O_CLOEXEC)
+            self._statm = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:  # no Linux, or a container that hides it
+            if self._clear >= 0:
+                os.close(self._clear)
+            self._clear = -2
 
 
 class NotedProcess(Protocol):
@@ -66,7 +102,7 @@ class NoteFile:
 
     def make_core(self, **arguments: Any) -> RecordedCoreWorker:
         """The core worker whose notes these are."""
-        self._core = RecordedCoreWorker(**arguments, usage=Usage(), on_note=self._on_note)
+        self._core = RecordedCoreWorker(**arguments, usage=Usage(), peak_bytes=PeakMemory(), on_note=self._on_note)
         return self._core
 
     def _on_note(self) -> None:

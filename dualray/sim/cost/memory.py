@@ -55,22 +55,37 @@ class NodeMemory:
         self._workers = workers
         self._exceeded = exceeded
         self._held: dict[Address, int] = {}
+        self._held_bytes = 0
         self._is_looking = False
+        self.store_peak_bytes = 0
+        self.held_peak_bytes = 0
+        self.peak_bytes = 0
+        """The most that was used at once: of the store, by workers, and of both together."""
 
     @property
     def used_bytes(self) -> int:
         """In all."""
-        return self.strangers_bytes + self._store.contents.used_bytes + sum(self._held.values())
+        return self.strangers_bytes + self._store.contents.used_bytes + self._held_bytes
 
     def take(self, worker: Address, size_bytes: int) -> None:
         """A worker takes memory, or gives back what it took (a negative size)."""
         if size_bytes:
             self._held[worker] = self._held.get(worker, 0) + size_bytes
+            self._held_bytes += size_bytes
+            if size_bytes > 0:
+                self.note_peaks()
             self.look()
+
+    def note_peaks(self) -> None:
+        """Something has come."""
+        store_bytes = self._store.contents.used_bytes
+        self.store_peak_bytes = max(self.store_peak_bytes, store_bytes)
+        self.held_peak_bytes = max(self.held_peak_bytes, self._held_bytes)
+        self.peak_bytes = max(self.peak_bytes, self.strangers_bytes + store_bytes + self._held_bytes)
 
     def free(self, worker: Address) -> None:
         """A worker is gone, with all that it had."""
-        self._held.pop(worker, None)
+        self._held_bytes -= self._held.pop(worker, 0)
 
     def look(self) -> None:
         """Somebody has taken memory: if it is too much, that is noticed in a while."""

@@ -302,6 +302,8 @@ class NodeProcess(MachineProcess):
             self.cluster.pauses.when_running(self.node, self._reserved, object_id)
             return
         del self._reserving[object_id]
+        self.memory.note_peaks()
+        self.memory.look()
         self.handle(SpaceReserved(object_id=object_id, place=self.store.reserve(object_id)))
 
     def _use_disk(self, size_bytes: int, then: Callable[[ObjectID], None], object_id: ObjectID) -> None:

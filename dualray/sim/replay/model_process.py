@@ -1,17 +1,15 @@
 """A driver or worker of a replay: it follows scripts, and has no code.
 
 Theory of operation. A `ModelProcess` has an owner machine, follows the scripts of a `Graph` (recording/graph.py), and
-keeps no bytes, only sizes; there are no fibers, no pickling, and one kernel event for a task that only computes.
-
-An execution computes on its machine's cores (cores.py); what a script does in between is in scripts.py.
+keeps no bytes, only sizes; there are no fibers, no pickling, and one kernel event for a task that only computes. An
+execution computes on its machine's cores (cores.py); what a script does in between is in scripts.py.
 
 Most tasks of most programs need nothing but what comes with them, compute, and return something small. A worker that
 has met their owner, is idle, and has heard of nothing but tasks has nothing to decide about one: its machine would have
 it run, and report it. That is done without asking the machine (`_begin_alone`), which makes a replay a third shorter.
 As soon as anything else comes, the machine is told what is in hand, and decides as ever (`_rejoin`).
 
-The rule (plain_tasks.py) is wider here, and the loop is this module's own: what a task does is known from its script,
-and arguments that came along are no hindrance, for there are no bytes to be kept.
+The rule (plain_tasks.py) is wider here: what a task does is known from its script, and there are no bytes to be kept.
 """
 
 from __future__ import annotations
@@ -76,6 +74,7 @@ from dualray.sim.kernel.cores import Work
 from dualray.sim.processes.object_store import VirtualStore
 from dualray.sim.processes.runner import Letter, Process
 from dualray.sim.replay.execution import Execution, recorded_error
+from dualray.sim.replay.heap import Heap, NoHeap
 from dualray.sim.replay.rerun import Rerun
 from dualray.sim.replay.scripts import ScriptRunner
 
@@ -88,7 +87,6 @@ _BURST_NS = 1_000_000
 """What takes less is not looked at so closely."""
 ATTEMPTS_PER_TASK_MAX = 10
 """Attempts, beyond which a replay is taken to go in circles."""
-_TASK_ID_BYTES = 16
 _NO_BYTES = np.zeros(0, dtype=np.uint8)
 
 
@@ -138,6 +136,8 @@ class ModelProcess(Process):
         """Of the actor that lives here."""
         self._is_noted = rerun.is_noted
         self._cores = rerun.cores[node]
+        knows_memory = rerun.graph.worker_bytes and not is_driver
+        self._heap = Heap(rerun.graph, cluster.nodes[node].memory, address) if knows_memory else NoHeap()
         self._performers: dict[type[Any], Callable[[Any], object]] = {
             Send: self._send,
             CompleteWait: self._complete_wait,
@@ -188,7 +188,6 @@ class ModelProcess(Process):
             self._start_next()
 
     def check_invariants(self) -> None:
-        """A full sweep over its machine."""
         self.machine.check_invariants()
 
     def things(self) -> int:
@@ -351,6 +350,7 @@ class ModelProcess(Process):
         node = rerun.submitted[spec.task_id]
         execution = self._execution = Execution(task, node.script, rerun.scale_of(node, task.attempt))
         execution.started_ns = self.cluster.kernel.now_ns
+        self._heap.begins(node.script)
         rerun.result.attempts += 1
         if rerun.result.steps is not None:
             rerun.begins_step(task, self.node, self._last_task, self._kernel.now_ns)
@@ -442,6 +442,7 @@ class ModelProcess(Process):
         script = node.script
         rerun.result.attempts += 1
         self._alone = (pushed, node, self._kernel.now_ns)
+        self._heap.begins(script)
         work_ns: float = script.before_ns + self.cluster.cost_model.dispatch_ns + script.after_ns
         work_ns += script.compute_ns * rerun.scale_of(node, pushed.attempt)
         self._compute_then(work_ns, script.weight, self._ended_alone)
@@ -454,15 +455,15 @@ class ModelProcess(Process):
             return
         pushed, node, began_ns = alone
         self._alone = self._work = None
+        self._heap.ends(is_actor=False)
         spec, rerun = pushed.spec, self._rerun
         now_ns = self._kernel.now_ns
         used_ns = (now_ns - began_ns) * rerun.cpus[node.template]
         rerun.account_for(pushed, self.node, self.address, began_ns, now_ns, used_ns)
         sizes = node.script.sizes
         if len(sizes) == 1:
-            results: tuple[Result, ...] = (
-                Result(object_id=return_object_id(spec.task_id, 0), size_bytes=sizes[0], inline=True),
-            )
+            object_id = return_object_id(spec.task_id, 0)
+            results: tuple[Result, ...] = (Result(object_id=object_id, size_bytes=sizes[0], inline=True),)
         else:
             ids = [return_object_id(spec.task_id, index) for index in range(len(sizes))]
             pairs = zip(ids, sizes, strict=True)
@@ -599,6 +600,7 @@ class ModelProcess(Process):
             if ref.object_id in machine.views:
                 self.handle(ViewReleased(object_id=ref.object_id))
         self._execution = None
+        self._heap.ends(is_actor=machine.is_actor())
         if self._is_noted:
             kind = "" if ran.error is None else str(ran.error.kind)
             self.trace(TraceKind.TASK_ENDED, ran.task_id, other=kind, name=task.spec.template.name, amount=task.attempt)
@@ -643,10 +645,8 @@ class ModelProcess(Process):
             used_ns = script.compute_ns * execution.scale * script.weight
         else:
             cpus = self._rerun.cpus[self._rerun.submitted[task.spec.task_id].template]
-            is_plain = not script.ops
-            used_ns = cpus * (
-                self._kernel.now_ns - execution.started_ns if is_plain else script.compute_ns * execution.scale
-            )
+            took_ns = self._kernel.now_ns - execution.started_ns
+            used_ns = cpus * (script.compute_ns * execution.scale if script.ops else took_ns)
         self._rerun.account_for(task, self.node, self.address, execution.started_ns, self._kernel.now_ns, used_ns)
 
     def fail(self, execution: Execution, error: ErrorInfo) -> None:

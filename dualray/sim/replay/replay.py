@@ -24,6 +24,7 @@ from dualray.exceptions import (
     TaskUnschedulableError,
 )
 from dualray.recording.graph import Graph, TaskNode
+from dualray.shared.machines.node.worker_pool import OUT_OF_MEMORY
 from dualray.shared.machines.owner.task_records import TASK_TABLE
 from dualray.shared.model.config import Config
 from dualray.shared.model.events import Started
@@ -187,6 +188,10 @@ class ReplayCluster(Cluster):
         cpus = sum(each.total.get(CPU) for each in self._hardware) / UNITS
         result.cpu_ns = round(cpus * result.makespan_ns)
         result.faults = len(self.faults.performed)
+        memories = [node.memory for node in self.nodes.values()]
+        result.store_peak_bytes = max(memory.store_peak_bytes for memory in memories)
+        result.heap_peak_bytes = max(memory.held_peak_bytes for memory in memories)
+        result.peak_bytes = max(memory.peak_bytes for memory in memories)
         self.is_closed = True
         return result
 
@@ -254,6 +259,8 @@ class ReplayCluster(Cluster):
                 result.spilled_bytes += event.amount
             case TraceKind.OBJECT_EVICTED:
                 result.evictions += 1
+            case TraceKind.WORKER_ENDED if event.other.endswith(OUT_OF_MEMORY):
+                self._note_killed(event)
             case _:
                 pass
         if result.moves is not None and event.kind in _MOVES:
@@ -262,6 +269,18 @@ class ReplayCluster(Cluster):
             self.trace_events.append(event)
         if self._planned:
             self.faults.happened(event)
+
+    def _note_killed(self, event: TraceEvent) -> None:
+        worker = self.processes.get(Address(event.subject))
+        name = "an idle worker"
+        if isinstance(worker, ModelProcess):
+            if worker._alone is not None:
+                name = worker._alone[0].spec.template.name
+            elif worker._execution is not None and worker._execution.task is not None:
+                name = worker._execution.task.spec.template.name
+            elif worker.actor_class:
+                name = f"the actor {worker.actor_class}"
+        self.result.killed.append((event.time_ns - self.rerun.began_ns, event.process, name))
 
     def _note_move(self, event: TraceEvent, moves: list[Move]) -> None:
         about, now_ns = event.subject, event.time_ns - self.rerun.began_ns

@@ -59,6 +59,9 @@ class Replayed:
             what they used.
         cpu_ns: CPUs of the living nodes, by the makespan.
         lost_ns: time of attempts that were lost or done again.
+        store_peak_bytes, heap_peak_bytes, peak_bytes: on the node where it is most: of its store, of its workers' own
+            memory, and of both at once; peaks of workers are 0 when the record does not know them.
+        killed: whom the memory monitor has ended: when, since the program's begin, the node, and what ran there.
         failed: why the program could not go on, in words; empty when it ended well.
     """
 
@@ -73,6 +76,10 @@ class Replayed:
     spilled_bytes: int = 0
     evictions: int = 0
     faults: int = 0
+    store_peak_bytes: int = 0
+    heap_peak_bytes: int = 0
+    peak_bytes: int = 0
+    killed: list[tuple[int, str, str]] = field(default_factory=list)
     failed: str = ""
     counts: Counter[str] = field(default_factory=Counter)
     by_node: dict[str, int] = field(default_factory=dict)

@@ -29,6 +29,9 @@ from dualray.shared.policies import load_policy
 from dualray.shared.policies.memory import MemoryPolicy, MemoryUser
 from dualray.shared.units import size_words
 
+OUT_OF_MEMORY = "the node is out of memory"
+"""Why a worker was ended, when the memory policy has chosen it."""
+
 
 class WorkerPool:
     """See the module.
@@ -168,7 +171,7 @@ class WorkerPool:
             f"which {role}. Ask for more CPUs a task, so that fewer run at once, or for a node with more memory"
         )
         self.out_of_memory[chosen.worker] = why
-        self.out.add(StopWorker(worker=chosen.worker, reason="the node is out of memory"))
+        self.out.add(StopWorker(worker=chosen.worker, reason=OUT_OF_MEMORY))
 
     # ---- Invariants ------------------------------------------------------------------------------------------
 
