@@ -11,6 +11,7 @@ Their memory is written before and used again in each round. A round of dualray 
 receiving node that takes the object as its argument, from `remote` to the end of `get`. Each round has a new object,
 and follows one of the sockets: for minutes rounds of both take half as long again where a virtual machine's host has
 other work.
+Nothing is encrypted (`--no-tls`) but in the row that says so, which shows what TLS costs: its sockets are bare, too.
 The row at 1 Gbit/s shapes each node's interface, in each direction: there the network is what takes time, and not this
 machine's processors, which all nodes share.
 """
@@ -39,6 +40,13 @@ COPY = Row(
     unit="GB/s",
     gigabytes=GIGABYTES,
     rounds=12,
+)
+ENCRYPTED_COPY = Row(
+    name="transfer_256MiB_tls",
+    operation="the same, encrypted; other: bare sockets",
+    unit="GB/s",
+    gigabytes=GIGABYTES,
+    rounds=6,
 )
 BROADCAST = Row(
     name="broadcast_7", operation="256 MiB to 7 nodes; other: a chain of sockets", unit="s", rounds=12
@@ -136,8 +144,9 @@ def machines(network: Network | Loopback, count: int) -> list[Machine]:
 class Running:
     """A peer's processes, on `receivers` + 1 machines."""
 
-    def __init__(self, peer: str, hosts: list[Machine]) -> None:
+    def __init__(self, peer: str, hosts: list[Machine], *, tls: bool = False) -> None:
         self.hosts = hosts
+        self.tls = "--tls" if tls else "--no-tls"
         self.is_cluster = peer == "dualray"
         self.others: list[Driver] = []
         try:
@@ -148,7 +157,7 @@ class Running:
 
     def _cluster(self) -> Driver:
         head, *others = self.hosts
-        store = ("--num-cpus", "1", "--object-store-memory", STORE_SIZE)
+        store = ("--num-cpus", "1", "--object-store-memory", STORE_SIZE, self.tls)
         head.dualray("start", "--head", "--node-ip", head.address, "--port", "6399", *store)
         address = f"{head.address}:6399"
         names = [f"r{index}" for index in range(len(others))]
@@ -184,9 +193,9 @@ class Running:
 class Peers:
     """A cluster and bare sockets on the same machines, the one idle while the other works."""
 
-    def __init__(self, network: Network | Loopback, receivers: int) -> None:
+    def __init__(self, network: Network | Loopback, receivers: int, *, tls: bool = False) -> None:
         self.hosts = machines(network, receivers + 1)
-        self.cluster = Running("dualray", self.hosts)
+        self.cluster = Running("dualray", self.hosts, tls=tls)
         try:
             self.sockets = Running("sockets", self.hosts)
         except BaseException:
@@ -208,6 +217,13 @@ def pair(network: Network | Loopback) -> Iterator[Peers]:
     peers.close()
 
 
+@pytest.fixture
+def encrypted_pair(network: Network | Loopback) -> Iterator[Peers]:
+    peers = Peers(network, 1, tls=True)
+    yield peers
+    peers.close()
+
+
 @pytest.fixture(scope="module")
 def crowd(network: Network | Loopback) -> Iterator[Peers]:
     peers = Peers(network, RECEIVERS)
@@ -217,6 +233,10 @@ def crowd(network: Network | Loopback) -> Iterator[Peers]:
 
 def test_transfer(pair: Peers, measure_in_turn: Measure) -> None:
     pair.measure(measure_in_turn, COPY, warm=2)
+
+
+def test_encrypted_transfer(encrypted_pair: Peers, measure_in_turn: Measure) -> None:
+    encrypted_pair.measure(measure_in_turn, ENCRYPTED_COPY, warm=2)
 
 
 def test_broadcast(crowd: Peers, measure_in_turn: Measure) -> None:

@@ -60,10 +60,24 @@ def start_command(
     metrics_port: Annotated[
         int | None, typer.Option(help="Serve this node's metrics at this port of 127.0.0.1.", min=0, max=65535)
     ] = None,
+    tls: Annotated[
+        bool | None,
+        typer.Option(
+            help="Encrypt what goes to other machines (TLS 1.3), on every node alike; default: unless --node-ip is a "
+            "loopback address.",
+            show_default=False,
+        ),
+    ] = None,
+    tls_cert: Annotated[
+        Path | None, typer.Option(help="This node's certificate, PEM; default: one that the secret makes.")
+    ] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="Its private key, PEM.")] = None,
+    tls_ca: Annotated[Path | None, typer.Option(help="Who has signed the nodes' certificates, PEM.")] = None,
 ) -> None:
     """Start one node of a cluster on this machine; it runs until `dualray stop`."""
     # Here, and not above: other commands need neither sockets nor redis.
     from dualray.real.cluster.address import parse_endpoint, read_secret  # noqa: PLC0415
+    from dualray.real.cluster.encryption import tls_files_of  # noqa: PLC0415
     from dualray.real.cluster.launch import node_options, start_node  # noqa: PLC0415
     from dualray.real.session.session import METRICS_FILE  # noqa: PLC0415
 
@@ -76,6 +90,7 @@ def start_command(
     try:
         if address is not None:
             parse_endpoint(address, "--address")
+        tls_files = tls_files_of(tls, tls_cert, tls_key, tls_ca)
         options = node_options(
             address=address,
             node_ip=node_ip,
@@ -93,6 +108,7 @@ def start_command(
             num_redis_shards=num_redis_shards or 0,
             metrics_port=metrics_port,
         )
+        options = replace(options, tls=True if tls_files is not None else tls, tls_files=tls_files)
         node = start_node(options, read_secret(secret_file), is_detached=True)
     except (DualrayError, ValueError, TypeError, OSError) as error:
         _refuse(error)

@@ -23,6 +23,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from dualray.exceptions import AuthenticationError, DualrayError
+from dualray.real.cluster.encryption import Encryption
 from dualray.real.cluster.gateway import RoutedConnection
 from dualray.real.control_plane.shards import SHARDS
 from dualray.real.net.frames import Refusal
@@ -154,7 +155,7 @@ def local_client(session: Session) -> Any:
 
 
 @contextlib.contextmanager
-def remote_client(endpoint: tuple[str, int], secret: bytes) -> Iterator[Any]:
+def remote_client(endpoint: tuple[str, int], secret: bytes, encryption: Encryption) -> Iterator[Any]:
     """A client of the control plane, through the head's gateway.
 
     Raises:
@@ -165,6 +166,7 @@ def remote_client(endpoint: tuple[str, int], secret: bytes) -> Iterator[Any]:
         connection_class=RoutedConnection,
         endpoint=endpoint,
         secret=secret,
+        encryption=encryption,
         password=sessions.password_of(secret),
         protocol=2,
         socket_timeout=_REPLY_TIMEOUT_S,
@@ -177,9 +179,10 @@ def remote_client(endpoint: tuple[str, int], secret: bytes) -> Iterator[Any]:
     except Refusal as refusal:
         raise AuthenticationError(f"the cluster at {where} does not take us: {refusal}") from refusal
     except (OSError, redis.ConnectionError, redis.TimeoutError) as error:
+        hint = "" if encryption.is_on_for(endpoint[0]) else "; if that node was started with --tls, give --tls here too"
         raise DualrayError(
             f"no cluster answers at {where}: {error}. Is `dualray start --head` running there, and can this machine "
-            f"reach that port?"
+            f"reach that port{hint}?"
         ) from error
     finally:
         pool.disconnect()

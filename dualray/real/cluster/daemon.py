@@ -33,7 +33,9 @@ import redis
 
 from dualray.exceptions import DualrayError
 from dualray.real.cluster import address as addresses
+from dualray.real.cluster.encryption import CertificateFiles, Encryption
 from dualray.real.cluster.gateway import CONTROL_PLANE, Gateway, dial, user_timeout_s
+from dualray.real.cluster.node_faults import NodeFaults
 from dualray.real.control_plane.shards import socket_names
 from dualray.real.limits import raise_open_files
 from dualray.real.logs import log_to
@@ -43,6 +45,7 @@ from dualray.real.processes.runner import EXIT_TO_REJOIN
 from dualray.real.session import session as sessions
 from dualray.real.session.children import HEAD_MODULE, NODE_MODULE, Children
 from dualray.real.session.session import CONTROL_PLANE_FILE, ClusterPlace, Session
+from dualray.real.store.kept_store import KEPT_ARENA_FILE
 from dualray.real.store.object_store import ARENA_FILE
 from dualray.shared.model.config import Config
 from dualray.shared.model.ids import HEAD, NodeID
@@ -87,6 +90,12 @@ class NodeOptions:
     """Of the control plane; of the head only."""
     metrics_port: int | None = None
     is_detached: bool = True
+    takes_faults: bool = False
+    """Its processes perform faults that they are told: see fault_door.py."""
+    tls: bool | None = None
+    """Whether connections to other machines are encrypted; None: as for their addresses (encryption.py)."""
+    tls_files: tuple[str, str, str] | None = None
+    """The user's own certificate, its key, and whom it trusts; None: the cluster's."""
     status_fd: int
     lifeline_fd: int | None = None
 
@@ -111,21 +120,25 @@ class Daemon:
         self._endpoints: dict[str, tuple[str, int]] = {}
         self._is_told_to_end = False
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        files = CertificateFiles(*options.tls_files) if options.tls_files is not None else None
         if options.address is None:
             self.info, node = self._new_cluster(), NodeID("node-0")
         else:
             assert secret is not None, "a node that joins has the secret"
             head = addresses.parse_endpoint(options.address, "address")
-            with addresses.remote_client(head, secret) as client:
+            encryption = Encryption(secret, is_on=options.tls, files=files)
+            with addresses.remote_client(head, secret, encryption) as client:
                 self.info, node = addresses.read_info(client), addresses.next_node(client)
             self._endpoints[HEAD] = head
         self.session = self._make_session(node, secret)
+        self._encryption = Encryption(self.session.secret, is_on=options.tls, files=files)
         self.children = Children(self.session)
         self.loop = Loop(lambda error: _log.critical("the gateway met a bug", exc_info=error))
         self._thread = threading.Thread(target=self.loop.run, name="dualray-gateway", daemon=True)
         try:
             self.children.start()
             log_to(self.session.log_path("daemon"))
+            self._faults = NodeFaults(self.loop, self.session) if options.takes_faults else None
             self.gateway = self._open_gateway()
         except BaseException:
             self.children.end(_CHILD_END_TIMEOUT_S)
@@ -173,6 +186,7 @@ class Daemon:
                 endpoint=endpoint,
                 has_head=has_head,
                 is_detached=self.options.is_detached,
+                takes_faults=self.options.takes_faults,
             ),
         )
 
@@ -193,7 +207,16 @@ class Daemon:
             has_head=self.place.has_head,
             resolve=self._resolve,
             broken_after_s=user_timeout_s(self.session.config),
+            node=self.session.node,
+            encryption=self._encryption,
+            conditions=self._faults.conditions if self._faults is not None else None,
+            origin=self._origin,
         )
+
+    def _origin(self, pid: int) -> str:
+        """Whether a process of this machine counts as the head's, or as this node's."""
+        head = self.children.processes.get(HEAD)
+        return HEAD if head is not None and head.pid == pid else self.session.node
 
     def _resolve(self, home: str) -> tuple[str, int]:
         """Where a node's gateway is. A node keeps it for all its incarnations, and its name is never given again."""
@@ -227,7 +250,11 @@ class Daemon:
     def _start_node(self, deadline: float) -> None:
         joined = self.session.directory / sessions.JOINED_FILE
         joined.unlink(missing_ok=True)
-        (self.session.store_directory / ARENA_FILE).unlink(missing_ok=True)  # of a life that could not clean up
+        arena = self.session.store_directory / ARENA_FILE
+        if self._faults is not None and self._faults.keeps_store:
+            arena.rename(self.session.store_directory / KEPT_ARENA_FILE)
+            self._faults.keeps_store = False
+        arena.unlink(missing_ok=True)  # of a life that could not clean up
         self.children.spawn(self.session.node, NODE_MODULE, self.session.node, str(self._incarnation))
         self._wait(joined.exists, f"the head to welcome {self.session.node}", deadline)
 
@@ -257,7 +284,7 @@ class Daemon:
             for name, child in self.children.processes.items():
                 if child.status is not None:
                     _log.warning("%s has ended with status %s", name, child.status)
-                    if child.status != EXIT_TO_REJOIN or name != self.session.node or not self._rejoin():
+                    if name != self.session.node or not self._is_to_rejoin(child.status) or not self._rejoin():
                         return
                     break
 
@@ -277,6 +304,16 @@ class Daemon:
         with contextlib.suppress(BlockingIOError):
             while os.read(self._wake_read, 64):
                 pass
+
+    def _is_to_rejoin(self, status: int) -> bool:
+        """Whether the node comes back in another life; one that is switched off is waited for."""
+        if self._faults is None or not self._faults.is_off.is_set():
+            return status == EXIT_TO_REJOIN
+        while self._faults.is_off.is_set():
+            if self._is_told_to_end or self._lifeline_has_ended():
+                return False
+            time.sleep(_POLL_S)
+        return True
 
     def _rejoin(self) -> bool:
         """This life of the node is over, and the machine is fine: come back as the next incarnation."""
@@ -305,7 +342,7 @@ class Daemon:
             self.children.update()
             return self.children.processes[HEAD].status is not None
         try:
-            dial(self._endpoints[HEAD], CONTROL_PLANE, self.session.secret).close()
+            dial(self._endpoints[HEAD], CONTROL_PLANE, self.session.secret, encryption=self._encryption).close()
         except ConnectionRefusedError:
             return True
         except (OSError, Refusal):
@@ -321,6 +358,8 @@ class Daemon:
         """End the children, close the gateway, remove every file."""
         self.children.end(_CHILD_END_TIMEOUT_S)
         self.loop.call_and_wait(self.gateway.close)
+        if self._faults is not None:
+            self.loop.call_and_wait(self._faults.close)
         self.loop.stop()
         self._thread.join(5.0)
         self.session.remove()

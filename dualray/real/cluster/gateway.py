@@ -14,14 +14,19 @@ dialer names a route, and gets a one-byte answer:
                        other side to the process that asked; the two shake hands again, now with each other
     control-plane      the connection is joined to the control plane's Unix socket: only the head's gateway has one
 
-Bytes between processes thus pass through no one. Redis cannot take descriptors, so what goes to it is relayed. On a
-session without a head the gateway also listens at the path where Redis would be, and relays to the head's: every
-process finds the control plane at one path, wherever it is.
+Bytes between processes thus pass through no one, where nothing is encrypted. Redis cannot take descriptors, so what
+goes to it is relayed. On a session without a head the gateway also listens at the path where Redis would be, and relays
+to the head's: every process finds the control plane at one path, wherever it is.
 
-The secret is proved and not sent. What follows is not encrypted: use a network that you trust, or a tunnel.
+Encrypted connections (encryption.py) begin with the handshake of TLS, and all that is above goes through it. They
+cannot be handed over: the process gets one end of a pair of sockets, and the gateway joins the other end with the
+connection by a wire (net/wire.py). It does the same where the node takes faults: those of the network are performed
+there, by the gateway that dials.
+
+The secret is proved and not sent.
 
 Threads. Each connection that is being made has a short-lived thread, with a deadline; their number is bounded, apart
-for those that come from the network. Relays run on the owner's loop.
+for those that come from the network. Wires run on the owner's loop.
 """
 
 from __future__ import annotations
@@ -31,6 +36,8 @@ import errno
 import logging
 import os
 import socket
+import ssl
+import struct
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -41,14 +48,18 @@ from typing import Final
 import redis
 
 from dualray.real import files
+from dualray.real.cluster.encryption import Encryption
 from dualray.real.limits import limit_in_words
-from dualray.real.net.addresses import home_of, is_address, listen, socket_path
+from dualray.real.net.addresses import home_of, is_address, is_objects_address, listen, socket_path
+from dualray.real.net.conditions import LinkConditions
 from dualray.real.net.frames import Refusal
 from dualray.real.net.handshake import ASK_BYTES, GONE, HANDED, NOT_YET, Identity, hand_over, shake_hands
 from dualray.real.net.loop import Loop
+from dualray.real.net.wire import Lane, Wire
 from dualray.real.observe.counters import GATEWAY_COUNTERS_FILE, GATEWAY_REASONS, SharedCounters
 from dualray.real.session.session import GATEWAY_FILE
 from dualray.shared.model.config import Config
+from dualray.shared.model.ids import HEAD
 
 _log = logging.getLogger(__name__)
 
@@ -61,11 +72,10 @@ INCOMING_MAX: Final = 128
 """Connections from the network that are not routed yet; further ones wait in the listen queue."""
 ASKING_MAX: Final = 128
 """Local requests under way."""
-RELAY_BUFFER_BYTES: Final = 1 << 18
-"""Of each direction of a relay: beyond it, the sender has to wait."""
 USER_TIMEOUT_S: Final = 30.0
 """After so long without an acknowledgement of what was sent, a connection counts as broken: at the latest."""
 
+_CUT_LOOK_S: Final = 0.02
 _PATIENCES: Final = 3
 """So often `link_patience_ns` a connection between two nodes may carry nothing."""
 _ROUTE_BYTES: Final = 128
@@ -103,6 +113,7 @@ def dial(
     route: str,
     secret: bytes,
     *,
+    encryption: Encryption,
     timeout_s: float = DIAL_TIMEOUT_S,
     broken_after_s: float = USER_TIMEOUT_S,
 ) -> socket.socket:
@@ -118,7 +129,10 @@ def dial(
     sock = socket.create_connection(endpoint, timeout=timeout_s)
     try:
         tune(sock, broken_after_s)
-        identity = Identity(address=_DIALER, instance=os.urandom(16), secret=secret)
+        if encryption.is_on_for(endpoint[0]):
+            sock = encryption.connect(sock, deadline)
+        binding = encryption.binding(sock, is_server=False)
+        identity = Identity(address=_DIALER, instance=os.urandom(16), secret=secret, binding=binding)
         shake_hands(sock, identity=identity, expected=_GATEWAY, deadline=deadline)
         sock.sendall(route.encode().ljust(_ROUTE_BYTES, b"\0"))
         sock.settimeout(max(0.001, deadline - time.monotonic()))
@@ -137,13 +151,14 @@ def dial(
 class RoutedConnection(redis.Connection):
     """redis-py's connection to the control plane of a cluster, from a machine that has no session of it yet."""
 
-    def __init__(self, *, endpoint: tuple[str, int], secret: bytes, **options: object) -> None:
+    def __init__(self, *, endpoint: tuple[str, int], secret: bytes, encryption: Encryption, **options: object) -> None:
         super().__init__(host=endpoint[0], port=endpoint[1], **options)  # type: ignore[no-untyped-call]  # redis-py's
         self._endpoint = endpoint
         self._secret = secret
+        self._encryption = encryption
 
     def _connect(self) -> socket.socket:
-        sock = dial(self._endpoint, CONTROL_PLANE, self._secret)
+        sock = dial(self._endpoint, CONTROL_PLANE, self._secret, encryption=self._encryption)
         sock.settimeout(self.socket_timeout)
         return sock
 
@@ -162,6 +177,10 @@ class Gateway:
         has_head: whether it has.
         resolve: called, in a thread, with a node's name or `head`: where its gateway is; LookupError when unknown.
         broken_after_s: a connection between two machines is broken when nothing is acknowledged for so long.
+        node: the name of this session's node.
+        encryption: of connections to other machines; default: as for their addresses.
+        conditions: what faults make of the links; None: this node takes no faults.
+        origin: called, in a thread, with the pid of a process that asks: the node that it counts as.
     Raises:
         OSError: nobody can listen there.
     """
@@ -179,8 +198,17 @@ class Gateway:
         has_head: bool,
         resolve: Callable[[str], tuple[str, int]],
         broken_after_s: float = USER_TIMEOUT_S,
+        node: str = "",
+        encryption: Encryption | None = None,
+        conditions: LinkConditions | None = None,
+        origin: Callable[[int], str] | None = None,
     ) -> None:
         self._loop = loop
+        self._encryption = encryption or Encryption(secret)
+        self._is_encrypted = self._encryption.is_on_for(bind[0])
+        self._conditions = conditions
+        self._node = node
+        self._origin = origin or (lambda pid: node)
         self._broken_after_s = broken_after_s
         self._socket_dir = socket_dir
         self._secret = secret
@@ -189,7 +217,7 @@ class Gateway:
         """Of the control plane, by their routes."""
         self._has_head = has_head
         self._resolve = resolve
-        self._relays: set[Relay] = set()
+        self._wires: set[Wire] = set()
         self._incoming = threading.BoundedSemaphore(INCOMING_MAX)
         self._asking = threading.BoundedSemaphore(ASKING_MAX)
         self._closed = False
@@ -219,7 +247,7 @@ class Gateway:
             threading.Thread(target=self._accept_all, args=(listener, serve_one, bound), name=name, daemon=True).start()
 
     def close(self) -> None:
-        """Stop listening, end every relay. Connections that were handed over are not affected. Loop's thread."""
+        """Stop listening, end every wire. Connections that were handed over are not affected. Loop's thread."""
         self._closed = True
         for listener in self._listeners:
             with contextlib.suppress(OSError):
@@ -227,8 +255,8 @@ class Gateway:
             listener.close()
         for path in (*self._paths, self._counters_path):
             path.unlink(missing_ok=True)
-        for relay in list(self._relays):
-            relay.end()
+        for wire in list(self._wires):
+            wire.end()
 
     # ---- Accepting -------------------------------------------------------------------------------------------
 
@@ -272,26 +300,31 @@ class Gateway:
     # ---- From the network ------------------------------------------------------------------------------------
 
     def _serve_network(self, sock: socket.socket) -> None:
-        with sock:
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(sock)
             tune(sock, self._broken_after_s)
             deadline = time.monotonic() + DIAL_TIMEOUT_S
-            identity = Identity(address=_GATEWAY, instance=os.urandom(16), secret=self._secret)
+            if self._is_encrypted:
+                sock = stack.enter_context(self._encryption.accept(sock, deadline))
+            binding = self._encryption.binding(sock, is_server=True)
+            identity = Identity(address=_GATEWAY, instance=os.urandom(16), secret=self._secret, binding=binding)
             shake_hands(sock, identity=identity, expected="", deadline=deadline)
             route = _receive_exactly(sock, _ROUTE_BYTES, deadline).rstrip(b"\0").decode("ascii")
             if route in self._servers and self._has_head:
-                with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as redis_socket:
-                    redis_socket.connect(os.fspath(self._servers[route]))
-                    sock.sendall(bytes([HANDED]))
-                    self._relay(sock.dup(), redis_socket.dup())
+                redis_socket = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+                redis_socket.connect(os.fspath(self._servers[route]))
+                sock.sendall(bytes([HANDED]))
+                stack.pop_all()
+                self._join(redis_socket, sock)
                 return
             if not is_address(route):
                 raise ValueError(f"{route!r} is no route")
-            status = self._bring(route, sock)
+            status = self._bring(route, sock, stack)
             if status != HANDED:
                 sock.sendall(bytes([status]))
 
-    def _bring(self, address: str, sock: socket.socket) -> int:
-        """Hand a connection to the process that listens as `address`, if there is one."""
+    def _bring(self, address: str, sock: socket.socket, closes: contextlib.ExitStack) -> int:
+        """Hand a connection, which `closes` would close, to the process that listens as `address`, if there is one."""
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as there:
             there.settimeout(HAND_OVER_TIMEOUT_S)
             try:
@@ -302,11 +335,32 @@ class Gateway:
                 return GONE
             # The answer goes first: after the hand-over the stream belongs to the two processes.
             sock.sendall(bytes([HANDED]))
-            hand_over(there, HANDED, sock)
+            self._hand_over(there, sock, closes)
             with contextlib.suppress(ConnectionError):
                 while there.recv(4096):  # its end says that the process has taken it
                     pass
             return HANDED
+
+    def _hand_over(
+        self,
+        to: socket.socket,
+        sock: socket.socket,
+        closes: contextlib.ExitStack,
+        lanes: tuple[Lane, Lane] | None = None,
+    ) -> None:
+        """Give a process its connection: the connection itself, or one that a wire joins with it, which it then is."""
+        if lanes is None and not isinstance(sock, ssl.SSLSocket):
+            hand_over(to, HANDED, sock)
+            return
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        with theirs:
+            try:
+                hand_over(to, HANDED, theirs)
+            except BaseException:
+                ours.close()
+                raise
+        closes.pop_all()
+        self._join(ours, sock, lanes)
 
     # ---- From this machine -----------------------------------------------------------------------------------
 
@@ -314,10 +368,11 @@ class Gateway:
         with sock:
             deadline = time.monotonic() + DIAL_TIMEOUT_S
             address = _receive_exactly(sock, ASK_BYTES, deadline).rstrip(b"\0").decode("ascii")
+            lanes = self._lanes(sock, home_of(address), has_frames=not is_objects_address(address))
             try:
-                endpoint = self._resolve(home_of(address))
-                with dial(endpoint, address, self._secret, broken_after_s=self._broken_after_s) as there:
-                    hand_over(sock, HANDED, there)
+                with contextlib.ExitStack() as stack:
+                    there = stack.enter_context(self._dial(home_of(address), address, lanes, deadline))
+                    self._hand_over(sock, there, stack, lanes)
             except RouteRefused as refused:
                 hand_over(sock, refused.status)
             except (OSError, Refusal, LookupError) as error:
@@ -328,23 +383,59 @@ class Gateway:
                 sock.recv(1)
 
     def _serve_relay(self, route: str, sock: socket.socket) -> None:
-        with sock:
-            there = dial(self._resolve("head"), route, self._secret)
-            with there:
-                self._relay(sock.dup(), there.dup())
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(sock)
+            lanes = self._lanes(sock, HEAD, has_frames=False)
+            there = stack.enter_context(self._dial(HEAD, route, lanes, time.monotonic() + DIAL_TIMEOUT_S))
+            stack.pop_all()
+            self._join(sock, there, lanes)
 
-    def _relay(self, one: socket.socket, other: socket.socket) -> None:
+    def _dial(self, home: str, route: str, lanes: tuple[Lane, Lane] | None, deadline: float) -> socket.socket:
+        """A connection through another gateway; the errors of `dial`, and LookupError when no node is called `home`."""
+        while lanes is not None and lanes[0].conditions.is_cut(lanes[0].src, lanes[0].dst):
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"nothing passes between {lanes[0].src} and {lanes[0].dst}")
+            time.sleep(_CUT_LOOK_S)
+        return dial(
+            self._resolve(home),
+            route,
+            self._secret,
+            encryption=self._encryption,
+            broken_after_s=self._broken_after_s,
+        )
+
+    def _lanes(self, sock: socket.socket, home: str, *, has_frames: bool) -> tuple[Lane, Lane] | None:
+        """Where faults are performed on what a process of this machine and another node say to one another."""
+        if self._conditions is None:
+            return None
+        pid = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
+        here = self._origin(pid)
+        out, into = (
+            Lane(self._conditions, src, dst, has_frames=has_frames, broken_after_s=self._broken_after_s)
+            for src, dst in ((here, home), (home, here))
+        )
+        return out, into
+
+    def _join(self, inside: socket.socket, outside: socket.socket, lanes: tuple[Lane, Lane] | None = None) -> None:
+        """Let a wire join the two, which are the wire's from now on."""
+        peer = _peer_of(outside)
+
+        def on_end(wire: Wire, error: Exception | None) -> None:
+            self._wires.discard(wire)
+            if isinstance(error, ssl.SSLError):
+                self._counters.add("broken_encryption")
+                _log.warning("the gateway ended a connection with %s: %s: %s", peer, type(error).__name__, error)
+
         def begin() -> None:
             if self._closed:
-                one.close()
-                other.close()
+                inside.close()
+                outside.close()
                 return
-            relay = Relay(self._loop, one, other, self._relays.discard)
-            self._relays.add(relay)
+            self._wires.add(Wire(self._loop, inside, outside, on_end, lanes))
 
         if not self._loop.call_soon(begin):
-            one.close()
-            other.close()
+            inside.close()
+            outside.close()
 
 
 def _peer_of(sock: socket.socket) -> str:
@@ -379,69 +470,3 @@ def _receive_exactly(sock: socket.socket, count: int, deadline: float) -> bytes:
             raise ConnectionResetError("the connection closed before it said what it wants")
         data += piece
     return data
-
-
-class Relay:
-    """Two connections joined, on a loop, with bounded memory; the end of one is the end of both."""
-
-    def __init__(self, loop: Loop, one: socket.socket, other: socket.socket, on_end: Callable[[Relay], object]) -> None:
-        self._loop = loop
-        self._on_end = on_end
-        self._sockets = (one, other)
-        self._buffers = {one: bytearray(), other: bytearray()}
-        """What waits to be written to each."""
-        self._ended = False
-        for source, target in ((one, other), (other, one)):
-            source.setblocking(False)
-            loop.add_reader(source.fileno(), partial(self._read, source, target))
-
-    def _read(self, source: socket.socket, target: socket.socket) -> None:
-        if self._ended:
-            return
-        buffer = self._buffers[target]
-        try:
-            data = source.recv(RELAY_BUFFER_BYTES - len(buffer))
-        except BlockingIOError:
-            return
-        except OSError:
-            self.end()
-            return
-        if not data:
-            self.end()
-            return
-        buffer += data
-        if self._write(source, target) and len(buffer) >= RELAY_BUFFER_BYTES:
-            self._loop.remove_reader(source.fileno())
-
-    def _write(self, source: socket.socket, target: socket.socket) -> bool:
-        """Write what waits, as far as the target takes it; whether the relay goes on."""
-        if self._ended:
-            return False
-        buffer = self._buffers[target]
-        was_full = len(buffer) >= RELAY_BUFFER_BYTES
-        try:
-            if buffer:
-                del buffer[: target.send(buffer)]
-        except BlockingIOError:
-            pass
-        except OSError:
-            self.end()
-            return False
-        if buffer:
-            self._loop.add_writer(target.fileno(), partial(self._write, source, target))
-        else:
-            self._loop.remove_writer(target.fileno())
-        if was_full and len(buffer) < RELAY_BUFFER_BYTES:
-            self._loop.add_reader(source.fileno(), partial(self._read, source, target))
-        return True
-
-    def end(self) -> None:
-        """Close both."""
-        if self._ended:
-            return
-        self._ended = True
-        for sock in self._sockets:
-            self._loop.remove_reader(sock.fileno())
-            self._loop.remove_writer(sock.fileno())
-            sock.close()
-        self._on_end(self)

@@ -98,7 +98,7 @@ def shared_store_bytes() -> int:
     """The default of a node among others on one machine: a quarter of what the others leave of a lone node's default,
     so that all of them together never have more than that."""
     taken = sum(session.store_bytes for session in sessions.running())
-    return max((store_bytes(None) - taken) // _STORE_PARTS, 64 << 20)
+    return max(int(store_bytes(None) - taken) // _STORE_PARTS, 64 << 20)
 
 
 def start_node(options: NodeOptions, secret: bytes | None, *, is_detached: bool) -> StartedNode:

@@ -59,6 +59,11 @@ def objects_address(node: str) -> str:
     return f"{node}{_OBJECTS}"
 
 
+def is_objects_address(address: str) -> bool:
+    """Whether pieces of objects are taken in there."""
+    return address.endswith(_OBJECTS)
+
+
 def node_of_objects(address: str) -> str:
     """The node whose `objects_address` this is."""
     return address.removesuffix(_OBJECTS)

@@ -26,8 +26,8 @@ from typing import Final
 IOV_MAX: Final = min(1024, os.sysconf("SC_IOV_MAX"))
 """Pieces that one system call takes."""
 
-_FRAME: Final = struct.Struct("<III")
-_FRAME_MARKER: Final = 0x46_52_44_01
+FRAME: Final = struct.Struct("<III")
+FRAME_MARKER: Final = 0x46_52_44_01
 _CHUNK_BYTES: Final = 65536
 _BATCH_BYTES: Final = 1 << 20
 """Memory for a large frame is taken as the frame arrives: whole buffers, until this much is ahead."""
@@ -104,8 +104,8 @@ def encode_frame(header: bytes, buffers: Sequence[Piece], limits: FrameLimits) -
     if header_bytes > limits.header_bytes_max:
         raise ValueError(f"a header of {header_bytes} bytes: the limit is {limits.header_bytes_max}")
     if not buffers:
-        prefix = _FRAME.pack(_FRAME_MARKER, header_bytes, 0)
-        size = _FRAME.size + header_bytes
+        prefix = FRAME.pack(FRAME_MARKER, header_bytes, 0)
+        size = FRAME.size + header_bytes
         return ([prefix + header] if size <= _JOIN_BYTES else [prefix, header]), size
     if len(buffers) > limits.buffers_max:
         raise ValueError(f"{len(buffers)} buffers: the limit is {limits.buffers_max}")
@@ -114,7 +114,7 @@ def encode_frame(header: bytes, buffers: Sequence[Piece], limits: FrameLimits) -
     body = header_bytes + sum(sizes)
     if body > limits.frame_bytes_max:
         raise ValueError(f"a message of {body} bytes: the limit is {limits.frame_bytes_max}")
-    prefix = _FRAME.pack(_FRAME_MARKER, header_bytes, len(views)) + struct.pack(f"<{len(views)}Q", *sizes)
+    prefix = FRAME.pack(FRAME_MARKER, header_bytes, len(views)) + struct.pack(f"<{len(views)}Q", *sizes)
     size = len(prefix) + body
     if size <= _JOIN_BYTES:
         if any(isinstance(view, FilePiece) for view in views):
@@ -208,13 +208,13 @@ class FrameReader:
         view = memoryview(data)
         length, start = len(data), 0
         limits = self._limits
-        while length - start >= _FRAME.size:
-            marker, header_bytes, buffer_count = _FRAME.unpack_from(data, start)
-            if marker != _FRAME_MARKER:
+        while length - start >= FRAME.size:
+            marker, header_bytes, buffer_count = FRAME.unpack_from(data, start)
+            if marker != FRAME_MARKER:
                 raise Refusal("bad_frames", f"a frame began with {marker:#x}")
             if header_bytes > limits.header_bytes_max or buffer_count > limits.buffers_max:
                 raise Refusal("oversized_frames", f"a header of {header_bytes}, {buffer_count} buffers")
-            body = start + _FRAME.size
+            body = start + FRAME.size
             if buffer_count == 0:
                 end = body + header_bytes
                 if end <= length:

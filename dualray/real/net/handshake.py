@@ -52,6 +52,8 @@ _PREAMBLE: Final = struct.Struct("<8sI")
 _NONCE_BYTES: Final = 32
 _PROOF_BYTES: Final = 32
 _HELLO: Final = struct.Struct("<B16s112s")
+HANDSHAKE_BYTES: Final = _PREAMBLE.size + _NONCE_BYTES + _PROOF_BYTES + _HELLO.size
+"""Of each side, before its first frame."""
 
 
 class HandedOver(Exception):
@@ -99,22 +101,24 @@ class Identity:
         address: its name.
         instance: the 16 bytes that tell it from another process under the same address.
         secret: the cluster's secret.
+        binding: what both ends of the connection beneath, and of no other, have in common; it is proved with the rest.
     """
 
     address: str
     instance: bytes
     secret: bytes = dataclasses.field(repr=False)
+    binding: bytes = b""
 
     def hello(self, role: bytes, nonces: bytes, verdict: int) -> bytes:
         """Our proof and our hello."""
         hello = _HELLO.pack(verdict, self.instance, self.address.encode())
-        return hmac.digest(self.secret, role + nonces + hello, "sha256") + hello
+        return hmac.digest(self.secret, role + nonces + self.binding + hello, "sha256") + hello
 
     def check_hello(self, role: bytes, nonces: bytes, data: bytes) -> Outcome:
         """The peer's verdict, instance and address, once it has proved the secret."""
         proof, hello = data[:_PROOF_BYTES], data[_PROOF_BYTES:]
         verdict, instance, padded = _HELLO.unpack(hello)
-        if not hmac.compare_digest(proof, hmac.digest(self.secret, role + nonces + hello, "sha256")):
+        if not hmac.compare_digest(proof, hmac.digest(self.secret, role + nonces + self.binding + hello, "sha256")):
             story = "it refused our proof" if verdict == REFUSED else "its proof is wrong"
             raise Refusal("wrong_secrets", f"{story}: the two do not share the cluster's secret")
         address = padded.rstrip(b"\0").decode("ascii", "replace")

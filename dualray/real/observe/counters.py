@@ -39,7 +39,7 @@ Counts = dict[str, int]
 _TRAFFIC: Final = ("messages_received", "messages_dropped", "peers_lost")
 REASONS: Final = tuple(field.name for field in dataclasses.fields(TransportCounters) if field.name not in _TRAFFIC)
 """Why connections are refused or dropped."""
-GATEWAY_REASONS: Final = (*REASONS, "closed_early", "bad_routes", "other_errors")
+GATEWAY_REASONS: Final = (*REASONS, "closed_early", "bad_routes", "broken_encryption", "other_errors")
 GATEWAY_COUNTERS_FILE: Final = "gateway.counters"
 
 

@@ -68,6 +68,8 @@ class ClusterPlace:
     has_head: bool
     is_detached: bool
     """Started by `dualray start`, to live until `dualray stop`."""
+    takes_faults: bool = False
+    """Its processes perform faults that they are told: see fault_door.py."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

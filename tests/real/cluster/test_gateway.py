@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from dualray.real.cluster import gateway as cluster_gateway
+from dualray.real.cluster.encryption import Encryption
 from dualray.real.cluster.gateway import CONTROL_PLANE, Gateway, RouteRefused, dial
 from dualray.real.control_plane.embedded_store import EmbeddedStore
 from dualray.real.net.addresses import home_of
@@ -222,7 +223,7 @@ def test_the_control_plane_is_found_on_every_machine(machines) -> None:
 def test_without_the_secret_nobody_gets_in(machines) -> None:
     one = machines("node-0", has_head=True)
     with pytest.raises(Refusal, match="do not share the cluster's secret"):
-        dial(one.endpoint, CONTROL_PLANE, b"another secret")
+        dial(one.endpoint, CONTROL_PLANE, b"another secret", encryption=Encryption(SECRET))
 
 
 @pytest.mark.parametrize("said", [b"", b"GET / HTTP/1.1\r\n\r\n", os.urandom(4096), b"dualray\n" + bytes(300)])
@@ -262,7 +263,7 @@ def test_a_route_that_is_none_is_refused(machines, route: str, status: int | Non
         sock.bind(str(dead))
     try:
         with pytest.raises((RouteRefused, ConnectionError)) as refused:
-            dial(one.endpoint, route, SECRET)
+            dial(one.endpoint, route, SECRET, encryption=Encryption(SECRET))
         if status is not None:
             assert isinstance(refused.value, RouteRefused)
             assert refused.value.status == status
