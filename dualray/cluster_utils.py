@@ -121,6 +121,13 @@ class ClusterNode:
         """SIGKILL to node manager and workers, all at once, as when the machine loses power."""
         self._signal(signal.SIGKILL)
 
+    def cut_power(self) -> None:
+        """As `kill`, and its daemon may boot it again: for a node that takes faults."""
+        for process in self.processes():
+            if _parent(process) != self.pid:  # else it is the one that starts them
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
+
     def drain(self, timeout_s: float = _DRAIN_TIMEOUT_S) -> bool:
         """Let it leave in good order: its tasks end, and others take what only it has; whether it has, in time."""
         return drain_node(self._started, min(timeout_s, _DRAIN_TIMEOUT_S))
@@ -226,6 +233,8 @@ class Cluster:
         shutdown_at_exit: its nodes end with this process; else with `shutdown()`, or `dualray stop`.
         mode: "real" or "sim"; default: as of `init`, which is DUALRAY_MODE, or "real". In sim mode `address` leads
             `init` to the nodes only as long as it is the object that this cluster has given; `connect` says its `mode`.
+        takes_faults: its nodes perform faults that `dualray.testing` tells them: what passes between them goes through
+            their gateways, which takes time.
     """
 
     def __init__(
@@ -236,10 +245,12 @@ class Cluster:
         shutdown_at_exit: bool = True,
         *,
         mode: str | None = None,
+        takes_faults: bool = False,
     ) -> None:
         settled = SETTINGS["mode"].parse("mode", mode) if mode is not None else resolve({})["mode"].value
         self._plan = NodePlan() if settled == "sim" else None
         self._ends_with_us = shutdown_at_exit
+        self._takes_faults = takes_faults
         self.head_node: ClusterNode | None = None
         self.worker_nodes: list[ClusterNode] = []
         self._secret = secrets.token_hex(32).encode()
@@ -316,14 +327,9 @@ class Cluster:
         if self.head_node is not None and (limits or seed is not None or decision_log is not None or num_redis_shards):
             raise ValueError(OF_THE_FIRST_NODE)
         _check_names(of_ray)
-        offers: dict[str, Any] = {
-            "num_cpus": num_cpus,
-            "num_gpus": num_gpus,
-            "resources": resources,
-            "memory": None if memory is None else SETTINGS["memory"].parse("memory", memory),
-            "labels": labels,
-            "object_store_memory": _bytes("object_store_memory", object_store_memory),
-        }
+        offers: dict[str, Any] = {"num_cpus": num_cpus, "num_gpus": num_gpus, "resources": resources, "labels": labels}
+        offers["memory"] = None if memory is None else SETTINGS["memory"].parse("memory", memory)
+        offers["object_store_memory"] = _bytes("object_store_memory", object_store_memory)
         if self._plan is not None:
             self._plan.say(limits=limits, seed=seed, decision_log=decision_log)
             return self._take_in(_virtual_node(self._plan, **offers))
@@ -336,7 +342,8 @@ class Cluster:
             metrics_port=metrics_port,
             num_redis_shards=num_redis_shards,
         )
-        options = dataclasses.replace(options, seed=seed, record_directory=_made(decision_log))
+        record, takes_faults = _made(decision_log), self._takes_faults
+        options = dataclasses.replace(options, seed=seed, record_directory=record, takes_faults=takes_faults)
         return self._take_in(ClusterNode(start_node(options, self._secret, is_detached=not self._ends_with_us)), wait)
 
     def _take_in(self, node: ClusterNode, wait: bool = False) -> ClusterNode:

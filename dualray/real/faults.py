@@ -1,7 +1,10 @@
 """Faults that need no privileges, performed on the real processes of a cluster: the means of `dualray chaos`.
 
-Which kinds of faults (dualray/shared/scenario/fault_model.py) that covers is the table PERFORMED; the others are
-refused by name, with what they would take. The target of a fault, and when, is decided in dualray/testing/chaos.py.
+Processes are killed, stopped and slowed down by signals. What happens to links, stores, memory, disks and GPUs happens
+at the cluster's own seams: gateways hold and delay what passes between two nodes (net/wire.py), and node managers do to
+themselves what they are told (processes/fault_orders.py). PERFORMED says which kinds of faults that covers; the others
+are refused by name, with what they would take. The target of a fault, and when, is decided in
+dualray/testing/real_faults.py.
 """
 
 from __future__ import annotations
@@ -22,38 +25,15 @@ import psutil
 from dualray.real.net.addresses import socket_path
 from dualray.shared.scenario.fault_model import SLOWS, Fault, FaultKind
 
-PERFORMED: Final = frozenset(
-    {
-        FaultKind.KILL_NODE,
-        FaultKind.REBOOT_NODE,
-        FaultKind.DRAIN_NODE,
-        FaultKind.PAUSE_NODE,
-        FaultKind.KILL_WORKER,
-        FaultKind.KILL_ACTOR,
-        FaultKind.SLOW_NODE,
-        FaultKind.PAUSE_WORKER,
-        FaultKind.SLOW_WORKER,
-        FaultKind.KILL_HEAD,
-        FaultKind.PAUSE_HEAD,
-        FaultKind.SLOW_HEAD,
-        FaultKind.RESTART_HEAD,
-        FaultKind.RESTART_REDIS,
-    }
-)
 REFUSED: Final = {
-    FaultKind.PARTITION: "to cut connections that are made takes a packet filter, and so root",
-    FaultKind.CLOG_NODE: "to hold what comes to a node takes a packet filter, and so root",
-    FaultKind.LOSE_OBJECT: "objects lie in memory that the cluster's own processes alone write",
-    FaultKind.CORRUPT_OBJECT: "objects lie in memory that the cluster's own processes alone write",
-    FaultKind.ADD_NODES: "a machine must be there to be added: `dualray start --address HOST:PORT` adds it",
-    FaultKind.FILL_DISK: "it would take the disk of everybody on this machine",
-    FaultKind.LINK: "to slow a link down takes a traffic shaper, and so root",
-    FaultKind.LOSE_GPU: "a GPU that is there cannot be made to fall off the bus",
-    FaultKind.FILL_MEMORY: "it would take the memory of everybody on this machine",
-    FaultKind.SKEW_CLOCK: "to set the clock takes root, and it is everybody's on this machine",
-    FaultKind.FILL_STORE: "a node's object store takes objects of the cluster's own processes only",
+    FaultKind.SKEW_CLOCK: "programs read the clock of their machine, which everybody there shares",
 }
 """What real mode does not perform, and why."""
+PERFORMED: Final = frozenset(FaultKind) - frozenset(REFUSED)
+OF_LINKS: Final = frozenset({FaultKind.PARTITION, FaultKind.CLOG_NODE, FaultKind.LINK})
+"""Performed by the gateways."""
+OF_STORES: Final = frozenset({FaultKind.FILL_STORE, FaultKind.FILL_MEMORY, FaultKind.FILL_DISK, FaultKind.LOSE_GPU})
+"""Performed by the node manager of the fault's node."""
 
 _PEER = struct.Struct("3i")
 _SLICE_S: Final = 0.05
@@ -72,11 +52,6 @@ def refuse(fault: Fault, instead: str = "") -> None:
     Raises:
         ValueError: with the reason, and what does perform it.
     """
-    if fault.keeps_store:
-        raise ValueError(
-            f"fault '{fault}': in real mode a node's store ends with its processes; leave out 'with its store', or "
-            f"run it in sim mode"
-        )
     if fault.kind in SLOWS and fault.factor <= 1:
         raise ValueError(
             f"fault '{fault}': real mode can slow processes down, and not speed them up: the factor must be above 1"

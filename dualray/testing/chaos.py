@@ -27,7 +27,7 @@ from dualray.shared.proof.trace import TraceEvent, TraceKind
 from dualray.shared.scenario.chaos import Ground, draw_schedule
 from dualray.shared.scenario.fault_model import Fault, FaultKind
 from dualray.testing.chaos_work import ACTORS, DISTINCT_ROUNDS, TASKS, Lane, expected, lanes
-from dualray.testing.real_faults import LOOK_S, FaultPerformer, check_plan
+from dualray.testing.real_faults import LOOK_S, OF_DOORS, FaultPerformer, check_plan
 
 LIMITS: dict[str, Any] = {"heartbeat_timeout_ns": 1_000_000_000, "suspicion_ns": 2_000_000_000}
 """A node is dead after 3 s of silence, so that a soak has many deaths."""
@@ -133,7 +133,8 @@ def soak(
     found = Soak(planned=len(plan))
     record = record.absolute()
     head_node = {**NODE, "limits": LIMITS, "decision_log": record, "seed": seed}
-    cluster = Cluster(initialize_head=True, connect=True, head_node_args=head_node)
+    takes_faults = any(fault.kind in OF_DOORS or fault.keeps_store for fault in plan)
+    cluster = Cluster(initialize_head=True, connect=True, head_node_args=head_node, takes_faults=takes_faults)
     run = _Run(cluster, plan, found, right, record, classes, on_fault)
     try:
         run.add_nodes(nodes - 1)
@@ -158,7 +159,7 @@ class _Run:
         self._cluster = cluster
         self._found = found
         self._right = right
-        self._faults = FaultPerformer(cluster, plan, record, on_fault=on_fault)
+        self._faults = FaultPerformer(cluster, plan, record, like_first=NODE, on_fault=on_fault)
         self._lock = threading.Lock()
         self._classes = classes
         self._constructed: set[str] = set()

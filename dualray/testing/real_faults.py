@@ -11,7 +11,7 @@ workers do not.
 from __future__ import annotations
 
 import contextlib
-import math
+import itertools
 import signal
 import threading
 import time
@@ -28,9 +28,19 @@ from dualray.exceptions import DualrayError
 from dualray.real import faults as means
 from dualray.real.session.session import SHARED_MEMORY
 from dualray.report.tail import TraceTail
-from dualray.shared.model.ids import Address, node_of
+from dualray.shared.model.ids import HEAD, Address, node_of
 from dualray.shared.proof.trace import TraceEvent, TraceKind, to_bytes
-from dualray.shared.scenario.fault_model import MAY_END, OF_HEAD, OF_WORKERS, TASK_ANCHORS, Fault, FaultKind
+from dualray.shared.scenario.fault_model import (
+    ALL,
+    MAY_END,
+    OF_HEAD,
+    OF_OBJECTS,
+    OF_WORKERS,
+    TASK_ANCHORS,
+    Fault,
+    FaultKind,
+)
+from dualray.testing import real_doors as doors
 
 CHAOS = "chaos"
 """Who performs faults, in the trace."""
@@ -39,6 +49,12 @@ LOOK_S = 0.02
 _BACK_S = 90.0
 """A node whose pause is over has so long to be alive again; see REJOIN_TIMEOUT_S of the daemon."""
 _ENDS_S = 10.0
+_OF_ANY_NODE = means.OF_LINKS | means.OF_STORES
+"""Kinds that may befall the node of head and driver as well."""
+
+
+OF_DOORS = means.OF_LINKS | means.OF_STORES | OF_OBJECTS
+"""Kinds that a cluster's own processes perform: it must take faults."""
 
 
 def check_plan(plan: Sequence[Fault], names: Sequence[str], *, instead: str = "") -> None:
@@ -48,15 +64,30 @@ def check_plan(plan: Sequence[Fault], names: Sequence[str], *, instead: str = ""
         instead: see `dualray.real.faults.refuse`.
 
     Raises:
-        ValueError: a kind of fault that real mode does not perform, or a node that is not there or has the driver.
+        ValueError: a kind of fault that real mode does not perform, or a node that is not there, or has the driver and
+            would end.
     """
     for fault in plan:
         means.refuse(fault, instead)
         if fault.on_node and fault.on_node not in names:
             raise ValueError(f"fault '{fault}': there is no {fault.on_node!r}; nodes are {', '.join(names)}")
-        if fault.node and fault.node not in names[1:]:
+        for name in {fault.node, *fault.nodes, *fault.others} - {"", HEAD, ALL, *names}:
+            raise ValueError(f"fault '{fault}': there is no {name!r}; nodes are {', '.join(names)}")
+        if fault.node == names[0] and fault.kind not in _OF_ANY_NODE:
             known = ", ".join(names[1:]) or "none"
-            raise ValueError(f"fault '{fault}': {fault.node!r} takes no faults; nodes that do: {known}")
+            raise ValueError(f"fault '{fault}': {fault.node!r} takes no such faults; nodes that do: {known}")
+        doors.check_links(fault, names)
+        if fault.kind is FaultKind.ADD_NODES and fault.group:
+            raise ValueError(f"fault '{fault}': real mode launches no nodes of a group; leave out 'of {fault.group}'")
+
+
+def _seconds(fault: Fault) -> float:
+    """How long it lasts at most."""
+    return threading.TIMEOUT_MAX if fault.for_ns is None else fault.for_ns / 1e9
+
+
+def _incarnation_of(node: ClusterNode) -> int:
+    return max((row["Incarnation"] for row in dualray.nodes() if row["NodeID"] == node.node_id), default=0)
 
 
 class _Place:
@@ -79,6 +110,7 @@ class FaultPerformer:
         cluster: started, and joined by this process; it records into `record`.
         plan: see `check_plan`; anchors are counted from the start of the cluster, times from `begin`.
         record: the directory of the cluster's traces.
+        like_first: what a node is like that a fault adds; see `Cluster.add_node`.
         on_fault: called with the words of each fault that has been performed.
 
     Attributes:
@@ -92,8 +124,10 @@ class FaultPerformer:
         plan: Sequence[Fault],
         record: Path,
         *,
+        like_first: Mapping[str, Any] | None = None,
         on_fault: Callable[[str], object] = lambda _: None,
     ) -> None:
+        self._like_first = like_first or {}
         self.performed: list[str] = []
         self.problems: list[str] = []
         self._cluster = cluster
@@ -106,8 +140,8 @@ class FaultPerformer:
         """Held by whoever needs them, to join a node, or takes them away."""
         self._timed = sorted((fault for fault in plan if fault.at_ns is not None), key=lambda fault: fault.at_ns or 0)
         self._anchored = [fault for fault in plan if fault.at_ns is None]
-        self._later: list[tuple[int, Fault, str]] = []
-        """Those whose event has come, and that come so long after it: when, and the process of the event."""
+        self._later: list[tuple[int, Fault, TraceEvent]] = []
+        """Those whose event has come, and that come so long after it: when, and the event."""
         self._due: list[Fault] = []
         """Those whose time or event has come, and that wait for whom they befall."""
         self._counts: Counter[tuple[str, str, str]] = Counter()
@@ -129,6 +163,8 @@ class FaultPerformer:
         self._processes: dict[tuple[int, float], psutil.Process] = {}
         self._directories: dict[str, Path] = {}
         self._began_ns = time.monotonic_ns()
+        self._links = doors.Links(self._nodes_by_place)
+        self._number = itertools.count()
         assert cluster.head_node is not None
         self._note_node(cluster.head_node)
 
@@ -141,6 +177,14 @@ class FaultPerformer:
     def begin(self) -> None:
         """Now is the time from which the plan's times count."""
         self._began_ns = time.monotonic_ns()
+
+    def _nodes_by_place(self) -> dict[str, ClusterNode]:
+        """The nodes that are there, the head's first."""
+        first = self._cluster.head_node
+        assert first is not None
+        return {first.node_id: first} | {
+            name: place.node for name, place in list(self._places.items()) if place.node.is_alive
+        }
 
     def _note_node(self, node: ClusterNode) -> None:
         """Remember what must be gone in the end."""
@@ -216,16 +260,18 @@ class FaultPerformer:
         for each in events:
             for fault in [fault for fault in self._anchored if self._is_anchor(fault, each)]:
                 self._anchored.remove(fault)
-                self._later.append((time.monotonic_ns() + fault.after_ns, fault, each.process))
+                self._later.append((time.monotonic_ns() + fault.after_ns, fault, each))
 
     def _take_up(self) -> None:
         """What has come to its time after its anchor."""
         now_ns = time.monotonic_ns()
         ready = [later for later in self._later if later[0] <= now_ns]
         self._later = [later for later in self._later if later[0] > now_ns]
-        for _, fault, process in ready:
+        for _, fault, event in ready:
             if fault.kind in OF_WORKERS:
-                self._befall_worker(fault, process)
+                self._befall_worker(fault, event.process)
+            elif fault.kind in OF_OBJECTS:
+                self._befall_object(fault, event)
             else:
                 self._due.append(fault)
 
@@ -271,6 +317,12 @@ class FaultPerformer:
                 self._in_a_thread(fault, lambda: self._restart_control_plane(fault))
             case kind if kind in OF_HEAD:
                 self._in_a_thread(fault, lambda: self._befall_head(fault))
+            case kind if kind in means.OF_LINKS:
+                self._in_a_thread(fault, lambda: self._befall_links(fault))
+            case kind if kind in means.OF_STORES:
+                self._in_a_thread(fault, lambda: self._befall_store(fault))
+            case FaultKind.ADD_NODES:
+                self._in_a_thread(fault, lambda: self._add_nodes(fault))
             case _:
                 place = self._places[fault.node]
                 if place.is_busy:
@@ -311,7 +363,7 @@ class FaultPerformer:
 
     def _hold_up(self, fault: Fault, process: psutil.Process, subject: str) -> None:
         """Have one process stand still, or go on slowly, for as long as the fault lasts."""
-        seconds = math.inf if fault.for_ns is None else fault.for_ns / 1e9
+        seconds = _seconds(fault)
         if fault.kind in (FaultKind.SLOW_WORKER, FaultKind.SLOW_HEAD):
             slowdown = means.Slowdown(lambda: [process], fault.factor)
             self._slowdowns.add(slowdown)
@@ -322,7 +374,7 @@ class FaultPerformer:
         process.suspend()
         self._note(fault, subject)
         try:
-            self._ends.wait(min(seconds, threading.TIMEOUT_MAX))
+            self._ends.wait(seconds)
         finally:
             means.signal_all([process], signal.SIGCONT)
 
@@ -339,6 +391,49 @@ class FaultPerformer:
             with self._tables:
                 self._hold_up(fault, head, "")
 
+    def _befall_links(self, fault: Fault) -> None:
+        """What a partition takes away for too long comes back in its next incarnation, and is waited for."""
+        self._note(fault, ",".join(fault.nodes) or fault.node)
+        self._links.begin(fault)
+        try:
+            self._ends.wait(_seconds(fault))
+        finally:
+            self._links.end(fault)
+        nodes = self._nodes_by_place()
+        for name in fault.nodes or (fault.node,):
+            if name in self._places and name in nodes and fault.kind is not FaultKind.LINK:
+                self._wait_until_alive(nodes[name])
+
+    def _befall_store(self, fault: Fault) -> None:
+        node = self._nodes_by_place().get(fault.node)
+        begin, end = doors.orders_of(fault, next(self._number))
+        if node is None or not doors.tell_node(node, begin):
+            raise DualrayError("there was no target")
+        self._note(fault, node.node_id)
+        if end is not None:
+            self._ends.wait(_seconds(fault))
+            with contextlib.suppress(DualrayError):  # the node has ended meanwhile, and the fault with it
+                doors.tell_node(node, end)
+
+    def _befall_object(self, fault: Fault, event: TraceEvent) -> None:
+        """Its copy there may be gone by now: then the next one that passes the anchor takes its place."""
+        node = self._nodes_by_place().get(self._place_of(event))
+        try:
+            if node is not None and doors.befall_object(node, fault, event.subject):
+                self._note(fault, event.subject)
+                return
+        except DualrayError:  # the node has ended
+            pass
+        self._anchored.append(fault)
+
+    def _add_nodes(self, fault: Fault) -> None:
+        """Machines like the head's node join."""
+        self._note(fault, "nodes")
+        for _ in range(fault.count):
+            node = self._cluster.add_node(**self._like_first)
+            self.started(node, self._like_first)
+        self._links.tell()
+
     def _kill_actor(self, fault: Fault) -> bool:
         for worker in reversed(self._actors.get(fault.actor, {})):
             directory = self._directories[node_of(Address(worker))]
@@ -351,7 +446,7 @@ class FaultPerformer:
         return False
 
     def _apply_fault(self, fault: Fault, place: _Place) -> None:
-        node, seconds = place.node, math.inf if fault.for_ns is None else fault.for_ns / 1e9
+        node, seconds = place.node, _seconds(fault)
         match fault.kind:
             case FaultKind.PAUSE_NODE:
                 self._note(fault, node.node_id)
@@ -368,6 +463,13 @@ class FaultPerformer:
                 slowdown.last(seconds)
                 self._slowdowns.discard(slowdown)
                 self._wait_until_alive(node)
+            case FaultKind.REBOOT_NODE if fault.keeps_store:
+                self._note(fault, node.node_id)
+                incarnation = _incarnation_of(node)
+                doors.switch_off(node, keep=True)
+                self._ends.wait(seconds)
+                doors.switch_on(node, keep=True)
+                self._wait_until_alive(node, incarnation + 1)
             case _:
                 self._note_node(node)
                 self._note(fault, node.node_id)
@@ -385,12 +487,14 @@ class FaultPerformer:
                     place.node = self._cluster.add_node(**place.options)
                     self._place_names[place.node.node_id] = fault.node
                 self._note_node(place.node)
+                self._links.tell()
         place.is_busy = False
 
-    def _wait_until_alive(self, node: ClusterNode) -> None:
+    def _wait_until_alive(self, node: ClusterNode, incarnation: int = 0) -> None:
         deadline = time.monotonic() + _BACK_S
         while not self._ends.is_set():
-            if any(row["NodeID"] == node.node_id and row["Alive"] for row in dualray.nodes()):
+            rows = [row for row in dualray.nodes() if row["NodeID"] == node.node_id]
+            if any(row["Alive"] and row["Incarnation"] >= incarnation for row in rows):
                 self._note_node(node)
                 return
             if time.monotonic() > deadline:

@@ -25,7 +25,7 @@ from dualray.shared.scenario.cluster import NodeGroup
 from dualray.shared.scenario.scenario import Scenario
 from dualray.testing.failures import Ended, call
 from dualray.testing.outcome import Outcome, make_outcome
-from dualray.testing.real_faults import LOOK_S, FaultPerformer, check_plan
+from dualray.testing.real_faults import LOOK_S, OF_DOORS, FaultPerformer, check_plan
 from dualray.testing.scripts import SCRIPT_TIMEOUT_S, run_script
 
 NODES_MAX = 16
@@ -61,8 +61,12 @@ def run_on_cluster(scenario: Scenario, program: Path | Callable[[], Any], decisi
         record = decision_log.absolute()
         of_cluster = {"limits": scenario.limits, "seed": scenario.seed, "decision_log": record}
         options = [_options(group) for _, group in nodes]
-        with Cluster(initialize_head=True, connect=True, head_node_args=options[0] | of_cluster) as cluster:
-            faults = FaultPerformer(cluster, plan, record, on_fault=lambda words: None)
+        takes_faults = any(fault.kind in OF_DOORS or fault.keeps_store for fault in plan)
+        head_node = options[0] | of_cluster
+        with Cluster(
+            initialize_head=True, connect=True, head_node_args=head_node, takes_faults=takes_faults
+        ) as cluster:
+            faults = FaultPerformer(cluster, plan, record, like_first=options[0])
             try:
                 for kind in options[1:]:
                     faults.started(cluster.add_node(**kind), kind)

@@ -25,6 +25,12 @@ from tests.conformance.support import eventually
 pytestmark = pytest.mark.leak_check
 
 EVERY_KIND = (
+    "partition node-1 at 0.2s for 0.2s",
+    "link node-2 delay 3ms jitter 5ms reorder 0.2 duplicate 0.2 loss 0.001 at 0.3s for 1s",
+    "clog node-1 at 3.2s for 0.2s",
+    "fill node-1 to 0.5 at 3.5s for 0.5s",
+    "fill disk of node-2 at 3.6s for 0.5s",
+    "lose object when object_stored 6",
     "kill worker when piece starts 5",
     "kill actor Simulator when Simulator.rollout starts 3",
     "pause node-1 at 0.5s for 0.4s",
@@ -132,9 +138,9 @@ def test_a_fault_that_finds_nobody_is_a_failure(tmp_path: Path) -> None:
 
 
 def test_what_real_mode_does_not_perform_is_refused_by_name() -> None:
-    done = chaos("--fault", "partition node-1 at 1s for 1s", "--nodes", "2")
+    done = chaos("--fault", "skew node-1 by 30s at 1s for 1s", "--nodes", "2")
     assert done.returncode == 2
-    assert "real mode does not perform a partition: to cut connections" in done.stderr
+    assert "real mode does not perform a skew clock: programs read the clock of their machine" in done.stderr
 
 
 @pytest.mark.parametrize("whom", ["node-1", "head", "worker"])
@@ -145,7 +151,7 @@ def test_nothing_real_can_be_made_faster(tmp_path: Path, whom: str) -> None:
 
 
 def test_the_drivers_node_cannot_be_befallen(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="'node-0' takes no faults; nodes that do: node-1"):
+    with pytest.raises(ValueError, match="'node-0' takes no such faults; nodes that do: node-1"):
         soak([parse_fault("pause node-0 at 1s for 1s")], workload="chain", nodes=2, record=tmp_path)
 
 

@@ -109,7 +109,14 @@ class MemoryMonitor:
         self._timer: Timer | None = None
         self._is_blind = False
         """Whether the last look has failed."""
+        self.strangers_bytes = 0
+        """Taken by others, as faults have it, beside what is measured."""
         self._arm()
+
+    @property
+    def size_bytes(self) -> int:
+        """What a share of the memory is a share of."""
+        return self._config.memory_limit_bytes or machine_memory().total_bytes
 
     def close(self) -> None:
         """Look no more."""
@@ -137,11 +144,11 @@ class MemoryMonitor:
         if self._config.memory_limit_bytes:
             limit_bytes = self._config.memory_limit_bytes
             workers = self._workers()
-            used_bytes = sum(size for _, size in workers)
+            used_bytes = sum(size for _, size in workers) + self.strangers_bytes
         else:
             memory = machine_memory()
             limit_bytes = memory.total_bytes * self._config.memory_limit_percent // 100
-            used_bytes = memory.used_bytes
+            used_bytes = memory.used_bytes + self.strangers_bytes
             workers = self._workers() if used_bytes > limit_bytes else ()
         if used_bytes > limit_bytes:
             self._exceeded(MemoryExceeded(used_bytes=used_bytes, limit_bytes=limit_bytes, workers=workers))

@@ -38,6 +38,7 @@ from dualray.shared.model.commands import (
     RenameObject,
     ReserveSpace,
     RestoreObject,
+    Send,
     SendObject,
     SpillObject,
     StartWorker,
@@ -143,6 +144,11 @@ class NodeProcess(MachineProcess):
         )
         self.exit_status = 0
         self._silence: Timer | None = None
+        self.faults = None
+        if session.cluster is not None and session.cluster.takes_faults:
+            from dualray.real.processes.fault_orders import FaultOrders  # noqa: PLC0415 - for clusters under test alone
+
+            self.faults = FaultOrders(self)
         if self.heartbeats is not None:
             self.heartbeats.watch(HEAD)
 
@@ -171,6 +177,8 @@ class NodeProcess(MachineProcess):
 
     def perform(self, command: Command) -> None:
         match command:
+            case Send(to=to) if self.faults is not None and to in self.faults.strangers:
+                pass  # nobody listens there
             case StartWorker(worker=worker):
                 self._start_worker(worker)
             case StopWorker(worker=worker, reason=reason, is_graceful=is_graceful):
@@ -243,6 +251,8 @@ class NodeProcess(MachineProcess):
             self.streams.drop(message.node)
         super().receive(message, payloads)
         if isinstance(message, NodeWelcomed):
+            if self.faults is not None:
+                self.faults.put_back()
             (self.session.directory / sessions.JOINED_FILE).touch()
 
     def receive_raw(self, peer: str, header: memoryview, buffers: list[memoryview]) -> None:
@@ -439,6 +449,8 @@ class NodeProcess(MachineProcess):
         if self.metrics is not None:
             self.metrics.close()
         self.memory_monitor.close()
+        if self.faults is not None:
+            self.faults.close()
         self.template.close()
         self.disk.close()
         self.store.destroy()

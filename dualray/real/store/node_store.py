@@ -216,6 +216,14 @@ class NodeStore:
         self._store.seal(object_id)
         return True
 
+    def corrupt(self, object_id: bytes) -> bool:
+        """Another byte in the middle of an object, as a fault has it; False when it has no place."""
+        place = self._places.get(object_id)
+        if place is None or not place.size:
+            return False
+        self.arena.write_view(place.offset, place.size)[place.size // 2] ^= 0xFF
+        return True
+
     def create(self, object_id: bytes, size: int) -> memoryview:
         """As SharedMemoryStore.create, for what this process writes itself."""
         return self._store.create(object_id, size)

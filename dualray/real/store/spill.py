@@ -11,6 +11,7 @@ and is opened once; its files are reached by its descriptor (files.py).
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import queue
 import shutil
@@ -41,6 +42,8 @@ class SpillDirectory:
         self._call_soon = call_soon
         self._orders: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._is_stopping = False
+        self.is_full = 0
+        """How many faults leave no room here."""
         self._thread: threading.Thread | None = None
 
     def write(self, object_id: bytes, data: memoryview, done: Done) -> None:
@@ -100,6 +103,8 @@ class SpillDirectory:
         return self._fd
 
     def _write(self, object_id: bytes, data: memoryview) -> None:
+        if self.is_full:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         within, partial = self._opened(), f".{object_id.hex()}"
         try:
             with os.fdopen(files.create(partial, within=within), "wb", buffering=0) as file:
