@@ -18,6 +18,13 @@ MODELLED = ("network", "speed", "disk", "worker_start", "gpu_memory")
 """Of a node, in a simulation alone."""
 
 
+OF_ITSELF = {
+    "published-reconstruction": "tasks whose modelled time is what is measured",
+    "application-resnet": "a script that declares GPUs of its own, and so a cluster of its own",
+}
+"""What a program says that its file does not."""
+
+
 def only_simulated(scenario: Scenario) -> str:
     """What the file says that only a simulation can have; empty: nothing."""
     nodes, default = scenario.cluster.each_node(), NodeGroup()
@@ -31,6 +38,7 @@ def only_simulated(scenario: Scenario) -> str:
         [f"CPUs of {len(nodes)} nodes: more than can run here"] if sum(group.cpus for _, group in nodes) > 32 else []
     )
     said += [f"a {fault.kind}" for fault in scenario.planned() if fault.kind in REFUSED]
+    said += [OF_ITSELF[scenario.name]] if scenario.name in OF_ITSELF else []
     error = scenario.expect.error
     said += [error.type] if error is not None and error.type.startswith("Simulation") else []
     return ", ".join(dict.fromkeys(said))
