@@ -194,6 +194,10 @@ def apply(text: str) -> None:
         os.chdir(environment.working_dir)
 
 
+_umask = os.umask
+"""The system's, also while a simulation has put another function in its place."""
+
+
 class Swapped:
     """An environment that this process has while a virtual one runs, and not otherwise.
 
@@ -217,6 +221,9 @@ class Swapped:
         self._outer_directory = ""
         self._outer_modules: dict[str, ModuleType] = {}
         self._module_count = 0
+        self._mask: int | None = None
+        """Of new files' modes, once it has set one."""
+        self._outer_mask = 0
 
     @property
     def has_paths(self) -> bool:
@@ -235,9 +242,13 @@ class Swapped:
         if self._directory is not None:
             self._outer_directory = _directory_now(self._outer_directory)
             _change_to(self._directory)
+        if self._mask is not None:
+            self._outer_mask = _umask(self._mask)
 
     def leave(self) -> None:
         """It does not run any more."""
+        if self._mask is not None:
+            self._mask = _umask(self._outer_mask)
         if self._directory is not None:
             self._directory = _directory_now(self._directory)
             _change_to(self._outer_directory)
@@ -264,6 +275,12 @@ class Swapped:
         """It runs, and is about to have a working directory of its own."""
         if self._directory is None:
             self._directory = self._outer_directory = _directory_now("/")
+
+    def will_change_mask(self) -> None:
+        """It runs, and is about to have a mask of new files' modes of its own."""
+        if self._mask is None:
+            self._mask = self._outer_mask = _umask(0)
+            _umask(self._mask)
 
     def _note_modules(self) -> None:
         roots = tuple(f"{path}{os.sep}" for path in self._paths)

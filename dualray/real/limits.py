@@ -7,8 +7,13 @@ import resource
 from pathlib import Path
 from typing import Final
 
+from dualray.exceptions import DualrayError
+
 OPEN_FILES_MAX: Final = 1 << 16
 """More is not asked for: some programs close, one by one, all descriptors that they might have."""
+
+OPEN_FILES_MIN: Final = 40
+"""Of a node manager with one worker, and of a driver: with fewer a session does not start."""
 
 
 def raise_open_files() -> None:
@@ -18,6 +23,20 @@ def raise_open_files() -> None:
     wanted = OPEN_FILES_MAX if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES_MAX)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def check_open_files() -> None:
+    """That a process of a session has room for the files that it has open from the beginning.
+
+    Raises:
+        DualrayError: this process may not have so many, and cannot raise its limit.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < OPEN_FILES_MIN:
+        raise DualrayError(
+            f"this process may have {_amount(soft)} files open (RLIMIT_NOFILE; the hard limit is {_amount(hard)}), and "
+            f"a session needs {OPEN_FILES_MIN} at least: raise it with `ulimit -n`"
+        )
 
 
 def limit_in_words(error: OSError | RuntimeError) -> str:
@@ -39,6 +58,11 @@ def limit_in_words(error: OSError | RuntimeError) -> str:
     if error.errno == errno.ENOSPC:
         return f"no space left on the disk of {error.filename}" if error.filename else "no space left on the disk"
     return str(error)
+
+
+def is_out_of_threads(error: BaseException) -> bool:
+    """Whether a thread could not be started, for which Python has no class of its own."""
+    return isinstance(error, RuntimeError) and str(error) == "can't start new thread"
 
 
 def is_exhaustion(error: OSError) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dualray.real.limits import raise_open_files
+from dualray.real.limits import check_open_files, raise_open_files
 from dualray.real.processes.offer import check_port, store_bytes, total_of
 from dualray.real.session import session as sessions
 from dualray.real.session.children import Children
@@ -38,6 +38,8 @@ def start(settings: Mapping[str, Any], config: Config) -> RealRuntime:
         if settings["record"] is not None:
             raise ValueError("record=... is for a cluster that init starts; this one joins the cluster at address=...")
         return _join(settings)
+    raise_open_files()
+    check_open_files()
     total, gpu_names = total_of(settings["num_cpus"], settings["num_gpus"], settings["resources"], settings["memory"])
     session = sessions.create(
         config=config,
@@ -55,7 +57,6 @@ def start(settings: Mapping[str, Any], config: Config) -> RealRuntime:
         has_notes=settings["record"] is not None,
     )
     children = Children(session)
-    raise_open_files()
     try:
         children.start()
         from dualray.real.processes.driver import RealRuntime  # noqa: PLC0415 - while the founder imports, too
@@ -78,6 +79,7 @@ def _join(settings: Mapping[str, Any]) -> RealRuntime:
     from dualray.real.processes.driver import RealRuntime  # noqa: PLC0415 - as above
 
     raise_open_files()
+    check_open_files()
     session = find_session(settings["address"])
     number = next_driver(session)
     return _started(

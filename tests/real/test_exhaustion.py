@@ -6,14 +6,17 @@ import contextlib
 import errno
 import os
 import resource
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -21,7 +24,7 @@ import pytest
 
 import dualray
 from dualray.exceptions import DualrayError, WorkerCrashedError
-from dualray.real.limits import limit_in_words
+from dualray.real.limits import OPEN_FILES_MIN, limit_in_words
 from dualray.real.observe import metrics_server
 from tests.conformance.support import eventually
 from tests.exhaustion.runs import WAITED_FOR, drawn, in_sessions, pids_of, taken
@@ -76,6 +79,68 @@ def test_no_more_open_files_fail_the_actor_and_name_the_limit() -> None:
     assert 5 < int(answers) < 26
     assert two == "2"
     assert "could not be started: this process has as many files open as it may, 64 (RLIMIT_NOFILE" in words
+
+
+@pytest.mark.parametrize("files", [12, 24, 39])
+def test_too_few_open_files_to_begin_with_are_refused_by_name(files: int) -> None:
+    """It was a traceback of FileNotFoundError, and `head ended with status 70`."""
+    program = (
+        "import dualray\ntry:\n    dualray.init()\nexcept dualray.exceptions.DualrayError as error:\n    print(error)"
+    )
+    said = run_limited(program, open_files=(files, files))
+    assert said.startswith(f"this process may have {files} files open (RLIMIT_NOFILE; the hard limit is {files})")
+    assert "raise it with `ulimit -n`" in said
+
+
+def test_as_many_open_files_as_are_asked_for_are_enough() -> None:
+    program = "import dualray\ndualray.init(num_cpus=1)\nprint(dualray.get(dualray.remote(lambda: 7).remote()))"
+    assert run_limited(program, open_files=(OPEN_FILES_MIN, OPEN_FILES_MIN)) == "7\n"
+
+
+THREADS = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_NPROC, (40, 40))
+import dualray
+from dualray.exceptions import DualrayError, WorkerCrashedError
+
+dualray.init(num_cpus=1)
+
+@dualray.remote(num_cpus=0)
+class Actor:
+    def one(self):
+        return 1
+
+actors = [Actor.remote() for _ in range(30)]
+answers, words = 0, set()
+for actor in actors:
+    try:
+        answers += dualray.get(actor.one.remote(), timeout=60)
+    except WorkerCrashedError as error:
+        words.add(str(error).splitlines()[-1])
+del actors, actor
+print(answers, dualray.get(dualray.remote(lambda: 2).remote(), timeout=60), *words)
+dualray.shutdown()
+"""
+
+
+def test_no_more_threads_fail_the_actor_and_name_the_limit() -> None:
+    """The driver met a bug in every call from then on, and `shutdown` raised."""
+    if os.getuid() != 0 or shutil.which("setpriv") is None:
+        pytest.skip("the limit holds for a user who is not root, as whom root's `setpriv` (util-linux) starts one")
+    can_read = "+dac_override,+dac_read_search"  # the interpreter and this checkout, wherever they are
+    command = ["setpriv", "--reuid=4242", "--regid=4242", "--clear-groups", f"--inh-caps={can_read}"]
+    command += [f"--ambient-caps={can_read}", sys.executable, "-c", THREADS]
+    with tempfile.TemporaryDirectory(prefix="drnp", dir="/tmp") as directory:
+        Path(directory).chmod(0o777)
+        environment = os.environ | {"TMPDIR": directory, "HOME": directory}
+        done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False, env=environment)
+    assert done.returncode == 0, done.stderr
+    last = done.stdout.splitlines()[-1]
+    answers, two, words = last.split(" ", 2)
+    assert 0 < int(answers) < 30
+    assert two == "2"
+    assert "this user may have 40 processes and threads (RLIMIT_NPROC)" in words
+    assert "met a bug" not in done.stderr
 
 
 def test_limits_in_words() -> None:

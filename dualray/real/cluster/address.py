@@ -66,12 +66,17 @@ def read_secret(path: Path | None) -> bytes | None:
     """The cluster's secret, from a file or from DUALRAY_SECRET; None when neither is given.
 
     Raises:
-        ValueError: it is shorter than 16 bytes, or others than its owner may read the file.
+        ValueError: it is shorter than 16 bytes, or the file is missing, or others than its owner may read it.
     """
     if path is not None:
-        if path.stat().st_mode & 0o077:
+        try:
+            mode, secret, source = path.stat().st_mode, path.read_bytes().strip(), str(path)
+        except OSError as error:
+            raise ValueError(
+                f"--secret-file {path}: {error.strerror}; give a copy of the file that `dualray start --head` names"
+            ) from error
+        if mode & 0o077:
             raise ValueError(f"{path} can be read by others: chmod 600 {path}")
-        secret, source = path.read_bytes().strip(), str(path)
     elif text := os.environ.get("DUALRAY_SECRET"):
         secret, source = text.strip().encode(), "DUALRAY_SECRET"
     else:

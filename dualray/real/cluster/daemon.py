@@ -37,7 +37,7 @@ from dualray.real.cluster.encryption import CertificateFiles, Encryption
 from dualray.real.cluster.gateway import CONTROL_PLANE, Gateway, dial, user_timeout_s
 from dualray.real.cluster.node_faults import NodeFaults
 from dualray.real.control_plane.shards import socket_names
-from dualray.real.limits import raise_open_files
+from dualray.real.limits import check_open_files, raise_open_files
 from dualray.real.logs import log_to
 from dualray.real.net.frames import Refusal
 from dualray.real.net.loop import Loop
@@ -391,6 +391,7 @@ def main() -> None:
     status: dict[str, str] = {}
     daemon: Daemon | None = None
     try:
+        check_open_files()
         daemon = Daemon(options, secret)
         if options.is_detached:
             _write_output_to(daemon.session.log_path(WORKERS_LOG))

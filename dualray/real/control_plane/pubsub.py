@@ -67,8 +67,9 @@ class NewsListener:
         with self._lock:
             self._listeners.setdefault(channel, []).append((fn, on_gap))
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="dualray-listener", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name="dualray-listener", daemon=True)
+                thread.start()
+                self._thread = thread
         self._wake()
 
     def wait_for(self, channel: str, timeout_s: float) -> bool:

@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterator
 
 from dualray.exceptions import AuthenticationError
 from dualray.real.control_plane.resp import ReplyError, RespClient
+from dualray.real.limits import limit_in_words
 
 _log = logging.getLogger(__name__)
 
@@ -94,6 +95,8 @@ class WriteBehind:
         self._closed = False  # no further record is taken
         self._stop = threading.Event()  # no further attempt is made
         self._thread: threading.Thread | None = None
+        self._lacks_thread = False
+        """None could be started, which has been said."""
 
     def write(self, table: str, record: bytes) -> int:
         with self._lock:
@@ -103,16 +106,31 @@ class WriteBehind:
             if buffer is None:
                 buffer = self._buffers[table] = []
                 self._news.set()
-                if self._thread is None:
-                    self._thread = threading.Thread(target=self._run, name="dualray-write-behind", daemon=True)
-                    self._thread.start()
+            if self._thread is None:
+                self._begin()
             buffer.append(record)
             self._buffered_bytes += len(record)
             self._last += 1
             return self._last
 
+    def _begin(self) -> None:
+        """Start the thread; where none can be had records wait for the next one that is written, or for the end."""
+        thread = threading.Thread(target=self._run, name="dualray-write-behind", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:
+            if not self._lacks_thread:
+                _log.warning("records for the control plane wait: %s", limit_in_words(error))
+            self._lacks_thread = True
+            return
+        self._thread = thread
+
     def flush(self, timeout_s: float) -> bool:
         with self._progress:
+            if self._thread is None and self._buffers:
+                self._begin()
+                if self._thread is None:
+                    return False
             last = self._last
             self._hurry.set()
             return self._progress.wait_for(lambda: self.acknowledged >= last, timeout_s)
@@ -126,6 +144,8 @@ class WriteBehind:
         self._hurry.set()
         if self._thread is not None:
             self._thread.join()
+        elif self._buffers:  # there was never a thread for them
+            flushed = self._send(self._buffers)
         self._client.close()
         return flushed
 

@@ -17,7 +17,7 @@ from typing import NoReturn
 
 from dualray import runtime
 from dualray.progress_bars import BarState
-from dualray.real.limits import is_exhaustion
+from dualray.real.limits import is_exhaustion, is_out_of_threads, limit_in_words
 from dualray.real.observe import stacks
 from dualray.real.observe.worker_output import MarkedFile, TellingHandler, bar_line, marked_stream
 from dualray.real.processes.gpus import VisibleGpus
@@ -106,7 +106,10 @@ def main(argv: Mapping[str, str]) -> None:
     os.register_at_fork(after_in_child=process.note_fork)
     stacks.answer(process.session.stacks, address, lambda: stacks.describe_worker(core, process.loops_of_calls))
     visible = VisibleGpus(process.session.gpu_names)
-    process.start()
+    try:
+        process.start()
+    except RuntimeError as error:
+        _end_after_error(error)
     with process.lock:
         process.send(Address(node), WorkerReady(worker=address), [])
         process.end_step()
@@ -181,8 +184,12 @@ def _exit(code: object) -> None:
     os._exit(code if isinstance(code, int) else int(code is not None))
 
 
-def _end_after_error(error: BaseException) -> None:
+def _end_after_error(error: BaseException) -> NoReturn:
     try:
+        if isinstance(error, RuntimeError) and is_out_of_threads(error):
+            sys.stderr.write(f"this worker ends: {limit_in_words(error)}\n")
+            sys.stderr.flush()
+            os._exit(EXIT_AFTER_ERROR)
         logging.getLogger("dualray").critical("this worker met a bug and ends", exc_info=error)
         sys.stderr.flush()
     finally:

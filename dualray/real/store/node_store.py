@@ -31,6 +31,7 @@ from pathlib import Path
 
 from dualray.exceptions import DualrayError
 from dualray.real import files
+from dualray.real.limits import limit_in_words
 from dualray.real.store.arena import PAGE, Arena, Layout
 from dualray.real.store.object_store import ARENA_FILE, SharedMemoryStore
 from dualray.real.store.ranges import RangeAllocator, RangeSet, rounded
@@ -128,6 +129,9 @@ class NodeStore:
     def reserve(self, object_id: bytes, size: int, done: Done) -> None:
         """Find a place for an object, with memory. `done` is called soon, with None or with words that say why there is
         none; not at all when the object is deleted first. An object that has been reserved is deleted in the end."""
+        if self._thread is None and (error := self._begin()) is not None:
+            self._call_soon(lambda: done(error))
+            return
         with self._lock:
             offset = self._ranges.allocate(size)
             if offset is None:
@@ -147,9 +151,16 @@ class NodeStore:
                 self._call_soon(lambda: self._finish(place, None))
                 if self._next_ahead() is not None:
                     self._changed.notify()
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="dualray-arena", daemon=True)
-            self._thread.start()
+
+    def _begin(self) -> str | None:
+        """Start the thread; words when none can be started, and the next object tries again."""
+        thread = threading.Thread(target=self._run, name="dualray-arena", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:
+            return limit_in_words(error)
+        self._thread = thread
+        return None
 
     def _finish(self, place: _Place, error: str | None) -> None:
         done, place.done = place.done, None

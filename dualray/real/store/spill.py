@@ -21,6 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from dualray.real import files
+from dualray.real.limits import limit_in_words
 
 Done = Callable[[str | None, int], None]
 """Called with None, or with words that say why it failed; and how long the disk took, in ns."""
@@ -48,11 +49,11 @@ class SpillDirectory:
 
     def write(self, object_id: bytes, data: memoryview, done: Done) -> None:
         """Copy an object's bytes to disk; `done` hears how that went."""
-        self._order(lambda: self._outcome(self._write, object_id, data, done))
+        self._order(lambda: self._outcome(self._write, object_id, data, done), done)
 
     def read(self, object_id: bytes, target: memoryview, done: Done) -> None:
         """Copy them back; `done` hears how that went."""
-        self._order(lambda: self._outcome(self._read, object_id, target, done))
+        self._order(lambda: self._outcome(self._read, object_id, target, done), done)
 
     def delete(self, object_id: bytes) -> None:
         """Remove an object's file; without effect when there is none."""
@@ -70,10 +71,18 @@ class SpillDirectory:
             self._fd = None
         files.remove_directory(self.directory)
 
-    def _order(self, order: Callable[[], None]) -> None:
+    def _order(self, order: Callable[[], None], done: Done | None = None) -> None:
+        """Have the thread do it; where none can be started `done` hears so, and the next order tries again."""
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="dualray-spill", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._run, name="dualray-spill", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:
+                words = limit_in_words(error)
+                if done is not None:
+                    self._call_soon(lambda: done(words, 0))
+                return
+            self._thread = thread
         self._orders.put(order)
 
     def _run(self) -> None:

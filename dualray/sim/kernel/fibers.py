@@ -27,9 +27,9 @@ RETHROWS_MAX times is abandoned: its greenlet stays suspended (the only one that
 greenlet can end it no more than we can) and `on_crash` is told.
 
 What the kernel raises (a broken invariant, KeyboardInterrupt from Ctrl-C) surfaces in the driver, whose
-call was waiting; so does a KeyboardInterrupt that escapes from a spawned fiber and was not thrown into it
-by `throw`. When the driver is parked and the kernel has nothing left to perform, what `on_deadlock()`
-returns is raised in the driver.
+call was waiting; so does a KeyboardInterrupt that escapes from a spawned fiber, unless `throw` threw it there or
+the fiber's own code raised it: that ends its process. When the driver is parked and the kernel has nothing left
+to perform, what `on_deadlock()` returns is raised in the driver.
 
 Contexts: each greenlet has its own `contextvars` context, which greenlet swaps with it. The driver keeps
 its own, the hub and each spawned fiber start with an empty one, as a fresh process does.
@@ -57,6 +57,7 @@ from greenlet import GreenletExit, getcurrent, greenlet
 from dualray.sim.kernel.calendar import Calendar
 from dualray.sim.kernel.cores import Cores
 from dualray.sim.kernel.kernel import Kernel
+from dualray.sim.kernel.raised import was_raised
 
 __all__ = ["Fiber", "FiberKilled", "FiberOwner", "FiberScheduler", "FiberState", "SystemSection"]
 
@@ -513,7 +514,7 @@ class FiberScheduler:
 
     def _report(self, fiber: Fiber, escaped: BaseException) -> None:
         thrown, fiber._thrown = fiber._thrown, None
-        if isinstance(escaped, KeyboardInterrupt) and escaped is not thrown:
+        if isinstance(escaped, KeyboardInterrupt) and escaped is not thrown and not was_raised(escaped):
             raise escaped  # Ctrl-C, pressed while a task ran: the driver's to handle
         if not fiber.killed:
             self.on_crash(fiber, escaped)

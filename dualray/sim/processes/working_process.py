@@ -9,8 +9,10 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import Any, Final, cast
 
 from dualray.shared.core.execution import Execution
+from dualray.shared.core.item_maker import AsyncItems
 from dualray.shared.model.ids import NodeID
 from dualray.shared.model.specs import Ref
+from dualray.sim.processes.async_items import pace
 from dualray.sim.processes.code_process import CodeProcess
 from dualray.sim.processes.node import NodeProcess
 
@@ -162,6 +164,8 @@ class WorkingProcess(CodeProcess):
         from dualray.aio import call_and_await  # noqa: PLC0415 - it imports asyncio
 
         self.cluster.rewrite_function(function)
+        if isinstance(function, AsyncItems):
+            pace(function, self.now_ns, lambda: self._compute_async(_ITEMS_NS), _ITEMS_AT_ONCE)
         taken = self._take_memory(task) if self.cluster.task_costs.take_memory else None
         try:
             return await call_and_await(

@@ -130,6 +130,7 @@ class ProcessCalls:
             self._of(os, "abort", self._abort),
             self._of(os, "kill", self._kill),
             self._of(os, "killpg", _killpg),
+            *self._of_descriptors(),
             *self._of_exit_functions(),
             self._of(signal, "raise_signal", self._receive),
             self._of(gc, "enable", stay_off),
@@ -162,6 +163,22 @@ class ProcessCalls:
                 owner.exit_functions = tuple(each for each in owner.exit_functions if each[0] != function)
 
         return [self._of(atexit, "register", register), self._of(atexit, "unregister", unregister)]
+
+    def _of_descriptors(self) -> list[Substitution]:
+        """Those of all virtual processes are the interpreter's, which the driver has, too."""
+        real_close, real_closerange = os.close, os.closerange
+
+        def close(fiber: Fiber, descriptor: int) -> None:
+            if descriptor in _STANDARD and fiber.owner is not self._driver_owner():
+                raise PermissionError(errno.EPERM, f"os.close({descriptor}): {_SHARED_DESCRIPTORS}")
+            real_close(descriptor)
+
+        def close_range(fiber: Fiber, low: int, high: int) -> None:
+            if fiber.owner is not self._driver_owner():
+                raise PermissionError(errno.EPERM, f"os.closerange({low}, {high}): {_SHARED_DESCRIPTORS}")
+            real_closerange(low, high)
+
+        return [self._of(os, "close", close), self._of(os, "closerange", close_range)]
 
     def _of_handlers(self) -> list[Substitution]:
         """The handlers of a process's signals."""
@@ -207,7 +224,7 @@ class ProcessCalls:
         raise ended
 
     def _exit(self, fiber: Fiber, code: Any = None) -> NoReturn:
-        if _is_started(fiber):
+        if _is_started(fiber) or fiber.owner is self._driver_owner():
             raise SystemExit(code)
         raise VirtualExit(code)
 
@@ -246,6 +263,11 @@ class ProcessCalls:
             raise ProcessLookupError(errno.ESRCH, f"the virtual worker of pid {pid} has ended")
 
 
+_STANDARD: Final = (0, 1, 2)
+_SHARED_DESCRIPTORS: Final = (
+    "all virtual processes share the descriptors of the process that simulates: close those that you have opened, by "
+    "os.close"
+)
 _TO_OTHERS: Final = (0, signal.SIGKILL, signal.SIGTERM)
 
 

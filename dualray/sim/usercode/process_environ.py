@@ -1,10 +1,10 @@
-"""The environment's variables and the working directory: each virtual process's own.
+"""The environment's variables, the working directory and the mask of new files' modes: each virtual process's own.
 
-All fibers share those of the interpreter. A process that changes them, `os.environ[...] = ...` or `os.chdir(...)` in
-user code, has them swapped from then on: as it has left them while it runs, and as they were for everybody else. They
-are the interpreter's while it runs, so that libraries in C see them, too. Who changes nothing pays nothing. What a
-module changes while it is imported is for those whom the module is for: everybody, or the process that imports it for
-itself (modules.py).
+All fibers share those of the interpreter. A process that changes them, `os.environ[...] = ...`, `os.chdir(...)` or
+`os.umask(...)` in user code, has them swapped from then on: as it has left them while it runs, and as they were for
+everybody else. They are the interpreter's while it runs, so that libraries in C see them, too. Who changes nothing pays
+nothing. What a module changes while it is imported is for those whom the module is for: everybody, or the process that
+imports it for itself (modules.py).
 """
 
 from __future__ import annotations
@@ -61,7 +61,16 @@ def substitutions(user_fiber: Callable[[], Fiber | None]) -> list[Substitution]:
 
         return move
 
+    real_umask = os.umask
+
+    def mask(*args: Any) -> int:
+        fiber = user_fiber()
+        if fiber is not None:
+            cast(Surrounded, fiber.owner).own_environment().will_change_mask()
+        return real_umask(*args)
+
     return [
+        Substitution.of(os, "umask", mask),
         Substitution(holder=environ, name="__setitem__", replacement=changing(vars(environ)["__setitem__"])),
         Substitution(holder=environ, name="__delitem__", replacement=changing(vars(environ)["__delitem__"])),
         Substitution.of(os, "chdir", moving(os.chdir)),

@@ -429,6 +429,11 @@ def test_without_the_secret_nobody_joins(stop, tmp_path: Path) -> None:
         (("--head", "--resources", "{"), "must be JSON"),
         (("--head", "--num-cpus", "-1"), "num_cpus"),
         (("--address", "127.0.0.1:9"), "needs its secret"),
+        (
+            ("--address", "127.0.0.1:9", "--secret-file", "/missing"),
+            "--secret-file /missing: No such file or directory",
+        ),
+        (("--head", "--tls-cert", "one.pem"), "belong together: give --tls-key and --tls-ca too"),
     ],
 )
 def test_what_start_refuses(args: tuple[str, ...], message: str) -> None:

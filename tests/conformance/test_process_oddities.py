@@ -1,0 +1,123 @@
+"""What a task does to its process stays there, in both modes; what a simulation cannot have is refused by name."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import pytest
+
+import dualray as ray
+from dualray.exceptions import TaskError, WorkerCrashedError
+from tests.conformance.support import get
+
+pytestmark = pytest.mark.usefixtures("cluster")
+
+
+@ray.remote
+def two():
+    return 2
+
+
+def mask_now() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def test_a_keyboard_interrupt_that_a_task_raises_ends_its_worker_and_not_the_driver():
+    @ray.remote(max_retries=0)
+    def interrupts():
+        raise KeyboardInterrupt
+
+    with pytest.raises(WorkerCrashedError, match="exited with code 1"):
+        get(interrupts.remote())
+    assert get(two.remote()) == 2
+
+
+def test_a_tasks_umask_is_its_workers():
+    before = mask_now()
+
+    @ray.remote
+    class Masks:
+        def set(self, mask):
+            os.umask(mask)
+
+        def get(self):
+            return mask_now()
+
+    actors = [Masks.remote(), Masks.remote()]
+    get(actors[0].set.remote(0o057))
+    assert get([actor.get.remote() for actor in actors]) == [0o057, before]
+    assert mask_now() == before
+
+
+class ExitsWhenItIsLoaded:
+    def __reduce__(self):
+        return sys.exit, (3,)
+
+
+def test_a_result_that_exits_when_it_is_loaded_raises_what_it_raises():
+    @ray.remote
+    def makes():
+        return ExitsWhenItIsLoaded()
+
+    with pytest.raises(SystemExit) as left:
+        get(makes.remote())
+    assert type(left.value) is SystemExit
+    assert left.value.code == 3
+    assert get(two.remote()) == 2
+
+
+@pytest.mark.parametrize("mode", ["sim"], indirect=True, scope="module")
+@pytest.mark.parametrize("closes", [lambda: os.closerange(0, 3), lambda: os.close(1)], ids=["closerange", "close"])
+def test_a_simulated_task_is_refused_descriptors_that_are_the_interpreters(closes):
+    @ray.remote(max_retries=0)
+    def task():
+        closes()
+
+    with pytest.raises(TaskError, match="all virtual processes share the descriptors of the process that simulates"):
+        get(task.remote())
+    os.write(1, b"")
+    assert get(two.remote()) == 2
+
+
+def test_a_task_may_close_what_it_has_opened():
+    @ray.remote
+    def task():
+        reads, writes = os.pipe()
+        os.write(writes, b"x")
+        os.close(writes)
+        data = os.read(reads, 2)
+        os.close(reads)
+        return data
+
+    assert get(task.remote()) == b"x"
+
+
+def test_an_endless_generator_of_coroutines_lets_its_consumer_run():
+    """Its items take no time: in a simulation the consumer never got the first."""
+
+    @ray.remote
+    class Counts:
+        async def endless(self):
+            item = 0
+            while True:
+                yield item
+                item += 1
+
+        def plain(self):
+            item = 0
+            while True:
+                yield item
+                item += 1
+
+        async def two(self):
+            return 2
+
+    actor = Counts.remote()
+    for method in (actor.endless, actor.plain):
+        for ref in method.options(num_returns="streaming").remote():
+            if get(ref) == 3:
+                break
+    assert get(actor.two.remote()) == 2
