@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import resource
 from pathlib import Path
 from typing import Final
@@ -37,6 +38,21 @@ def check_open_files() -> None:
             f"this process may have {_amount(soft)} files open (RLIMIT_NOFILE; the hard limit is {_amount(hard)}), and "
             f"a session needs {OPEN_FILES_MIN} at least: raise it with `ulimit -n`"
         )
+
+
+def check_room_for_files(count: int) -> None:
+    """That this process may open so many files more.
+
+    Raises:
+        OSError: EMFILE, ENFILE: it may not.
+    """
+    opened: list[int] = []
+    try:
+        while len(opened) < count:
+            opened.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+    finally:
+        for fd in opened:
+            os.close(fd)
 
 
 def limit_in_words(error: OSError | RuntimeError) -> str:

@@ -13,11 +13,11 @@ import traceback
 from collections.abc import Mapping
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn
+from typing import Final, NoReturn
 
 from dualray import runtime
 from dualray.progress_bars import BarState
-from dualray.real.limits import is_exhaustion, is_out_of_threads, limit_in_words
+from dualray.real.limits import check_room_for_files, is_exhaustion, is_out_of_threads, limit_in_words
 from dualray.real.observe import stacks
 from dualray.real.observe.worker_output import MarkedFile, TellingHandler, bar_line, marked_stream
 from dualray.real.processes.gpus import VisibleGpus
@@ -29,6 +29,9 @@ from dualray.real.session import session as sessions
 from dualray.shared.model.commands import RunTask
 from dualray.shared.model.events import TaskPushed, WorkerReady
 from dualray.shared.model.ids import HEAD, Address, NodeID, root_task_id
+
+_FILES_AT_FIRST: Final = 6
+"""That a worker has open soon after it has begun: connections, and the arena."""
 
 
 class WorkerRuntime(ProcessRuntime):
@@ -108,8 +111,11 @@ def main(argv: Mapping[str, str]) -> None:
     visible = VisibleGpus(process.session.gpu_names)
     try:
         process.start()
+        check_room_for_files(_FILES_AT_FIRST)
     except RuntimeError as error:
         _end_after_error(error)
+    except OSError as error:  # at once: who sends it a task would wait until it knows that nobody can connect to it
+        _end_starved(OSError(error.errno, limit_in_words(error)))
     with process.lock:
         process.send(Address(node), WorkerReady(worker=address), [])
         process.end_step()
