@@ -22,11 +22,13 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from dualray.real.net.loop import Loop
 from dualray.real.session.children import ONE_THREAD
 from dualray.real.session.worker_template import REQUEST_BYTES_MAX
+
+_READS_PER_TURN: Final = 16
 
 
 @dataclasses.dataclass(slots=True)
@@ -210,7 +212,10 @@ class TemplateClient:
                 self._loop.remove_writer(self._socket.fileno())
 
     def _read(self) -> None:
-        while self._socket is not None:
+        """Take in news, to a bound: where hundreds of workers end at once, others are heard between."""
+        for _ in range(_READS_PER_TURN):
+            if self._socket is None:
+                return
             try:
                 data = self._socket.recv(REQUEST_BYTES_MAX)
             except BlockingIOError:

@@ -63,7 +63,9 @@ class Process:
 class Machine:
     """A session's directory with a gateway, and processes in it."""
 
-    def __init__(self, directory: Path, node: str, endpoints: dict[str, tuple[str, int]], *, has_head: bool) -> None:
+    def __init__(
+        self, directory: Path, node: str, endpoints: dict[str, tuple[str, int]], *, has_head: bool, tls: bool
+    ) -> None:
         directory.mkdir(mode=0o700)
         self.directory = directory
         self.node = node
@@ -79,6 +81,7 @@ class Machine:
             control_plane=directory / "redis" / "redis.sock",
             has_head=has_head,
             resolve=endpoints.__getitem__,
+            encryption=Encryption(SECRET, is_on=tls),
         )
         self.endpoint = endpoints[node] = (LOOPBACK, self.gateway.port)
         if has_head:
@@ -113,15 +116,20 @@ class Machine:
         assert self.runner.errors == []
 
 
+@pytest.fixture(params=[False, True], ids=["plain", "encrypted"])
+def tls(request: pytest.FixtureRequest) -> bool:
+    return bool(request.param)
+
+
 @pytest.fixture
-def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Machine]]:
+def machines(tls: bool) -> Iterator[Callable[..., Machine]]:
     root = Path(f"/tmp/drgw-{os.getpid()}-{os.urandom(3).hex()}")
     root.mkdir(mode=0o700)
     endpoints: dict[str, tuple[str, int]] = {}
     made: list[Machine] = []
 
     def make(node: str, *, has_head: bool = False) -> Machine:
-        made.append(Machine(root / node, node, endpoints, has_head=has_head))
+        made.append(Machine(root / node, node, endpoints, has_head=has_head, tls=tls))
         return made[-1]
 
     yield make
@@ -187,7 +195,9 @@ def test_the_end_of_a_process_is_noticed_on_the_other_machine(machines) -> None:
     eventually(lambda: mine.lost == ["node-1/w0"], "the loss is noticed")
 
 
+@pytest.mark.parametrize("tls", [False], indirect=True)
 def test_a_connection_that_was_handed_over_outlives_the_gateways(machines) -> None:
+    """An encrypted one goes through them."""
     one, two = machines("node-0"), machines("node-1")
     mine, theirs = one.process("node-0/w0"), two.process("node-1/w0")
     mine.transport.send("node-1/w0", b"1")
@@ -220,10 +230,11 @@ def test_the_control_plane_is_found_on_every_machine(machines) -> None:
 # ---- Who is not let in ---------------------------------------------------------------------------------------------
 
 
-def test_without_the_secret_nobody_gets_in(machines) -> None:
+def test_without_the_secret_nobody_gets_in(machines, tls: bool) -> None:
     one = machines("node-0", has_head=True)
-    with pytest.raises(Refusal, match="do not share the cluster's secret"):
-        dial(one.endpoint, CONTROL_PLANE, b"another secret", encryption=Encryption(SECRET))
+    for of_certificate in (b"another secret", SECRET):  # who has got the certificate alone is no further
+        with pytest.raises(Refusal, match="do not share the cluster's secret"):
+            dial(one.endpoint, CONTROL_PLANE, b"another secret", encryption=Encryption(of_certificate, is_on=tls))
 
 
 @pytest.mark.parametrize("said", [b"", b"GET / HTTP/1.1\r\n\r\n", os.urandom(4096), b"dualray\n" + bytes(300)])
@@ -255,7 +266,7 @@ def test_whoever_says_nothing_is_dropped_in_time(machines, monkeypatch: pytest.M
     ("route", "status"),
     [("node-0/w7", NOT_YET), ("node-0/w8", GONE), ("../../etc/passwd", None), (CONTROL_PLANE, None)],
 )
-def test_a_route_that_is_none_is_refused(machines, route: str, status: int | None) -> None:
+def test_a_route_that_is_none_is_refused(machines, tls: bool, route: str, status: int | None) -> None:
     one = machines("node-0")
     (one.directory / "sockets").mkdir(mode=0o700, exist_ok=True)
     dead = one.directory / "sockets" / "node-0%2Fw8"
@@ -263,7 +274,7 @@ def test_a_route_that_is_none_is_refused(machines, route: str, status: int | Non
         sock.bind(str(dead))
     try:
         with pytest.raises((RouteRefused, ConnectionError)) as refused:
-            dial(one.endpoint, route, SECRET, encryption=Encryption(SECRET))
+            dial(one.endpoint, route, SECRET, encryption=Encryption(SECRET, is_on=tls))
         if status is not None:
             assert isinstance(refused.value, RouteRefused)
             assert refused.value.status == status

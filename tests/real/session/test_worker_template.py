@@ -313,3 +313,39 @@ def test_the_template_itself_can_fail_to_start(start: Callable[..., Node], custo
     assert node.news[-1] == ("lost", 1)
     os.close(out)
     os.close(err)
+
+
+def test_news_of_many_workers_lets_others_be_heard_between() -> None:
+    """The ends of 800 actors kept a node's heartbeats from being sent: the head took it for dead."""
+    errors: list[Exception] = []
+    loop = Loop(errors.append)
+    heard: list[int] = []
+    served_after: list[int] = []
+
+    def on_ready(message: dict[str, Any]) -> None:
+        if not heard:
+            loop.call_soon(lambda: served_after.append(len(heard)))
+        heard.append(message["ready"])
+
+    client = TemplateClient(
+        loop,
+        on_forked=lambda worker, pid: None,
+        on_exited=lambda worker, pid, status: None,
+        on_failed=lambda worker, error: None,
+        on_ready=on_ready,
+    )
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs:
+        for number in range(100):
+            theirs.send(json.dumps({"ready": number}).encode())
+        client.attach(ours)
+        thread = threading.Thread(target=loop.run)
+        thread.start()
+        wait_for(lambda: len(heard) == 100, "all is heard")
+        loop.call_and_wait(client._hang_up)
+        loop.stop()
+        thread.join(DEADLINE_S)
+        loop.close()
+    assert errors == []
+    assert heard == list(range(100))
+    assert served_after[0] < 100
