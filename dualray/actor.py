@@ -24,7 +24,7 @@ from dualray.options import (
     with_changes,
 )
 from dualray.parameters import Parameters, parameters_of
-from dualray.remote_function import as_returned
+from dualray.remote_function import INVOCATION_DECORATOR, as_returned
 from dualray.shared.handles import CALL, EXIT_OUTSIDE, METHOD_OPTIONS, READY, TERMINATE
 from dualray.shared.model.ids import job_of
 from dualray.user_verbs import ActorInfo, ActorLimits, Prepared, UserVerbs
@@ -146,7 +146,7 @@ class ActorClass(Generic[C]):
         self._check_groups()
         if self._prepared_by is not verbs or self._prepared is None:
             self._prepared = self._prepare(verbs)
-            self._prepared_by = verbs
+            self._prepared_by = None if self._options.fallback_strategy else verbs  # it depends on the nodes there are
         prepared = self._prepared
         if verbs.captures_children():
             prepared = self._prepare(verbs, captured=True)
@@ -232,6 +232,8 @@ class _Method(NamedTuple):
 
     options: MethodOptions
     parameters: Parameters | None
+    decorator: Callable[..., Any] | None = None
+    """See `INVOCATION_DECORATOR`."""
 
 
 _OF_EVERY_ACTOR = {
@@ -244,7 +246,11 @@ _OF_EVERY_ACTOR = {
 def _methods_of(cls: type[Any]) -> dict[str, _Method]:
     """The public methods of a class, inherited ones too."""
     return {
-        name: _Method(_options_of(getattr(cls, name)), _parameters_of_method(cls, name))
+        name: _Method(
+            _options_of(getattr(cls, name)),
+            _parameters_of_method(cls, name),
+            getattr(getattr(cls, name), INVOCATION_DECORATOR, None),
+        )
         for name in dir(cls)
         if callable(getattr(cls, name)) and (not name.startswith("__") or name == "__call__")
     }
@@ -454,12 +460,20 @@ def _revive_handle(handle: type[ActorHandle], *parts: Any) -> ActorHandle:
 class ActorMethod:
     """A method of an actor: call it with `.remote(...)`."""
 
-    __slots__ = ("_handle", "_name", "_options", "_parameters")
+    __slots__ = ("_decorator", "_handle", "_name", "_options", "_parameters")
 
     _reference: type[ObjectRef[Any]] = ObjectRef
     """What calls return; a dialect has its own."""
 
-    def __init__(self, handle: ActorHandle, name: str, options: MethodOptions, parameters: Parameters | None) -> None:
+    def __init__(
+        self,
+        handle: ActorHandle,
+        name: str,
+        options: MethodOptions,
+        parameters: Parameters | None,
+        decorator: Callable[..., Any] | None = None,
+    ) -> None:
+        self._decorator = decorator
         self._handle = handle
         self._name = name
         self._options = options
@@ -482,7 +496,7 @@ class ActorMethod:
         changed = with_changes(self._options, options, f"{self._handle!r}.{self._name}.options()")
         if changed.num_returns is None:  # as the method is
             changed = replace(changed, num_returns=self._options.num_returns)
-        return type(self)(self._handle, self._name, changed, self._parameters)
+        return type(self)(self._handle, self._name, changed, self._parameters, self._decorator)
 
     def remote(self, *args: Any, **kwargs: Any) -> Any:
         """Call the method; references to its results, as for remote functions.
@@ -491,6 +505,11 @@ class ActorMethod:
             TypeError: the method does not take these arguments.
             PendingCallsLimitExceeded: this process has `max_pending_calls` calls without an answer.
         """
+        if self._decorator is not None:
+            return self._decorator(lambda args, kwargs: self._submit(args, kwargs))(list(args), kwargs)
+        return self._submit(args, kwargs)
+
+    def _submit(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         parameters = self._parameters
         if parameters is not None and (len(args) if not kwargs else (len(args), *kwargs)) not in parameters.accepted:
             parameters.check(f"{self._handle._actor.class_name}.{self._name}.remote()", args, kwargs)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 from dualray.scheduling_strategies import (
     DoesNotExist,
@@ -24,9 +24,22 @@ from dualray.shared.model.specs import (
     NODE_ID_LABEL,
     LabelOperator,
     LabelTerm,
+    NodeState,
     Strategy,
     StrategyKind,
+    labels_match,
 )
+
+
+class _Selecting(Protocol):
+    """Options of a task or an actor."""
+
+    @property
+    def label_selector(self) -> Mapping[str, str] | None: ...
+
+    @property
+    def fallback_strategy(self) -> Sequence[Mapping[str, Any]] | None: ...
+
 
 _ONE_CPU = Resources(((CPU, UNITS),))
 
@@ -130,6 +143,28 @@ def _in_group(chosen: PlacementGroupSchedulingStrategy, what: str, captured: Str
     )
 
 
+def selector_for(
+    options: _Selecting, demand: Resources, nodes: Callable[[], Sequence[NodeState]]
+) -> Mapping[str, str] | None:
+    """The label selector of a call: the first that is met by a node which could ever take the call, else the first."""
+    if not options.fallback_strategy:
+        return options.label_selector
+    alive = [node for node in nodes() if node.alive]
+    for selector in selectors_of(options):
+        terms = parse_selector("label_selector", selector)
+        for node in alive:
+            if labels_match(terms, {NODE_ID_LABEL: node.node, **dict(node.labels)}) and all(
+                node.total.get(name) >= amount for name, amount in demand.units
+            ):
+                return selector
+    return options.label_selector
+
+
+def selectors_of(options: _Selecting) -> list[Mapping[str, str] | None]:
+    """The label selectors of a call, in the order in which they are tried."""
+    return [options.label_selector, *(fallback["label_selector"] for fallback in options.fallback_strategy or ())]
+
+
 def placed(
     chosen: Any,
     label_selector: Mapping[str, str] | None,
@@ -153,7 +188,12 @@ def placed(
         wanted = demand.as_floats()
         if not any(all(bundle.get(name, 0) >= amount for name, amount in wanted.items()) for bundle in bundles):
             which = "any bundle" if strategy.bundle < 0 else f"bundle {strategy.bundle}"
-            raise ValueError(f"{what} demands {demand}, which is more than {which} of {group!r} has")
+            request = {name: int(amount) if amount == int(amount) else amount for name, amount in wanted.items()}
+            raise ValueError(
+                f"{what} demands {demand}, which is more than {which} of {group!r} has. (Cannot schedule {what} with "
+                f"the placement group because the resource request {request} cannot fit into any bundles for the "
+                f"placement group, {group.bundle_specs}.)"
+            )
     return (
         demand_in_group(demand, strategy.group, strategy.bundle),
         demand_in_group(held, strategy.group, strategy.bundle),

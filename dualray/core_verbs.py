@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple, NoReturn
 
 from dualray import runtime_env
 from dualray.core_state import live_rows
-from dualray.core_terms import actor_demands, placed, task_demand
+from dualray.core_terms import actor_demands, placed, selector_for, task_demand
 from dualray.exceptions import OufOfBandObjectRefSerializationException
 from dualray.options import ActorOptions, MethodOptions, Returns, TaskOptions
 from dualray.runtime import CoreVerbs
@@ -168,8 +168,9 @@ class VerbsOverCore:
         collect: Collect,
     ) -> FunctionTemplate:
         demand = task_demand(options.num_cpus, options.num_gpus, options.memory, options.resources)
+        selector = selector_for(options, demand, self.core.cluster_state)
         demand, _, strategy = placed(
-            options.scheduling_strategy, options.label_selector, demand, demand, name, self._captured(captured)
+            options.scheduling_strategy, selector, demand, demand, name, self._captured(captured)
         )
         retried = options.retry_exceptions
         what = f"remote function {name}"
@@ -226,8 +227,9 @@ class VerbsOverCore:
         collect: Collect,
     ) -> _PreparedClass:
         placement, held = actor_demands(options.num_cpus, options.num_gpus, options.memory, options.resources)
+        selector = selector_for(options, placement, self.core.cluster_state)
         placement, held, strategy = placed(
-            options.scheduling_strategy, options.label_selector, placement, held, name, self._captured(captured)
+            options.scheduling_strategy, selector, placement, held, name, self._captured(captured)
         )
         what = f"actor class {name}"
         template = FunctionTemplate(

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Generator
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, NoReturn, Self, TypeVar
 
 from dualray import runtime
 from dualray.exceptions import DualrayError
 from dualray.hex_id import HexId
 from dualray.shared.handles import Reference
-from dualray.shared.model.ids import job_of, task_of
+from dualray.shared.model.ids import ObjectID, job_of, task_of
 from dualray.user_verbs import UserVerbs
 
 if TYPE_CHECKING:
@@ -55,17 +56,85 @@ class CountedReference(Reference):
             )
 
 
+class _Id(NamedTuple):
+    """A reference of which nothing is known but the id."""
+
+    object_id: ObjectID
+
+
+class _Nowhere:
+    """The holder of references that were made of bytes alone: nobody counts them."""
+
+    is_closed = True
+
+    @staticmethod
+    def drop(object_id: ObjectID) -> None:
+        """Nothing is counted."""
+
+    @staticmethod
+    def pin(reference: _Id) -> None:
+        """Nothing is kept."""
+
+
+_NOWHERE: Any = _Nowhere()
+_RAYS_ID_BYTES = 28
+_NIL = b"\xff" * OBJECT_ID_BYTES
+
+
 class ObjectRef(CountedReference, Generic[T]):
     """A reference to a value of type T. Made by `.remote()` and `put`; read with `get`.
 
     It can be passed to tasks and actor methods (as an argument: they get the value; inside a list or an object: they
     get the reference), returned, and put into other values. It is equal to, and hashes like, any reference to the same
     object. When the last reference anywhere is gone, the value is freed.
+
+    `ObjectRef(bytes)`, `from_binary`, `from_hex`, `from_random` and `nil` make one of an id alone. It is equal to any
+    reference to the object of that id, and can be pickled; but it does not say who has the value: `get` refuses it.
     """
 
     __slots__ = ()
 
     is_value = True
+
+    def __init__(self, ref: Any, verbs: UserVerbs | None = None) -> None:
+        if verbs is None:
+            ref, verbs = _of_bytes(ref), _NOWHERE
+        self.ref = ref
+        self.holder = verbs
+
+    @classmethod
+    def nil(cls) -> Self:
+        """One that refers to nothing."""
+        return cls(_NIL)
+
+    @classmethod
+    def from_random(cls) -> Self:
+        """One of an id that no other has."""
+        return cls(os.urandom(OBJECT_ID_BYTES))
+
+    @classmethod
+    def from_binary(cls, id: bytes) -> Self:  # noqa: A002 - Ray's name
+        """That of an id's bytes."""
+        return cls(id)
+
+    @classmethod
+    def from_hex(cls, text: str) -> Self:
+        """That of an id in hex."""
+        return cls(bytes.fromhex(text))
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether it keeps the value."""
+        return self.holder is not _NOWHERE
+
+    def check(self) -> None:
+        """As of every reference."""
+        if self.holder is _NOWHERE:
+            raise DualrayError(
+                f"{self!r} was made of an id alone, which does not say who has the value: use the reference that "
+                f".remote() or put() has returned, or a pickled copy of it"
+            )
+        super().check()
 
     def hex(self) -> str:
         """The object's id: 40 hex digits."""
@@ -85,8 +154,8 @@ class ObjectRef(CountedReference, Generic[T]):
         return OBJECT_ID_BYTES
 
     def is_nil(self) -> bool:
-        """Whether it refers to nothing: never."""
-        return False
+        """Whether it refers to nothing, as `ObjectRef.nil()` does."""
+        return bool(self.ref.object_id == _NIL)
 
     def binary(self) -> bytes:
         """The object's id: 20 bytes."""
@@ -102,6 +171,8 @@ class ObjectRef(CountedReference, Generic[T]):
         return f"ObjectRef({self.hex()})"
 
     def reduced(self) -> tuple[Any, ...]:
+        if self.holder is _NOWHERE:
+            return type(self), (self.binary(),)
         self.check()
         return _revive, self.holder.parts_of(self.ref)
 
@@ -150,6 +221,21 @@ class ObjectRef(CountedReference, Generic[T]):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ObjectRef[T]:
         return self
+
+
+def _of_bytes(id: bytes) -> _Id:  # noqa: A002 - Ray's name
+    """
+    Raises:
+        TypeError, ValueError: no bytes, or no id's.
+    """
+    if not isinstance(id, bytes):
+        raise TypeError(f"ObjectRef takes the bytes of an id, not {id!r}")
+    if len(id) not in (OBJECT_ID_BYTES, _RAYS_ID_BYTES):
+        raise ValueError(
+            f"ObjectRef: an ID string needs to have length {OBJECT_ID_BYTES}, or {_RAYS_ID_BYTES} as in Ray, got "
+            f"{len(id)}: {id!r}"
+        )
+    return _Id(ObjectID(id))
 
 
 def _revive(*parts: Any) -> ObjectRef[Any]:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 from dualray import runtime_env
 from dualray.core_terms import strategy_of
 from dualray.scheduling_strategies import PlacementGroupSchedulingStrategy
+from dualray.shared.labels import parse_selector
 from dualray.shared.model.demands import parse_resources
 from dualray.shared.scenario.distributions import parse_distribution
 from dualray.shared.units import parse_size_bytes
@@ -43,6 +44,8 @@ class TaskOptions:
         scheduling_strategy: "DEFAULT", "SPREAD", or one of dualray.util.scheduling_strategies. Default: "DEFAULT",
             unless the task that makes the call runs in a placement group that captures its children.
         label_selector: what the labels of the node must meet: {"zone": "a"}; see docs/api/placement.md.
+        fallback_strategy: what takes its place when no node meets it at the call: the first of
+            [{"label_selector": {...}}, ...] that a node meets.
         name: what messages and traces call it. Default: the function's name.
         duration: sim mode only: seconds of virtual time that a call takes, or each item of a generator; a time or a
             distribution as text, "250ms" or "lognormal(2s, 0.5)"; a function of its arguments that says; or "measured":
@@ -69,6 +72,7 @@ class TaskOptions:
     runtime_env: Mapping[str, Any] | None = None
     scheduling_strategy: Any = None
     label_selector: Mapping[str, str] | None = None
+    fallback_strategy: Sequence[Mapping[str, Any]] | None = None
     name: str | None = None
     duration: Duration = None
     execute: bool = True
@@ -101,8 +105,8 @@ class ActorOptions:
             True where several methods may run at a time, for which False is refused, else False.
         max_pending_calls: calls that one process may have without an answer; one more raises
             PendingCallsLimitExceeded. Default -1: any number.
-        scheduling_strategy, label_selector, runtime_env, duration, sim_unsafe: as for tasks; `duration` is that of the
-            constructor.
+        scheduling_strategy, label_selector, fallback_strategy, runtime_env, duration, sim_unsafe: as for tasks;
+            `duration` is that of the constructor.
     """
 
     num_cpus: float | None = None
@@ -117,6 +121,7 @@ class ActorOptions:
     allow_out_of_order_execution: bool | None = None
     scheduling_strategy: Any = None
     label_selector: Mapping[str, str] | None = None
+    fallback_strategy: Sequence[Mapping[str, Any]] | None = None
     name: str | None = None
     namespace: str | None = None
     get_if_exists: bool = False
@@ -190,14 +195,9 @@ def _in_todays_names(changes: Mapping[str, Any], what: str) -> dict[str, Any]:
     """The options with those of earlier Ray releases, and of Ray's own processes, in the words of today.
 
     Raises:
-        ValueError: `placement_group=` beside `scheduling_strategy=`; `fallback_strategy=`, which dualray does not have.
+        ValueError: `placement_group=` beside `scheduling_strategy=`, or a bundle's number without a group.
     """
     found = {name: value for name, value in changes.items() if name not in _WITHOUT_EFFECT}
-    if found.pop("fallback_strategy", None):
-        raise ValueError(
-            f"{what}: dualray has no fallback_strategy=: say with label_selector= what must hold, or with "
-            f"NodeLabelSchedulingStrategy(hard, soft) what is preferred"
-        )
     accelerator = found.pop("accelerator_type", None)
     if accelerator is not None:  # as in Ray: a node says resources={"accelerator_type:A100": 1}
         found["resources"] = {**(found.get("resources") or {}), f"accelerator_type:{accelerator}": 0.001}
@@ -207,6 +207,11 @@ def _in_todays_names(changes: Mapping[str, Any], what: str) -> dict[str, Any]:
     captures = found.pop("placement_group_capture_child_tasks", None)
     if group is None and says_group and found.get("scheduling_strategy") is None:
         found["scheduling_strategy"] = PlacementGroupSchedulingStrategy(None)  # out of the group that captures children
+    if group is None and index not in (-1, None):
+        raise ValueError(
+            f"{what}: placement_group_bundle_index={index!r} without placement_group=: say the group. (If the "
+            f"placement group is not specified, the bundle index must be -1.)"
+        )
     if group is None or group == "default":
         return found
     if found.get("scheduling_strategy") is not None:
@@ -266,6 +271,22 @@ def _check(options: TaskOptions | ActorOptions | MethodOptions, what: str) -> No
     except (TypeError, ValueError) as error:
         raise type(error)(f"{what}: {error}") from None
     strategy_of(options.scheduling_strategy, options.label_selector, what)
+    _check_fallbacks(options.fallback_strategy, what)
+
+
+def _check_fallbacks(fallbacks: Any, what: str) -> None:
+    if fallbacks is None:
+        return
+    if not isinstance(fallbacks, list | tuple):
+        raise TypeError(
+            f"{what}: fallback_strategy={fallbacks!r} must be a list, such as [{{'label_selector': {{'zone': 'a'}}}}]"
+        )
+    for number, fallback in enumerate(fallbacks):
+        if not isinstance(fallback, Mapping) or set(fallback) != {"label_selector"}:
+            raise ValueError(
+                f"{what}: fallback_strategy[{number}] is {fallback!r}, and must be a dict with label_selector alone"
+            )
+        parse_selector(f"{what}: fallback_strategy[{number}]", fallback["label_selector"])
 
 
 def _check_retried(retried: Any, what: str) -> None:

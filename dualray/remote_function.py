@@ -21,6 +21,15 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 
+INVOCATION_DECORATOR = "__ray_invocation_decorator__"
+"""An attribute of a function or method: what it is given is `f(args, kwargs)`, which makes the call; what it returns is
+called in its place. It may change the arguments and add to what the caller gets, as in Ray."""
+
+
+def _apply(submit: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    return submit(*args, **kwargs)
+
+
 class Modelled:
     """What a virtual worker calls in place of a function with `execute=False`."""
 
@@ -53,6 +62,10 @@ class RemoteFunction(Generic[R]):
         self._is_streaming = False
         self._accepted: set[Shape] = set()
         functools.update_wrapper(self, function)
+        decorator = getattr(function, INVOCATION_DECORATOR, None)
+        if decorator is not None:
+            submit = functools.partial(_apply, super().__getattribute__("remote"))
+            self.__dict__["remote"] = lambda *args, **kwargs: decorator(submit)(list(args), kwargs)
 
     def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
         raise TypeError(f"{self._name} is a remote function: call it with {self._name}.remote(...)")
@@ -83,7 +96,7 @@ class RemoteFunction(Generic[R]):
         verbs = started(self._call).verbs
         if self._prepared_by is not verbs or self._prepared is None:
             self._prepared = self._prepare(verbs)
-            self._prepared_by = verbs
+            self._prepared_by = None if self._options.fallback_strategy else verbs  # it depends on the nodes there are
         prepared = self._prepared
         if verbs.captures_children():
             prepared = self._prepare(verbs, captured=True)

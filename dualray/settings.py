@@ -105,6 +105,13 @@ def _bytes(name: str, value: Any) -> int | None:
     return value
 
 
+def _memory(name: str, value: Any) -> int | None:
+    """Bytes for tasks to ask for; as few as a program likes."""
+    if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+        return value
+    return _bytes(name, value)
+
+
 def _flag(name: str, value: Any) -> bool:
     if isinstance(value, str) and value.lower() in ("1", "true", "yes", "0", "false", "no"):
         return value.lower() in ("1", "true", "yes")
@@ -346,7 +353,7 @@ SETTINGS = {
             name="memory",
             default=None,
             modes=MODES,
-            parse=_bytes,
+            parse=_memory,
             help="bytes that a node offers to tasks that say memory=; real: 70 % of memory; sim: 11.2 GiB",
         ),
         Setting(

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple, NoReturn
 
 import ray
 
-from dualray.core_terms import actor_demands, placed, task_demand
+from dualray.core_terms import actor_demands, placed, selectors_of, task_demand
 from dualray.exceptions import (
     ActorPlacementGroupRemoved,
     DualrayError,
@@ -128,6 +129,12 @@ class RayTasks:
             ValueError: no bundle of its placement group has room for it.
             TaskPlacementGroupRemoved, ActorPlacementGroupRemoved: the group is gone; on Ray the call would wait for it.
         """
+        problems = [
+            self._problem_of(replace(options, label_selector=selector), name) for selector in selectors_of(options)
+        ]
+        return problems[0] if all(problems) else ""
+
+    def _problem_of(self, options: TaskOptions | ActorOptions, name: str) -> str:
         is_task = isinstance(options, TaskOptions)
         strategy = options.scheduling_strategy
         said = (options.num_cpus, options.num_gpus, options.memory, options.resources)

@@ -45,6 +45,7 @@ def where(options: TaskOptions | ActorOptions) -> dict[str, Any]:
         "memory": bytes_of(options.memory) or None,
         "resources": dict(options.resources) if options.resources else None,
         "label_selector": dict(options.label_selector) if options.label_selector else None,
+        "fallback_strategy": [dict(each) for each in options.fallback_strategy] if options.fallback_strategy else None,
         "scheduling_strategy": strategy_of(options.scheduling_strategy),
         "runtime_env": _environment(options.runtime_env) if options.runtime_env else None,
     }

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import atexit
+import os
 import pickle
+import sys
 import time
 
 import pytest
 
 import dualray as ray
-from dualray.exceptions import ActorDiedError, PendingCallsLimitExceeded
-from tests.conformance.support import eventually, get, resources_are_free
+from dualray.exceptions import ActorDiedError, ActorUnavailableError, PendingCallsLimitExceeded
+from tests.conformance.support import eventually, get, get_when_up, resources_are_free
 
 pytestmark = pytest.mark.usefixtures("cluster")
 
@@ -39,6 +41,26 @@ class Counter:
         ray.exit_actor()
 
 
+def leave(how, code):
+    if how == "exit_actor":
+        ray.exit_actor()
+    elif how == "sys.exit":
+        sys.exit(code)
+    elif how == "os._exit":
+        os._exit(code)
+
+
+@ray.remote(num_cpus=0)
+class Leaving:
+    def __init__(self, how, tally):
+        tally.add("made")
+        atexit.register(tally.add, "at exit")
+        leave(how, 0)
+
+    def leave(self, how, code=0):
+        leave(how, code)
+
+
 @ray.remote
 def exit_in_a_task():
     ray.exit_actor()
@@ -53,6 +75,29 @@ def test_exit_actor_ends_the_actor_and_the_calls_behind():
     for ref in (quitting, *after, counter.add.remote()):
         with pytest.raises(ActorDiedError, match=r"exit_actor\(\) was called in Counter\.quit"):
             get(ref)
+
+
+@pytest.mark.parametrize("how", ["exit_actor", "sys.exit"])
+def test_an_actor_that_ends_in_its_constructor_is_not_restarted(how, tally):
+    actor = Leaving.options(max_restarts=3).remote(how, tally)
+    with pytest.raises(ActorDiedError, match=r"exit_actor\(\) was called in the constructor of Leaving"):
+        get(actor.leave.remote("not at all"))
+    assert tally.notes == ["made", "at exit"]
+
+
+def test_sys_exit_of_a_method_ends_the_actor_and_another_code_is_a_death(tally):
+    actor = Leaving.options(max_restarts=3).remote("later", tally)
+    assert get(actor.leave.remote("not at all")) is None
+    with pytest.raises(ActorUnavailableError):
+        get(actor.leave.remote("sys.exit", 3))
+    assert get_when_up(lambda: actor.leave.remote("not at all")) is None
+    with pytest.raises(ActorUnavailableError):
+        get(actor.leave.remote("os._exit"))
+    assert get_when_up(lambda: actor.leave.remote("not at all")) is None
+    with pytest.raises(ActorDiedError, match=r"Leaving\.leave, or sys\.exit\(0\)"):
+        get(actor.leave.remote("sys.exit"))
+    assert tally.notes.count("made") == 3
+    assert tally.notes[-1] == "at exit"
 
 
 def test_ray_terminate_comes_after_the_calls_before_it():

@@ -53,6 +53,50 @@ def test_a_selector_that_holds_finds_a_node(selector):
     assert get(Place.options(label_selector=selector).remote().where.remote()) in node_ids()
 
 
+def test_a_fallback_takes_the_place_of_a_selector_that_no_node_meets():
+    home = min(node_ids())
+    fallbacks = [
+        {"label_selector": {"zone": "c"}},
+        {"label_selector": {"ray.io/node-id": home}},
+        {"label_selector": {}},
+    ]
+    options = {"label_selector": {"zone": "b"}, "fallback_strategy": fallbacks}
+    task, actor = where.options(**options), Place.options(**options)
+    assert get([task.remote(), task.remote()]) == [home, home]
+    assert get(actor.remote().where.remote()) == home
+    anywhere = where.options(label_selector={"zone": "b"}, fallback_strategy=[{"label_selector": {}}])
+    assert get(anywhere.remote()) in node_ids()
+
+
+def test_a_selector_that_a_node_meets_needs_no_fallback():
+    home = max(node_ids())
+    options = {
+        "label_selector": {"ray.io/node-id": home},
+        "fallback_strategy": [{"label_selector": {"ray.io/node-id": min(node_ids())}}],
+    }
+    assert get(where.options(**options).remote()) == home
+
+
+def test_when_no_fallback_is_met_the_first_selector_says_why():
+    options = {"label_selector": {"zone": "b"}, "fallback_strategy": [{"label_selector": {"zone": "c"}}]}
+    with pytest.raises(TaskUnschedulableError, match="zone=b does not hold"):
+        get(where.options(**options).remote())
+
+
+@pytest.mark.parametrize(
+    ("fallbacks", "error", "why"),
+    [
+        ({"label_selector": {"zone": "a"}}, TypeError, "must be a list"),
+        (["zone"], ValueError, "with label_selector alone"),
+        ([{"memory": "1GiB"}], ValueError, "with label_selector alone"),
+        ([{"label_selector": {"zone": "-a-"}}], ValueError, "of a label must begin and end"),
+    ],
+)
+def test_fallbacks_that_are_wrong_are_refused_where_they_are_written(fallbacks, error, why):
+    with pytest.raises(error, match=why):
+        where.options(fallback_strategy=fallbacks)
+
+
 @pytest.mark.parametrize(
     ("selector", "why"),
     [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import pickle
 import threading
 import time
 
@@ -12,6 +13,7 @@ import pytest
 
 import dualray as ray
 from dualray.actor import ActorClassInheritanceException
+from dualray.exceptions import DualrayError
 from dualray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from tests.conformance.support import get
 
@@ -383,3 +385,81 @@ def test_a_task_leaves_the_group_that_captures_it():
     with pytest.raises(ValueError, match="bundle index 3 is invalid"):
         here.options(placement_group=group, placement_group_bundle_index=3).remote()
     ray.util.remove_placement_group(group)
+
+
+def reverses(submit):
+    def called(args, kwargs):
+        return submit(args[::-1], {"c": 5}), kwargs
+
+    return called
+
+
+def triple(a, b, c=0):
+    return a, b, c
+
+
+triple.__ray_invocation_decorator__ = reverses
+triple = ray.remote(triple)
+
+
+def doubles(submit):
+    return lambda args, kwargs: (submit([args[0], args[0]], {}), kwargs)
+
+
+def adds_both(method):
+    def added(self, a, b):
+        return method(self, a + b)
+
+    added.__ray_invocation_decorator__ = doubles
+    return added
+
+
+@ray.remote
+class Decorated:
+    @adds_both
+    def plus_one(self, x):
+        return x + 1
+
+
+@ray.remote
+def call_decorated(handle):
+    ref, kwargs = handle.plus_one.remote(5, more=1)
+    return ray.get(ref), kwargs
+
+
+def test_a_function_may_say_how_it_is_called():
+    for function in (triple, triple.options(name="named")):
+        ref, kwargs = function.remote(1, 2, c=4)
+        assert (get(ref), kwargs) == ((2, 1, 5), {"c": 4})
+
+
+def test_a_method_may_say_how_it_is_called():
+    actor = Decorated.remote()
+    for method in (actor.plus_one, actor.plus_one.options(name="named")):
+        ref, kwargs = method.remote(3, keyword=3)
+        assert (get(ref), kwargs) == (7, {"keyword": 3})
+    assert get(call_decorated.remote(actor)) == (11, {"more": 1})
+
+
+def test_a_reference_can_be_made_of_an_id_and_compared():
+    ref = ray.put(1)
+    same = ray.ObjectRef(ref.binary())
+    assert same == ref
+    assert {ref: "found"}[same] == "found"
+    assert ray.ObjectRef.from_hex(ref.hex()) == ray.ObjectRef.from_binary(ref.binary()) == same
+    assert pickle.loads(pickle.dumps(same)) == ref
+    assert get(add.remote([], [same])) == [ref], "it passes inside of an argument"
+    assert ray.ObjectRef.nil().is_nil()
+    assert not ray.ObjectRef.from_random().is_nil()
+    assert ray.ObjectRef.from_random() != ray.ObjectRef.from_random()
+    assert len(ray.ObjectRef.from_random().binary()) == ray.ObjectRef.size()
+    assert ray.ObjectRef(b"x" * 28).binary() == b"x" * 28
+    for use in (ray.get, add.remote, lambda ref: ray.wait([ref])):
+        with pytest.raises(DualrayError, match="made of an id alone"):
+            use(same)
+
+
+@pytest.mark.parametrize("wrong", [b"", b"short", b"x" * 32, "text" * 5])
+def test_an_id_that_is_none_makes_no_reference(wrong):
+    with pytest.raises((ValueError, TypeError), match=r"needs to have length|takes the bytes"):
+        ray.ObjectRef(wrong)

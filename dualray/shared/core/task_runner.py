@@ -29,7 +29,7 @@ from dualray.shared.model.commands import RunTask
 from dualray.shared.model.errors import ErrorInfo, ErrorKind
 from dualray.shared.model.events import ActorExitAsked, Result, TaskPushed, TaskRan
 from dualray.shared.model.ids import FunctionID, return_object_id, short
-from dualray.shared.model.specs import FunctionTemplate, Ref, Streaming
+from dualray.shared.model.specs import FunctionTemplate, Ref, Streaming, TaskSpec
 from dualray.shared.proof.trace import TraceKind
 
 _NONE = serialize(None).to_bytes()
@@ -57,7 +57,18 @@ class Export:
 keep_name("dualray.shared.task_runner", Export)
 
 
-_EXITED_AT_BIRTH = "exit_actor() was called in the constructor: there is no actor"
+IS_SUDDEN = "is_sudden"
+"""An attribute of a SystemExit that stands for `os._exit`, which ends a process without a word."""
+
+
+def _ends_actor(spec: TaskSpec, escaped: BaseException) -> bool:
+    """Whether what has left user code ends its actor for good: `exit_actor()`, or `sys.exit(0)` as in Ray. Any other
+    exit is a death of the worker, after which an actor may restart."""
+    if isinstance(escaped, ActorExit):
+        return True
+    is_of_actor = spec.actor_id is not None or spec.creates is not None
+    assert isinstance(escaped, SystemExit)
+    return is_of_actor and escaped.code in (None, 0) and not getattr(escaped, IS_SUDDEN, False)
 
 
 class TaskRunner:
@@ -111,13 +122,13 @@ class TaskRunner:
                 error = cancelled(task.spec)  # it waited for one of its own tasks, and both were cancelled
             else:
                 error = self._failed(task, exception)
-        except ActorExit:
-            if task.spec.creates is None:
-                self.shut_down()
-                self._core.current_task = None
-                self._core.dispatch(ActorExitAsked(task_id=task.spec.task_id))
-                return
-            error, results, small_bytes = self._failed(task, RuntimeError(_EXITED_AT_BIRTH)), [], 0
+        except (ActorExit, SystemExit) as escaped:
+            if not _ends_actor(task.spec, escaped):
+                raise
+            self.shut_down()
+            self._core.current_task = None
+            self._core.dispatch(ActorExitAsked(task_id=task.spec.task_id))
+            return
         if small_bytes:
             if not self._core.ends_later(task, small_bytes, start_ns):
                 self.end_small(task, small_bytes, start_ns)
@@ -160,7 +171,9 @@ class TaskRunner:
                 error = cancelled(task.spec)
             else:
                 error = self._failed(task, exception)
-        except ActorExit:
+        except (ActorExit, SystemExit) as escaped:
+            if not _ends_actor(task.spec, escaped):
+                raise
             self.shut_down()
             self._core.dispatch(ActorExitAsked(task_id=task.spec.task_id))
             return

@@ -41,10 +41,14 @@ class VirtualExit(SystemExit):
 
     signal_number: int | None = None
 
+    is_sudden = False
+    """Whether it was `os._exit`."""
+
     @classmethod
     def by_signal(cls, signal_number: int) -> Self:
         """The end that a signal brings, with the status that a shell would show."""
         ended = cls(128 + signal_number)
+        ended.is_sudden = True
         ended.signal_number = signal_number
         return ended
 
@@ -229,7 +233,9 @@ class ProcessCalls:
         raise VirtualExit(code)
 
     def _exit_now(self, fiber: Fiber, code: Any = None) -> NoReturn:
-        self._end(fiber, VirtualExit(code))
+        ended = VirtualExit(code)
+        ended.is_sudden = True
+        self._end(fiber, ended)
 
     def _abort(self, fiber: Fiber) -> NoReturn:
         self._end(fiber, VirtualExit.by_signal(signal.SIGABRT))

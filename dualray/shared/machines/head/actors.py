@@ -282,7 +282,7 @@ class Actors:
         """It wants to end, and is not restarted."""
         record = self.records.get(event.actor_id)
         if record is not None and record.worker == event.worker:
-            self.end(event.actor_id, f"exit_actor() was called in {event.method}.")
+            self.end(event.actor_id, f"exit_actor() was called in {event.method}, or sys.exit(0).")
 
     def on_name_requested(self, event: ActorNameRequested) -> None:
         """Who has this name?"""

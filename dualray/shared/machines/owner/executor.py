@@ -381,11 +381,16 @@ class Executor:
     def on_exit_asked(self, event: ActorExitAsked) -> None:
         """The actor wants to end: nothing begins any more, and the call in hand is never reported."""
         pushed = self.current
-        if pushed is None or pushed.spec.task_id != event.task_id or pushed.spec.actor_id is None:
+        if pushed is None or pushed.spec.task_id != event.task_id:
             raise InvariantViolation(f"task {short(event.task_id)} ends an actor and was not in hand")
+        name, actor_id = pushed.spec.template.name, pushed.spec.actor_id
+        if actor_id is None:
+            creates = pushed.spec.creates
+            assert creates is not None, "a task that is of no actor ends none"
+            name, actor_id = f"the constructor of {name}", creates.actor_id
         self.phase = Phase.ENDING
         self._take_back()
-        self.exit.begin(pushed.spec.actor_id, pushed.spec.template.name, self.values.borrows.met)
+        self.exit.begin(actor_id, name, self.values.borrows.met)
 
     def on_several_ran(self, event: TasksRan) -> None:
         """The task in hand, and those handed over with it, have returned: each one small value."""
