@@ -52,9 +52,10 @@ test: env $(VENV)/.installed-ray lint  ## Lint, then run every test that is not 
 # Part of the conformance tests, on a local Ray: a minute. `make test-ray` runs them all.
 RAY_CHOSEN := $(addprefix tests/conformance/test_,tasks.py get_put_wait.py call_arguments.py nested.py method_retries.py)
 
-test-ray: env $(VENV)/.installed-ray  ## Run the conformance tests, and those of mode "ray", on a local Ray
+test-ray: env $(VENV)/.installed-ray  ## Run the conformance tests, those of mode "ray", and the programs of the guide's manner, on a local Ray
 	$(BIN)/python -m pytest tests/on_ray $(PYTEST_ARGS)
 	$(BIN)/python -m pytest --mode ray tests/conformance $(PYTEST_ARGS)
+	$(BIN)/python -m pytest --mode ray tests/guide_programs $(PYTEST_ARGS)
 
 test-core: $(VENV)/.installed-dev  ## Run the tests of the core and of the command line alone, without TensorFlow
 	$(BIN)/python -m pytest -m 'not slow' -n 2 tests/shared tests/cli/test_app.py $(PYTEST_ARGS)

@@ -27,8 +27,8 @@ def register_dualray() -> None:
 
     Arguments of `joblib.parallel_backend("dualray", ...)`: `ray_remote_args`, options of the tasks that run batches.
     """
-    joblib.register_parallel_backend("dualray", _Backend)
-    joblib.register_parallel_backend("ray", _Backend)
+    joblib.register_parallel_backend("dualray", RayBackend)
+    joblib.register_parallel_backend("ray", RayBackend)
 
 
 register_ray = register_dualray
@@ -38,7 +38,7 @@ def _run_batch(batch: Callable[[], Any]) -> Any:
     return batch()
 
 
-class _Backend(ParallelBackendBase):  # type: ignore[misc]  # joblib ships no types
+class RayBackend(ParallelBackendBase):  # type: ignore[misc]  # joblib ships no types
     supports_retrieve_callback = True
     supports_sharedmem = False
     uses_threads = False
