@@ -30,6 +30,7 @@ from dualray.real.net.transport import Transport
 from dualray.real.observe.counters import COUNTS, COUNTS_ASKED, of_connections, of_owner
 from dualray.real.processes.interpreter import InterpreterSettings
 from dualray.real.processes.interrupts import Interrupts
+from dualray.real.processes.library_threads import LibraryThreads
 from dualray.real.processes.process_tables import ProcessTables
 from dualray.real.processes.recorder import Recorder
 from dualray.real.processes.runner import Timers
@@ -138,6 +139,7 @@ class UserProcess:
         """By concurrency group."""
         self._on_raw = on_raw
         self._is_forked = False
+        self._library_threads = LibraryThreads()
         self.session = session
         self.address = address
         self._on_lost = on_lost
@@ -296,6 +298,7 @@ class UserProcess:
         self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], task: Execution
     ) -> Any:
         """Call user code, with its random streams seeded."""
+        self._library_threads.take(task.resources)
         if self.session.seed is not None:
             seed = task_seed(self.session.seed, task.task_id, task.attempt)
             random.seed(stream_seed(seed, b"random"))

@@ -14,6 +14,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -30,6 +31,16 @@ MESSAGE_BYTES_MAX: Final = 64 << 10
 
 ONE_THREAD: Final = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 """A library that starts threads when it is imported makes a process unfit for forking."""
+
+OUR_THREADS: Final = "DUALRAY_SETS_THREADS"
+"""Set in the environment of workers where nobody has said how many threads there are to be."""
+
+
+def environment_of_workers(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment with one thread for the numeric libraries, where it does not say otherwise."""
+    ours = {} if "OMP_NUM_THREADS" in environment else {OUR_THREADS: "1"}
+    return ONE_THREAD | ours | dict(environment)
+
 
 _LOG_LINES_SHOWN = 15
 _KILL_TIMEOUT_S = 5.0
@@ -59,7 +70,7 @@ class Children:
         assert self._founder is None, "the founder is started once"
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         paths = [path or str(Path.cwd()) for path in sys.path]
-        environment = ONE_THREAD | os.environ
+        environment = environment_of_workers(os.environ)
         environment["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))
         environment[sessions.ENVIRONMENT] = str(self.session.directory)
         with theirs:

@@ -25,7 +25,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from dualray.real.net.loop import Loop
-from dualray.real.session.children import ONE_THREAD
+from dualray.real.session.children import environment_of_workers
 from dualray.real.session.worker_template import REQUEST_BYTES_MAX
 
 _READS_PER_TURN: Final = 16
@@ -49,7 +49,7 @@ class TemplateClient:
         on_ready: called with the template's "ready" message, before any other callback.
         on_lost: called with the template's own status when it ended without `close`.
         env: the template's whole environment, which its workers inherit; by default this process's, with one thread
-            for the numeric libraries (ONE_THREAD) where it does not say otherwise.
+            for the numeric libraries where it does not say otherwise.
         cwd: its working directory; by default this process's.
     """
 
@@ -71,7 +71,7 @@ class TemplateClient:
         self._on_failed = on_failed
         self._on_ready = on_ready
         self._on_lost = on_lost
-        self._env = dict(ONE_THREAD | os.environ if env is None else env)
+        self._env = environment_of_workers(os.environ) if env is None else dict(env)
         self._cwd = cwd
         self._lock = threading.Lock()
         self._queue: collections.deque[_Order] = collections.deque()  # what the socket did not take yet

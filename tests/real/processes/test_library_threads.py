@@ -1,0 +1,54 @@
+"""Numeric libraries of a task may start as many threads as the task holds CPUs."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+import dualray as ray
+from tests.conformance.support import get
+
+
+@ray.remote
+def threads():
+    return os.environ.get("OMP_NUM_THREADS")
+
+
+class Holder:
+    def __init__(self):
+        self.at_birth = threads._function()
+
+    def threads(self):
+        return self.at_birth, threads._function()
+
+
+@pytest.fixture
+def started():
+    ray.init(mode="real", num_cpus=4)
+    yield
+    ray.shutdown()
+
+
+@pytest.mark.usefixtures("started")
+def test_a_task_has_as_many_threads_as_cpus_and_one_at_least():
+    expected = {1: "1", 2: "2", 0.5: "1", 0: "1", 3.5: "3", 4: "4"}
+    for cpus, count in [*expected.items(), *expected.items()]:
+        assert get(threads.options(num_cpus=cpus).remote()) == count, cpus
+    assert get(ray.remote(num_cpus=3)(Holder).remote().threads.remote()) == ("3", "3")
+
+
+@pytest.mark.usefixtures("started")
+def test_what_a_runtime_environment_says_stays():
+    environment = {"env_vars": {"OMP_NUM_THREADS": "7"}}
+    assert get(threads.options(num_cpus=2, runtime_env=environment).remote()) == "7"
+    assert get(threads.options(num_cpus=2).remote()) == "2"
+
+
+def test_what_the_programs_environment_says_stays(monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "5")
+    ray.init(mode="real", num_cpus=4)
+    try:
+        assert get([threads.options(num_cpus=cpus).remote() for cpus in (1, 2)]) == ["5", "5"]
+    finally:
+        ray.shutdown()
