@@ -109,13 +109,7 @@ def main(argv: Mapping[str, str]) -> None:
     os.register_at_fork(after_in_child=process.note_fork)
     stacks.answer(process.session.stacks, address, lambda: stacks.describe_worker(core, process.loops_of_calls))
     visible = VisibleGpus(process.session.gpu_names)
-    try:
-        process.start()
-        check_room_for_files(_FILES_AT_FIRST)
-    except RuntimeError as error:
-        _end_after_error(error)
-    except OSError as error:  # at once: who sends it a task would wait until it knows that nobody can connect to it
-        _end_starved(OSError(error.errno, limit_in_words(error)))
+    _start(process)
     with process.lock:
         process.send(Address(node), WorkerReady(worker=address), [])
         process.end_step()
@@ -135,6 +129,18 @@ def main(argv: Mapping[str, str]) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
     except BaseException as error:  # noqa: BLE001 - user code's are caught where it runs
         _end_by(error)
+
+
+def _start(process: UserProcess) -> None:
+    """Start the process's threads. Without room for them, or for files, it ends at once: whoever sends it a task would
+    wait until it knows that nobody can connect to it."""
+    try:
+        process.start()
+        check_room_for_files(_FILES_AT_FIRST)
+    except RuntimeError as error:
+        _end_after_error(error)
+    except OSError as error:
+        _end_starved(OSError(error.errno, limit_in_words(error)))
 
 
 class _Terminated(BaseException):
