@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copyreg
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -235,6 +236,10 @@ class _Method(NamedTuple):
     decorator: Callable[..., Any] | None = None
     """See `INVOCATION_DECORATOR`."""
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """As of every tuple, without a decorator that is None: every byte takes its time."""
+        return copyreg.__newobj__, (_Method, *(self[:2] if self.decorator is None else self))  # type: ignore[attr-defined]
+
 
 _OF_EVERY_ACTOR = {
     TERMINATE: _Method(_PLAIN, Parameters("")),
@@ -360,7 +365,9 @@ class ActorHandle(CountedReference):
     def __reduce__(self) -> tuple[Any, ...]:
         self.check()
         actor = self._actor
-        fields = (actor.class_name, self._methods, actor.function, tuple(actor.limits), actor.is_weak)
+        fields: tuple[Any, ...] = (actor.class_name, self._methods, actor.function, tuple(actor.limits))
+        if actor.is_weak:  # said where it is so alone: every byte takes its time
+            fields = (*fields, True)
         return _revive_handle, (type(self), *self.holder.parts_of(self.ref), fields)
 
     def _prepare(self, method_name: str, options: MethodOptions) -> _PreparedMethod:
@@ -450,11 +457,11 @@ def exit_actor() -> NoReturn:
 def _revive_handle(handle: type[ActorHandle], *parts: Any) -> ActorHandle:
     """Unpickle: the handle now exists in this process too."""
     verbs = runtime.current("unpickling an actor handle").verbs
-    *parts_of_reference, (class_name, methods, function, limits, is_weak) = parts
+    *parts_of_reference, (class_name, methods, function, limits, *weak) = parts
     reference = verbs.revive(*parts_of_reference)
-    if is_weak:
+    if weak:
         verbs.drop(reference.object_id)
-    return handle(ActorInfo(reference, class_name, function, ActorLimits(*limits), None, is_weak), verbs, methods)
+    return handle(ActorInfo(reference, class_name, function, ActorLimits(*limits), None, bool(weak)), verbs, methods)
 
 
 class ActorMethod:

@@ -72,7 +72,6 @@ class TaskOptions:
     runtime_env: Mapping[str, Any] | None = None
     scheduling_strategy: Any = None
     label_selector: Mapping[str, str] | None = None
-    fallback_strategy: Sequence[Mapping[str, Any]] | None = None
     name: str | None = None
     duration: Duration = None
     execute: bool = True
@@ -80,6 +79,13 @@ class TaskOptions:
     returns_size: int | str | None = None
     sim_unsafe: str | None = None
     _generator_backpressure_num_objects: int | None = None
+    fallback_strategy: Sequence[Mapping[str, Any]] | None = None
+
+    def __getstate__(self) -> list[Any]:
+        return _state_of(self)
+
+    def __setstate__(self, state: list[Any]) -> None:
+        _set_state(self, state)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +127,6 @@ class ActorOptions:
     allow_out_of_order_execution: bool | None = None
     scheduling_strategy: Any = None
     label_selector: Mapping[str, str] | None = None
-    fallback_strategy: Sequence[Mapping[str, Any]] | None = None
     name: str | None = None
     namespace: str | None = None
     get_if_exists: bool = False
@@ -129,6 +134,13 @@ class ActorOptions:
     runtime_env: Mapping[str, Any] | None = None
     duration: Duration = None
     sim_unsafe: str | None = None
+    fallback_strategy: Sequence[Mapping[str, Any]] | None = None
+
+    def __getstate__(self) -> list[Any]:
+        return _state_of(self)
+
+    def __setstate__(self, state: list[Any]) -> None:
+        _set_state(self, state)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,6 +166,17 @@ class MethodOptions:
     name: str | None = None
     duration: Duration = None
     _generator_backpressure_num_objects: int | None = None
+
+
+def _state_of(options: TaskOptions | ActorOptions) -> list[Any]:
+    """What is pickled: the last field where it is said alone, for every byte takes its time."""
+    state = [getattr(options, field.name) for field in fields(options)]
+    return state[:-1] if state[-1] is None else state
+
+
+def _set_state(options: TaskOptions | ActorOptions, state: list[Any]) -> None:
+    for number, field in enumerate(fields(options)):
+        object.__setattr__(options, field.name, state[number] if number < len(state) else field.default)
 
 
 O = TypeVar("O", TaskOptions, ActorOptions, MethodOptions)  # noqa: E741  # a type variable, not a number

@@ -94,7 +94,7 @@ def test_sys_exit_of_a_method_ends_the_actor_and_another_code_is_a_death(tally):
     with pytest.raises(ActorUnavailableError):
         get(actor.leave.remote("os._exit"))
     assert get_when_up(lambda: actor.leave.remote("not at all")) is None
-    with pytest.raises(ActorDiedError, match=r"Leaving\.leave, or sys\.exit\(0\)"):
+    with pytest.raises(ActorDiedError, match=r"Leaving\.leave\. \(Or it was sys\.exit\(0\)"):
         get(actor.leave.remote("sys.exit"))
     assert tally.notes.count("made") == 3
     assert tally.notes[-1] == "at exit"

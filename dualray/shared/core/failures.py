@@ -41,7 +41,8 @@ _LOSSES = (ErrorKind.OBJECT_LOST, ErrorKind.RECONSTRUCTION_FAILED, ErrorKind.OWN
 def as_exception(error: ErrorInfo, payload: bytes | None) -> DualrayError:
     """What `get` raises for a failed object; `payload` is the pickled exception of user code, where there is one."""
     if error.kind is not ErrorKind.APPLICATION:
-        made = _ERRORS[error.kind](error.message)
+        message = _in_full(error.message) if error.kind is ErrorKind.ACTOR_DIED else error.message
+        made = _ERRORS[error.kind](message)
         if error.actor is not None and isinstance(made, exceptions.ActorError):
             made.actor_id = error.actor.hex()
         return made
@@ -49,6 +50,21 @@ def as_exception(error: ErrorInfo, payload: bytes | None) -> DualrayError:
         return TaskError("a task", error.message)
     failure: TaskError = deserialize(payload)
     return failure.as_instance_of_cause()
+
+
+_IN_FULL = (
+    ("Its last handle is gone.", "The actor is dead because all references to the actor were removed."),
+    ("exit_actor() was called in ", "Or it was sys.exit(0)."),
+)
+"""Beginnings of reasons for the end of an actor, and what is said besides: in Ray's words, for programs that look for
+them. Messages between processes are without it: what takes bytes takes time, and recorded runs stay what they are."""
+
+
+def _in_full(message: str) -> str:
+    for reason, more in _IN_FULL:
+        if reason in message:
+            return f"{message} ({more})"
+    return message
 
 
 def is_of_argument(error: ErrorInfo, *, is_own: bool) -> bool:

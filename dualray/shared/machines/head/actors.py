@@ -268,8 +268,7 @@ class Actors:
         """Nobody can call it any more: what its class does at its end is done."""
         spec = self._record(event.actor_id).spec
         is_graceful = spec is not None and spec.creates is not None and spec.creates.has_shutdown
-        why = "The actor is dead because all references to the actor were removed."
-        self.end(event.actor_id, why, is_graceful=is_graceful)
+        self.end(event.actor_id, "Its last handle is gone.", is_graceful=is_graceful)
 
     def end(self, actor_id: ActorID, why: str, *, is_graceful: bool = False) -> None:
         """The actor is not wanted any more."""
@@ -282,7 +281,7 @@ class Actors:
         """It wants to end, and is not restarted."""
         record = self.records.get(event.actor_id)
         if record is not None and record.worker == event.worker:
-            self.end(event.actor_id, f"exit_actor() was called in {event.method}, or sys.exit(0).")
+            self.end(event.actor_id, f"exit_actor() was called in {event.method}.")
 
     def on_name_requested(self, event: ActorNameRequested) -> None:
         """Who has this name?"""

@@ -193,8 +193,7 @@ def test_an_actor_that_was_killed_before_it_was_made_is_never_made(subscribed):
 
 def test_an_actor_without_handles_ends(alive):
     commands = alive(ActorOutOfScope(actor_id=aid(1)))
-    why = "The actor is dead because all references to the actor were removed."
-    assert reason(commands) == f"Actor 01010101 has ended: {why}"
+    assert reason(commands) == "Actor 01010101 has ended: Its last handle is gone."
 
 
 def test_an_actor_ends_with_the_process_that_made_it(subscribed):
