@@ -1,4 +1,4 @@
-"""Import paths, decision logs and records of 0.1.0 still work. tests/data/0_1_0 is what that version has written."""
+"""What 0.1.0 has written, in tests/data/0_1_0, still opens, and import paths of 0.1.0 still work."""
 
 from __future__ import annotations
 
@@ -10,7 +10,14 @@ import pytest
 
 import dualray.scheduling_strategies
 from dualray import whatif
-from dualray.report.proof import check_directory
+from dualray.dashboard.from_trace import TraceTables
+from dualray.dashboard.tables import Tables
+from dualray.recording.calibration import load_calibration
+from dualray.report.proof import check_directory, load_log
+from dualray.report.traces import read_traces
+from dualray.shared.model.codec import PROTOCOL_VERSION
+from dualray.sim.cost.cost_model import CostModel
+from dualray.testing.run import load_scenario
 from tests.structure import ROOT
 
 WRITTEN = ROOT / "tests" / "data" / "0_1_0"
@@ -47,6 +54,38 @@ def test_a_decision_log_opens_and_every_command_is_derived_again():
     proof = check_directory(WRITTEN / "log")
     assert proof.is_exact
     assert proof.decisions == 35
+
+
+def test_a_decision_log_of_another_protocol_is_refused_with_both_versions(tmp_path):
+    whole = (WRITTEN / "log" / "head.decisions").read_bytes()
+    marked = b"protocol" + bytes([PROTOCOL_VERSION])
+    assert whole.count(marked) == 1
+    (tmp_path / "head.decisions").write_bytes(whole.replace(marked, b"protocol" + bytes([PROTOCOL_VERSION + 1])))
+    with pytest.raises(ValueError, match=f"version {PROTOCOL_VERSION + 1}, this is version {PROTOCOL_VERSION}") as said:
+        load_log(tmp_path / "head.decisions")
+    assert "head.decisions" in str(said.value)
+
+
+def test_a_live_page_shows_a_run():
+    tables = Tables()
+    TraceTables(tables).take(read_traces(WRITTEN / "log"))
+    assert tables.head["finished"] == tables.head["tasks"] > 0
+
+
+def test_a_calibration_opens_and_one_of_another_format_says_which_was_wanted(tmp_path):
+    costs = load_calibration(WRITTEN / "calibration.yaml").costs
+    CostModel().with_changes(costs, "calibration")  # raises if a cost is unknown
+    assert costs["submit_ns"] > 0
+    other = tmp_path / "calibration.yaml"
+    other.write_text((WRITTEN / "calibration.yaml").read_text().replace("/1", "/2"))
+    with pytest.raises(ValueError, match="dualray-calibration/1"):
+        load_calibration(other)
+
+
+def test_a_scenario_file_opens():
+    scenario = load_scenario(WRITTEN / "scenario.yaml")
+    assert scenario.name == "rolling-node-loss"
+    assert len(scenario.planned()) == 4
 
 
 def test_a_record_opens_and_is_predicted_from():
