@@ -216,3 +216,15 @@ def test_a_worker_without_a_cluster_and_an_upgrade_without_a_version_are_refused
         refused = run(ROOT / "cluster" / script, HEAD="", SOURCE="")
         assert refused.returncode == 2
         assert words in refused.stderr
+
+
+def test_the_image_of_the_wheel_is_made_of_what_a_release_holds():
+    """`docker build .` itself needs a daemon; this is what can be known without one."""
+    text = (ROOT / "Dockerfile").read_text()
+    lines = [line for line in text.replace("\\\n", " ").splitlines() if line.strip() and not line.startswith("#")]
+    assert {line.split()[0] for line in lines} <= {"ARG", "FROM", "RUN", "ENV", "COPY", "USER", "WORKDIR", "CMD"}
+    assert [line for line in lines if line.startswith("COPY")] == ["COPY dist /tmp/dist"]
+    kept = (ROOT / ".dockerignore").read_text().splitlines()
+    assert {"!dist/*.whl", "!dist/*.tar.gz"} <= set(kept)
+    assert lines.index("USER dualray") < lines.index('CMD ["python", "examples/demo.py"]')
+    assert (ROOT / "examples" / "demo.py").is_file()

@@ -1,0 +1,72 @@
+"""`dualray examples`: the programs and scenarios that come with dualray."""
+
+from __future__ import annotations
+
+import ast
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from dualray.cli.printing import refuse, show, table_of
+
+app = typer.Typer(add_completion=False)
+
+_PACKAGE: Final = Path(__file__).parents[1]
+FOLDERS: Final = ("examples", "scenarios")
+LEFT_OUT: Final = shutil.ignore_patterns("__pycache__", "*.pyc")
+
+
+def _folder(name: str) -> Path:
+    """In a wheel they lie within the package; in a checkout, beside it."""
+    shipped = _PACKAGE / "shipped" / name
+    return shipped if shipped.is_dir() else _PACKAGE.parent / name
+
+
+@app.command("examples")
+def examples_command(
+    copy: Annotated[
+        Path | None, typer.Option(help="Directory to copy them into; it must be new or empty.", show_default=False)
+    ] = None,
+) -> None:
+    """List the programs and scenarios that come with dualray, or copy them.
+
+    Example: dualray examples --copy here && dualray run here/examples/core/monte_carlo_pi.py --mode sim
+    """
+    if copy is not None:
+        _copy(copy)
+        return
+    table = table_of("Examples and scenarios: `dualray examples --copy DIR` copies them", "file", "what it is")
+    for file, words in _files():
+        table.add_row(file, words)
+    show(table)
+
+
+def _files() -> Iterator[tuple[str, str]]:
+    for name in FOLDERS:
+        folder = _folder(name)
+        for path in sorted([*folder.rglob("*.py"), *folder.rglob("*.yaml")]):
+            words = _words(path)
+            if words:
+                yield f"{name}/{path.relative_to(folder).as_posix()}", words
+
+
+def _words(path: Path) -> str:
+    """The first sentence of a program, or the description of a scenario."""
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".py":
+        return (ast.get_docstring(ast.parse(text)) or "").partition("\n")[0]
+    return next((line.partition(":")[2].strip() for line in text.splitlines() if line.startswith("description:")), "")
+
+
+def _copy(target: Path) -> None:
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        refuse(f"--copy {str(target)!r} is there and not empty; name a directory that is new or empty")
+    try:
+        for name in FOLDERS:
+            shutil.copytree(_folder(name), target / name, ignore=LEFT_OUT)
+    except OSError as error:
+        refuse(f"--copy {str(target)!r} cannot be written: {error.strerror or error}")
+    print(f"{target}: now try dualray run {target}/examples/core/monte_carlo_pi.py --mode sim")
