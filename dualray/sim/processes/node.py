@@ -303,7 +303,6 @@ class NodeProcess(MachineProcess):
             return
         del self._reserving[object_id]
         self.memory.note_peaks()
-        self.memory.look()
         self.handle(SpaceReserved(object_id=object_id, place=self.store.reserve(object_id)))
 
     def _use_disk(self, size_bytes: int, then: Callable[[ObjectID], None], object_id: ObjectID) -> None:
