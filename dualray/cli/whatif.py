@@ -134,11 +134,14 @@ def predict_command(
     network: Annotated[str, typer.Option(help="Of each node's card: 1Gbps,10Gbps or 10Gbps/50us.")] = "10Gbps",
     policy: Annotated[str, typer.Option(help="Placement: hybrid, spread, locality, package.module:Class.")] = "hybrid",
     eviction: Annotated[str, typer.Option(help="cost, lru, spill, package.module:Class.")] = "cost",
-    faults: Annotated[str, typer.Option(help="Scenario files whose faults to apply, or none.")] = "none",
+    faults: Annotated[
+        str, typer.Option(help="Scenario files whose faults to apply, JSON files of spot machines, or none.")
+    ] = "none",
     seeds: Annotated[int, typer.Option(min=1, max=1000, help="How often each is replayed.")] = SEEDS,
     jobs: Annotated[int | None, typer.Option(min=1, max=256, help="Processes at once; default: all cores.")] = None,
     price: Annotated[float | None, typer.Option(min=0, help="Price per node-hour.")] = None,
     gpu_price: Annotated[float, typer.Option(min=0, help="Of each GPU for an hour, on top.")] = 0.0,
+    spot_price: Annotated[float | None, typer.Option(min=0, help="Per spot-machine-hour; default: --price.")] = None,
     deadline: Annotated[str | None, typer.Option(help="Name the cheapest that ends within, such as 10min.")] = None,
     calibration: Annotated[
         Path | None, typer.Option(help="A calibration file: measured costs (docs/whatif.md).")
@@ -192,6 +195,7 @@ def predict_command(
                 jobs=jobs,
                 price=price,
                 gpu_price=gpu_price,
+                spot_price=spot_price,
                 calibration=calibration,
                 cores=cores,
                 host_cores=host_cores,

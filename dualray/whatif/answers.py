@@ -12,6 +12,7 @@ from dualray.whatif.configurations import Configuration
 from dualray.whatif.critical_path import Stretch, by_function
 from dualray.whatif.intervals import NOISE_WORTH_A_WORD
 from dualray.whatif.predicted import Predicted, Row
+from dualray.whatif.spot import is_spot
 
 _KILLED_MAX = 5
 _COMPARED_MAX = 6
@@ -43,7 +44,24 @@ def verdicts_of(prediction: Predicted, deadline: str | None) -> list[str]:
             fastest = min(prediction.possible, key=lambda row: row.high_s, default=None)
             nearest = f"; the fastest takes {_span(fastest)}" if fastest is not None else ""
             lines.append(f"None of the {len(prediction.rows)} configurations ends within {deadline}{nearest}.")
+        lines += _chances(prediction, deadline)
     return lines + _policies(prediction)
+
+
+def _chances(prediction: Predicted, deadline: str) -> list[str]:
+    """How likely clusters of spot machines are to meet a deadline."""
+    lines = []
+    for row in prediction.possible:
+        if not is_spot(row.configuration.faults):
+            continue
+        seeds = sum(config == row.configuration for config, _, _ in prediction.runs)
+        chance = prediction.chance(row, deadline)
+        cost = f", {row.cost:.4g} a run" if row.cost is not None else ""
+        lines.append(
+            f"{row.configuration.words}: {round(chance * seeds)} of {seeds} seeds end within {deadline} "
+            f"({chance:.0%}){cost}."
+        )
+    return lines[:_COMPARED_MAX]
 
 
 def _policies(prediction: Predicted) -> list[str]:

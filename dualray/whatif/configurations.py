@@ -12,6 +12,7 @@ from dualray.shared.policies import load_policy
 from dualray.shared.scenario.fault_model import Fault
 from dualray.shared.scenario.file import ScenarioError, parse_scenario
 from dualray.shared.units import parse_rate_bytes_per_s, parse_size_bytes, parse_time_ns, size_words, time_words
+from dualray.whatif.spot import is_spot, load_spot
 
 PLACEMENTS = {
     "hybrid": "dualray.shared.policies.hybrid:HybridPlacement",
@@ -87,7 +88,8 @@ def configurations(
         policy: `hybrid`, `spread`, `locality`, or the dotted path of one of your own, "package.module:Class".
         eviction: `cost`, `lru`, `spill`, or a dotted path.
         memory: of each node, such as "8GiB", store and workers together; 0: without end.
-        faults: scenario files, of which only the faults count; "" means none.
+        faults: scenario files, of which only the faults count, or JSON files that say how many spot machines could be
+            had (spot.py); "" means none.
 
     Raises:
         ValueError: something that cannot be; the message names it.
@@ -112,7 +114,10 @@ def configurations(
     if not found:
         raise ValueError("there is no configuration: one of the lists is empty")
     for path in dict.fromkeys(each.faults for each in found if each.faults):
-        faults_of(path)
+        if is_spot(path):
+            load_spot(path)
+        else:
+            faults_of(path)
     return list(dict.fromkeys(found))
 
 

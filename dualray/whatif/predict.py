@@ -27,6 +27,7 @@ from dualray.recording.graph import Graph, graph_of
 from dualray.shared.model.config import Config
 from dualray.shared.model.demands import parse_named
 from dualray.shared.model.resources import CPU, GPU
+from dualray.shared.scenario.fault_model import Fault
 from dualray.shared.units import parse_time_ns
 from dualray.sim.cost.cost_model import CostModel
 from dualray.sim.network.topologies import Nic
@@ -38,7 +39,8 @@ from dualray.whatif.compare import Help, of_configuration, ranked, single_change
 from dualray.whatif.configurations import Configuration, configurations, faults_of, placement_path
 from dualray.whatif.durations import Durations, own_durations
 from dualray.whatif.intervals import Posterior, interval_of, outside_of, posterior_of
-from dualray.whatif.predicted import Predicted, Row, Trace, own_configuration
+from dualray.whatif.predicted import Predicted, Prices, Row, Trace, own_configuration
+from dualray.whatif.spot import is_spot, load_spot
 
 SEEDS = 3
 Changes: TypeAlias = Sequence[tuple[str, Configuration]]
@@ -84,15 +86,17 @@ def what_would_help(
     runs += [(config, seed, replayed) for config, seed, replayed in _all(prediction.job, pieces, jobs) if config]
 
     def cost_of(config: Configuration, makespan_s: float) -> float | None:
-        return _cost(config, prediction.price, prediction.gpu_price, makespan_s)
+        return _cost(config, prediction.prices, makespan_s)
 
     return ranked(base, asked, runs, cost_of)
 
 
-def _cost(config: Configuration, price: float | None, gpu_price: float, makespan_s: float) -> float | None:
-    if price is None:
+def _cost(config: Configuration, prices: Prices, makespan_s: float) -> float | None:
+    if prices.node is None:
         return None
-    return config.nodes * (price + config.gpus * gpu_price) * makespan_s / 3600
+    of_gpus = config.gpus * prices.gpu
+    spot = prices.spot if prices.spot is not None and is_spot(config.faults) else prices.node
+    return ((prices.node + of_gpus) + (config.nodes - 1) * (spot + of_gpus)) * makespan_s / 3600
 
 
 def load(path: str | Path) -> Trace:
@@ -113,6 +117,7 @@ def predict(
     jobs: int | None = None,
     price: float | None = None,
     gpu_price: float = 0.0,
+    spot_price: float | None = None,
     calibration: Calibration | str | Path | None = None,
     costs: Mapping[str, str | int] | None = None,
     cores: float | None = None,
@@ -131,6 +136,7 @@ def predict(
         seeds: how often each is replayed; the first time with the recorded times, then with drawn ones.
         jobs: processes at once; default: as many as there are cores. 1 stays in this process.
         price, gpu_price: of a node for an hour, and of each of its GPUs on top.
+        spot_price: of a spot machine for an hour; default: as of any node.
         calibration: what was measured of the machines in question, or its file (recording/calibration.py).
         costs: parameters of the cost model that take precedence.
         cores: physical cores of each node, when these are fewer than its CPUs.
@@ -178,7 +184,8 @@ def predict(
         on_done(len(results), len(pieces))
     least_s = least_ns(trace.graph) / 1e9
     noise = calibration.noise if calibration is not None else 0.0
-    terms = _Terms(least_s, noise, price, gpu_price)
+    prices = Prices(price, gpu_price, spot_price)
+    terms = _Terms(least_s, noise, prices)
     rows = [
         _row(config, [results[config, seed] for seed in range(seeds)], terms, outside.get(config, ()))
         for config in configs
@@ -193,8 +200,7 @@ def predict(
         job=job,
         check_s=check.makespan_ns / 1e9 if check is not None and not check.failed else None,
         cold_start_s=cold_start_ns / 1e9,
-        price=price,
-        gpu_price=gpu_price,
+        prices=prices,
     )
 
 
@@ -234,8 +240,7 @@ class _Terms:
 
     least_s: float
     noise: float
-    price: float | None
-    gpu_price: float
+    prices: Prices
 
 
 def _row(config: Configuration, replays: Sequence[Replayed], terms: _Terms, outside: tuple[str, ...]) -> Row:
@@ -260,7 +265,7 @@ def _row(config: Configuration, replays: Sequence[Replayed], terms: _Terms, outs
         store_peak_bytes=int(median(it.store_peak_bytes for it in replays)),
         heap_peak_bytes=int(median(it.heap_peak_bytes for it in replays)),
         killed=tuple(replays[0].killed),
-        cost=_cost(config, terms.price, terms.gpu_price, makespan_s),
+        cost=_cost(config, terms.prices, makespan_s),
         lacks=lacks,
         outside=outside,
     )
@@ -299,6 +304,10 @@ class _Job:
             inline_bytes_max=self.graph.inline_bytes_max,
         )
         cost_model, slowdown = self.posterior.drawn(seed)
+        try:
+            faults = _faults(config, seed)
+        except ValueError as error:  # so many spot machines could never be had
+            return Replayed(failed=str(error))
         cluster = ReplayCluster(
             self.graph,
             config=limits,
@@ -311,7 +320,7 @@ class _Job:
             host_cores=self.host_cores,
             slowdown=slowdown,
             cold_start_ns=self.cold_start_ns,
-            faults=faults_of(config.faults) if config.faults else (),
+            faults=faults,
             **more,
         )
         try:
@@ -326,6 +335,12 @@ class _Job:
             where = f"{Path(place.filename).name}:{place.lineno}"
             what = f"{type(error).__name__}: {' '.join(str(error).split())}"
             return Replayed(failed=f"with the policy {' and '.join(own)} the replay has failed at {where}: {what}")
+
+
+def _faults(config: Configuration, seed: int) -> tuple[Fault, ...]:
+    if is_spot(config.faults):
+        return load_spot(config.faults).faults(config.nodes, seed)
+    return faults_of(config.faults) if config.faults else ()
 
 
 _Piece: TypeAlias = tuple[Configuration | None, int]

@@ -111,6 +111,15 @@ class MemoryNeeds:
     memory_bytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """Of a node for an hour, of each of its GPUs on top, and of a spot machine; None: unknown."""
+
+    node: float | None = None
+    gpu: float = 0.0
+    spot: float | None = None
+
+
 _WITHOUT_END = 1 << 50
 
 
@@ -130,8 +139,7 @@ class Predicted:
     check_s: float | None = None
     cold_start_s: float = 0.0
     """What the clusters' first workers are given to start, when the clusters start with the program."""
-    price: float | None = None
-    gpu_price: float = 0.0
+    prices: Prices = Prices()
 
     def chosen(self, deadline: str | float | None = None) -> Row | None:
         """The row to look at: the cheapest that meets the deadline, else the knee, else the fastest."""
@@ -142,6 +150,12 @@ class Predicted:
         """What the end of the program waits for on this row's cluster, step by step: one more replay."""
         steps = self.job.replay(row.configuration, 0, with_steps=True).steps
         return critical_path(steps)
+
+    def chance(self, row: Row, deadline: str | float) -> float:
+        """The share of the seeds with which a row's program ends within a deadline ("10min", or seconds)."""
+        deadline_ns = parse_time_ns(deadline, "deadline") if isinstance(deadline, str) else round(deadline * 1e9)
+        replays = of_configuration(self.runs, row.configuration)
+        return sum(not it.failed and it.makespan_ns <= deadline_ns for it in replays) / len(replays)
 
     def memory(self, row: Row) -> MemoryNeeds:
         """What the program would hold on this row's cluster if there were no end to store and memory: one more replay.

@@ -230,7 +230,7 @@ def test_the_command_shows_a_table_and_answers(everything_recorded, tmp_path):
     done = subprocess.run(
         [*COMMAND, everything_recorded, "--nodes", "1,2", "--cpus", "2,4", "--price", "2", "--deadline", "1min"]
         + ["--policy", f"hybrid,{OWN}", "--report", tmp_path / "page.html", "--seeds", "2"]
-        + ["--causes", "--what-would-help"],
+        + ["--causes", "--what-would-help", "--memory-needs"],
         capture_output=True,
         text=True,
         timeout=150,
@@ -240,6 +240,7 @@ def test_the_command_shows_a_table_and_answers(everything_recorded, tmp_path):
     assert "Cheapest within 1min" in done.stdout
     assert done.stdout.count(OWN) >= 4
     assert "What the end of the program waits for on 1 x " in done.stdout
+    assert "The smallest store that does not spill: " in done.stdout
     assert "│ compute " in done.stdout
     assert "│ one more node " in done.stdout
     assert (tmp_path / "page.html").stat().st_size > 1_000_000
