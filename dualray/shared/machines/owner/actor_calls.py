@@ -255,8 +255,9 @@ class ActorCalls:
         client.error = event.error
         if lost or event.state is ActorState.DEAD:
             self._give_back(client, event)
-        self.dirty[client.actor_id] = None
-        self.out.needs_drain = True
+        if event.state is not ActorState.RESTARTING:  # calls that wait already, for its constructor too, go on waiting
+            self.dirty[client.actor_id] = None
+            self.out.needs_drain = True
 
     def sent_to(self, worker: Address) -> tuple[TaskID, ...]:
         """The calls that an actor's worker has, as far as we know."""

@@ -125,6 +125,12 @@ def test_calls_that_may_be_repeated_wait_for_an_actor_that_restarts(alive):
     assert pushes(alive.actor_is(1, ActorState.ALIVE, life=1, worker=HOME)) == [(2, 0, HOME), (3, 0, HOME)]
 
 
+def test_calls_made_before_its_constructor_crashed_wait_for_the_next_life(actor):
+    actor.submit(call(2))
+    assert pushes(actor.actor_is(1, ActorState.RESTARTING, life=1, failed=AWAY)) == []
+    assert pushes(actor.actor_is(1, ActorState.ALIVE, life=1, worker=HOME)) == [(2, 0, HOME)]
+
+
 def test_other_calls_fail_while_the_actor_restarts_once_they_could_be_sent(alive):
     alive.submit(task(5), call(2), call(3, deps=(ref(oid(5)),)), call(4))
     alive.grant()
