@@ -29,7 +29,7 @@ class ViewSites:
         """The caller's program reads an object. `views` are all that the process keeps now."""
         if len(self._sites) > 2 * len(views) + _SPARE:
             self._sites = {kept: site for kept, site in list(self._sites.items()) if kept in views}
-        frame = sys._getframe(1)
+        frame = sys._getframe()  # its own, which is ours: beneath it there may be compiled code alone, which has none
         while frame.f_code.co_filename.startswith(_OURS):
             if frame.f_back is None:
                 return  # an argument, which a worker reads by itself
