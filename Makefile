@@ -17,7 +17,7 @@ PONG_MINUTES ?= 60
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help env demo pong lint format test test-core test-ray test-slow docs bench bench-sim bench-transfer bench-compare \
+.PHONY: help env demo pong lint format test test-core test-ray test-slow test-pythons release test-release docs bench bench-sim bench-transfer bench-compare \
     build clean
 
 help:  ## Print this help
@@ -59,6 +59,15 @@ test-ray: env $(VENV)/.installed-ray  ## Run the conformance tests, those of mod
 
 test-core: $(VENV)/.installed-dev  ## Run the tests of the core and of the command line alone, without TensorFlow
 	$(BIN)/python -m pytest -m 'not slow' -n 2 tests/shared tests/cli/test_app.py $(PYTEST_ARGS)
+
+test-pythons: env  ## Run the fast tests of the core with Python 3.11, 3.12 and 3.13, as far as they are here
+	$(BIN)/python -m tests.release pythons $(RELEASE_ARGS)
+
+release: env  ## Build dist/: compiled manylinux wheels for the Pythons that are here, one of Python alone, the source
+	$(BIN)/python -m tests.release build $(RELEASE_ARGS)
+
+test-release: env  ## Install each file of dist/ into an environment of its own, and try it there
+	$(BIN)/python -m tests.release check $(RELEASE_ARGS)
 
 docs: $(VENV)/.installed-docs  ## Build the site into build/site; a warning is an error
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
