@@ -196,7 +196,7 @@ function drawNodes(run) {
   if (rows.length > 500) body.append(element("tr", element("td", `and ${count(rows.length - 500)} more`, { colSpan: 7 })));
 }
 function drawComparison() {
-  const body = header($("comparison"), ["", ...runs.map((run) => run.name)]);
+  const body = header($("comparison"), ["figure", ...runs.map((run) => run.name)]);
   const line = (what, value) => { const row = element("tr", element("th", what, { scope: "row" })); for (const run of runs) row.append(element("td", value(run))); body.append(row); };
   line("state", (run) => STATES[run.head.state] || ""); line("time", (run) => time(run.head.now_s)); line("nodes alive", (run) => count(run.head.nodes));
   line("tasks finished", (run) => `${count(run.head.finished)} of ${count(run.head.tasks)}`); line("failed", (run) => count(run.head.failed));
