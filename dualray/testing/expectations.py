@@ -121,12 +121,12 @@ def _of_simulation(scenario: Scenario, outcome: Outcome) -> Iterator[Verdict]:
     for name, bounds in expect.counters.items():
         value = outcome.counters.get(name, 0)
         yield _verdict(name, str(bounds), f"{value:,}", bounds.has(value))
-    if expect.no_leak and outcome.leaks is not None:
-        found = "; ".join(outcome.leaks[:3]) or "nothing"
-        yield _verdict("left at the end", "nothing", found, not outcome.leaks)
 
 
 def _of_every_run(scenario: Scenario, outcome: Outcome) -> Iterator[Verdict]:
+    if scenario.expect.no_leak and outcome.leaks is not None:
+        found = "; ".join(outcome.leaks[:3]) or "nothing"
+        yield _verdict("left at the end", "nothing", found, not outcome.leaks)
     if scenario.expect.all_faults and scenario.faults:
         idle = [f"'{words}' found nobody" for words in outcome.missed]
         idle += [_why_outstanding(words, outcome) for words in outcome.outstanding]

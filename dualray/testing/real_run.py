@@ -3,13 +3,14 @@
 Of the scenario's cluster, real mode takes the number of nodes and what each has to offer (CPUs, GPUs as declared,
 resources, labels, an object store whose size is given); of its faults, those that can be performed on processes without
 privileges (dualray/real/faults.py), anchored at a time since the program's start or at an event in the traces. Network,
-speed, memory and costs are the machine's own. Whether leases and objects are left is not examined; what the trace says
-is held against the same oracles as in sim mode.
+speed, memory and costs are the machine's own. When the program has succeeded, the leases that are left are looked
+at, and objects are not; what the trace says is held against the same oracles as in sim mode.
 """
 
 from __future__ import annotations
 
 import contextlib
+import gc
 import tempfile
 import threading
 import time
@@ -28,6 +29,8 @@ from dualray.testing.outcome import Outcome, make_outcome
 from dualray.testing.real_faults import LOOK_S, OF_DOORS, FaultPerformer, check_plan
 from dualray.testing.scripts import SCRIPT_TIMEOUT_S, run_script
 
+_REST_S = 10.0
+"""A cluster has so long to come to rest when its program has ended."""
 NODES_MAX = 16
 """Of a cluster on one machine: each node has a store and processes of its own."""
 
@@ -74,9 +77,10 @@ def run_on_cluster(scenario: Scenario, program: Path | Callable[[], Any], decisi
                 ended_ns = time.monotonic_ns()
             finally:
                 faults.end()
+            leaks = None if ended.error else _what_is_left(cluster)
         examination = {
             "ended_ns": ended_ns,
-            "leaks": None,
+            "leaks": leaks,
             "performed": faults.performed,
             "missed": faults.problems,
             "outstanding": [str(fault) for fault in faults.outstanding],
@@ -87,6 +91,22 @@ def run_on_cluster(scenario: Scenario, program: Path | Callable[[], Any], decisi
             "counters": {"faults": len(faults.performed)},
         }
         return make_outcome(ended, read_traces(record), examination)
+
+
+def _what_is_left(cluster: Cluster) -> list[str]:
+    """The leases that nodes keep although the program has ended, in words."""
+    gc.collect()  # what the program has made may lie in a cycle, and hold an actor
+    deadline = time.monotonic() + _REST_S
+    while True:
+        rows = {row["NodeID"]: row for row in dualray.nodes() if row["Alive"]}
+        left = [
+            f"{name} has {row['Available']} free of {row['Resources']}"
+            for name, row in rows.items()
+            if row["Available"] != row["Resources"]
+        ]
+        if not left or time.monotonic() > deadline:
+            return left
+        time.sleep(LOOK_S)
 
 
 def _options(group: NodeGroup) -> dict[str, Any]:

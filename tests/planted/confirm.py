@@ -42,8 +42,8 @@ class Confirmation:
 def for_real_mode(text: str) -> tuple[str, str]:
     """A small scenario as real mode can run it, and what was changed for that, in words.
 
-    What a simulation models and real processes cannot be given is left out: a network, costs. A fault that needs a
-    privilege is not performed; then it is the others that must do.
+    What a simulation models and real processes cannot be given is left out: a network, costs. A fault that real mode
+    does not perform is left out, too; then it is the others that must do.
 
     Raises:
         ValueError: nothing of the scenario's faults can be performed, so that it would say nothing.
