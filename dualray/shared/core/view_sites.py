@@ -32,9 +32,11 @@ class ViewSites:
         frame = sys._getframe()  # its own, which is ours: beneath it there may be compiled code alone, which has none
         while frame.f_code.co_filename.startswith(_OURS):
             if frame.f_back is None:
+                del frame  # one that refers to itself would keep all that the callers hold, until cycles are collected
                 return  # an argument, which a worker reads by itself
             frame = frame.f_back
         self._sites[object_id] = (frame.f_code.co_filename, frame.f_lineno, size_bytes)
+        del frame
 
     def with_holders(self, error: ErrorInfo, views: Mapping[ObjectID, int]) -> ErrorInfo:
         """The error, with the lines that keep views in this process, the largest first, if the store is full."""
