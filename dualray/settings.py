@@ -107,7 +107,9 @@ def _bytes(name: str, value: Any) -> int | None:
 
 def _memory(name: str, value: Any) -> int | None:
     """Bytes for tasks to ask for; as few as a program likes."""
-    if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+    if isinstance(value, int) and not isinstance(value, bool):
+        if value <= 0:
+            raise ValueError(f"{name}={value!r} must be more than 0 bytes")
         return value
     return _bytes(name, value)
 

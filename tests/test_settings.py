@@ -113,7 +113,7 @@ def test_every_setting_and_limit_is_described():
         ({"seed": "x"}, "seed='x' must be a whole number"),
         ({"seed": 1.5}, "seed=1.5 must be an int"),
         ({"object_store_memory": 5}, "object_store_memory=5 must be at least 1 MiB"),
-        ({"memory": -500}, "memory=-500 must be at least 1 MiB"),
+        ({"memory": -500}, "memory=-500 must be more than 0 bytes"),
         ({"memory": "much"}, "memory: 'much' is not understood"),
         ({"object_store_memory": "2 parsecs"}, "'2 parsecs' is not understood"),
         ({"object_store_memory": 1e9}, "must be a number of bytes, or a text such as '2GiB'"),

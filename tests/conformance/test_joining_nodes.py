@@ -112,8 +112,10 @@ def test_memory_waits_for_a_node_that_offers_it(cluster) -> None:
     cluster.add_node(memory="2000GiB")
     assert dualray.get(ref, timeout=30) == "node-1"
     assert dualray.cluster_resources()["memory"] == before + 2000 * 2**30
-    with pytest.raises(ValueError, match="memory=5 must be at least 1 MiB"):
-        cluster.add_node(memory=5)
+    with pytest.raises(ValueError, match="memory=0 must be more than 0 bytes"):
+        cluster.add_node(memory=0)
+    cluster.add_node(memory=5)
+    assert dualray.cluster_resources()["memory"] == before + 2000 * 2**30 + 5
 
 
 def test_limits_belong_to_the_first_node(cluster) -> None:

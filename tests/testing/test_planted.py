@@ -59,11 +59,11 @@ def test_exploration_finds_them_all_and_the_median_needs_at_most_two_faults():
 
 def test_what_real_mode_cannot_do_is_left_out_of_a_small_scenario():
     text = "name: small\ncluster: {nodes: 3}\nworkload: {generate: chain}\nfaults: [%s]\nswarm: {most: 2}\n"
-    real, changed = for_real_mode(text % "'partition node-1 at 1s for 2s', 'kill node-2 at 1s'")
+    real, changed = for_real_mode(text % "'skew node-1 by 30s at 1s', 'kill node-2 at 1s'")
     assert [str(fault) for fault in parse_scenario(real, "real").planned()] == ["kill node-2 at 1s"]
-    assert changed.startswith("without 'partition node-1 at 1s for 2s': ")
-    with pytest.raises(ValueError, match="real mode cannot perform 'lose gpu 0 of node-1 at 1s'"):
-        for_real_mode(text % "'lose gpu 0 of node-1 at 1s'")
+    assert changed.startswith("without 'skew node-1 by 30s at 1s': ")
+    with pytest.raises(ValueError, match="real mode cannot perform 'skew node-1 by 30s at 1s'"):
+        for_real_mode(text % "'skew node-1 by 30s at 1s'")
 
 
 @pytest.mark.slow
