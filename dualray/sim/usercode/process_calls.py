@@ -21,6 +21,7 @@ from typing import Any, Final, NoReturn, Protocol, Self, TypeAlias, cast
 from dualray.shared.core.interruption import is_importing
 from dualray.sim.kernel.fibers import Fiber, FiberOwner
 from dualray.sim.usercode.substitutions import Substitution, in_user_code
+from dualray.sim.usercode.switching import frame_at
 
 PARENT_PID: Final = 4_194_304
 """Of all virtual processes: no machine gives it to a process, nor the simulation."""
@@ -115,7 +116,8 @@ class ProcessCalls:
 
         def getpid(fiber: Fiber) -> int:
             """`psutil.Process()` asks what /proc says of it: that of the process that simulates."""
-            is_psutil = sys._getframe(2).f_globals.get("__name__") == "psutil"
+            caller = frame_at(2)
+            is_psutil = caller is not None and caller.f_globals.get("__name__") == "psutil"
             return real_getpid() if is_psutil else fiber.owner.pid
 
         def stay_off(fiber: Fiber) -> None:
@@ -150,7 +152,7 @@ class ProcessCalls:
         real_register, real_unregister = atexit.register, atexit.unregister
 
         def is_hosts(fiber: Fiber) -> bool:
-            return fiber.owner is self._driver_owner() or is_importing(sys._getframe(3))
+            return fiber.owner is self._driver_owner() or is_importing(frame_at(3))
 
         def register(fiber: Fiber, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Callable[..., Any]:
             if is_hosts(fiber):
@@ -248,7 +250,7 @@ class ProcessCalls:
         if handler == signal.SIG_IGN:
             return
         if callable(handler):
-            handler(signal_number, sys._getframe(2))
+            handler(signal_number, frame_at(2))
         elif signal_number == signal.SIGINT:
             raise KeyboardInterrupt
         elif signal_number != 0:

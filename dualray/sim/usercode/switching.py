@@ -45,7 +45,7 @@ def may_leave(fiber: Fiber) -> bool:
 
 def is_within_import(fiber: Fiber) -> bool:
     """Whether the caller, user code, imports a module, and has not looked too often."""
-    return fiber.clock_reads < READS_ALONE_MAX and is_importing(sys._getframe(2))
+    return fiber.clock_reads < READS_ALONE_MAX and is_importing(frame_at(2))
 
 
 def ahead_ns(fiber: Fiber, now_ns: int) -> int:
@@ -53,8 +53,17 @@ def ahead_ns(fiber: Fiber, now_ns: int) -> int:
     return max(0, fiber.clock_read_ns - now_ns)
 
 
+def frame_at(depth: int) -> FrameType | None:
+    """The frame so many calls above the caller's. None: compiled code alone is there, which has none, as where a task
+    is a function in C."""
+    try:
+        return sys._getframe(depth + 1)
+    except ValueError:
+        return None
+
+
 def _caller() -> FrameType | None:
-    frame: FrameType | None = sys._getframe(2)
+    frame = frame_at(2)
     while frame is not None:
         name: object = frame.f_globals.get("__name__")
         if not isinstance(name, str) or name.partition(".")[0] not in _BEHALF:
