@@ -128,10 +128,14 @@ def test_what_happened_is_told_in_words_and_drawn(opened: Opened) -> None:
 def test_search_filter_and_sort_find_tasks(opened: Opened) -> None:
     opened.page.keyboard.press("/")
     opened.page.keyboard.type("digest node-1")
+    rows = opened.page.locator("#list tbody tr")
+
+    def shows_them_alone() -> bool:
+        cells = rows.all_inner_texts()
+        return bool(cells) and all("digest" in row and "node-1" in row for row in cells)
+
     opened.until(lambda: " of " in opened.text("#found"), "the search has found nothing")
-    cells = opened.page.locator("#list tbody tr").all_inner_texts()
-    assert cells
-    assert all("digest" in row and "node-1" in row for row in cells)
+    opened.until(shows_them_alone, "the list shows others, too")
     opened.page.fill("#search", "no such task")
     opened.until(lambda: opened.text("#found").startswith("0 of"), "the search has found something")
     opened.page.fill("#search", "")
