@@ -22,6 +22,7 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import gc
+import math
 import os
 import tempfile
 import time
@@ -52,6 +53,8 @@ SECONDS_MAX = 60.0
 SECONDS_MIN = 1.0
 PRIOR_SPREAD = 2.5
 """Standard deviation of the logarithm of a parameter about its default, before anything is measured."""
+FARTHEST = 1000.0
+"""The search tries no value above this many times a parameter's start, and none below that part of it."""
 PHASE_SPREAD = 0.05
 """That of replayed / measured, as far as the prior is concerned: a phase weighs so much more."""
 _LOOPBACK = Nic(bytes_per_s=100_000_000_000, latency_ns=0)
@@ -304,7 +307,16 @@ def _fit(
         was_enabled = gc.isenabled()
         gc.disable()  # a replay makes millions of objects that refer to each other little
         try:
-            found = least_squares(left, starts, loss="soft_l1", diff_step=0.02, xtol=1e-3, ftol=1e-3, max_nfev=12)
+            found = least_squares(
+                left,
+                starts,
+                bounds=(starts - math.log(FARTHEST), starts + math.log(FARTHEST)),
+                loss="soft_l1",
+                diff_step=0.02,
+                xtol=1e-3,
+                ftol=1e-3,
+                max_nfev=12,
+            )
         finally:
             if was_enabled:
                 gc.enable()
