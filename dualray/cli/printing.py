@@ -2,21 +2,55 @@
 
 from __future__ import annotations
 
-from typing import Final, NoReturn
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import Annotated, Any, Final, NoReturn
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from dualray.shared.model.resources import number_words
+
 UNUSABLE: Final = 2
 """The exit code of a command that was given something it cannot use."""
+SHORT_ID: Final = 8
+"""Characters of an id in a table; more where two ids of the column begin alike."""
+LAST_RESORTS: Final = (
+    "type",
+    "job_id",
+    "ray_namespace",
+    "owner",
+    "creator",
+    "labels",
+    "resources_available",
+    "store_bytes",
+    "start_time_s",
+    "attempt_number",
+    "call_site",
+)
+"""The fields that a table gives up first when a terminal is too narrow, in this order."""
+_WIDEST: Final = 100_000
+_UNLIMITED: Final = Console(width=_WIDEST).options
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Print every detail.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print ids or verdicts alone.")]
 
 
 def refuse(why: object) -> NoReturn:
     """Say on stderr why the command cannot go on, and end it with UNUSABLE."""
     Console(stderr=True).print(f"dualray: {why}", style="red", markup=False, highlight=False, soft_wrap=True)
     raise typer.Exit(UNUSABLE)
+
+
+def print_json(value: Any) -> None:
+    """Print a value on stdout as JSON."""
+    json.dump(value, sys.stdout, indent=2)
+    sys.stdout.write("\n")
 
 
 def table_of(title: str, *columns: str) -> Table:
@@ -32,3 +66,122 @@ def show(*tables: Table) -> None:
     console = Console()
     for table in tables:
         console.print(table)
+
+
+# ---- Rows ----------------------------------------------------------------------------------------------------------
+
+
+def show_rows(title: str, rows: Sequence[Mapping[str, Any]], *, key: str = "", verbose: bool = False) -> None:
+    """Print rows as a table that fits a narrow terminal.
+
+    A column that is empty in all rows is left out. One that is equal in all rows is told in a line below the table.
+    Where the terminal is still too narrow, the columns of LAST_RESORTS go. Ids are cut to the shortest beginning that
+    tells them apart; every command accepts such a beginning.
+
+    Args:
+        title: printed above the table.
+        rows: every row by field.
+        key: the field that stays, whatever its values.
+        verbose: print every column and whole ids, however wide the table gets.
+    """
+    columns = {
+        field: [row.get(field) for row in rows] for field in dict.fromkeys(field for row in rows for field in row)
+    }
+    console = Console()
+    if verbose:
+        table = _filled(title, columns, verbose)
+        wide = Console(width=max(console.width, console.measure(table, options=_UNLIMITED).maximum))
+        wide.print(table)
+        return
+    equal = _take_equal(columns, key, len(rows))
+    narrow: list[str] = []
+    table = _filled(title, columns, verbose)
+    for field in [each for each in LAST_RESORTS if each in columns]:
+        if console.measure(table, options=_UNLIMITED).maximum <= console.width:
+            break
+        del columns[field]
+        narrow.append(heading(field))
+        table = _filled(title, columns, verbose)
+    console.print(table)
+    if equal:
+        console.print(f"In all rows: {', '.join(equal)}.", markup=False, highlight=False)
+    if narrow:
+        console.print(f"Left out: {', '.join(narrow)}; -v shows all.", markup=False, highlight=False)
+
+
+def _take_equal(columns: dict[str, list[Any]], key: str, count: int) -> list[str]:
+    """Take out the columns that tell no row from another one; the words for those that are not empty."""
+    equal: list[str] = []
+    for field in [field for field in columns if field != key]:
+        shown = {value_words(field, value) for value in columns[field]}
+        if len(shown) == 1 and (count > 1 or shown <= {"-", "False"}):
+            del columns[field]
+            if not shown <= {"-", "False"}:
+                equal.append(f"{heading(field)} {shown.pop()}")
+    if _is_in_the_worker(columns):
+        del columns["node_id"]
+    return equal
+
+
+def _filled(title: str, columns: Mapping[str, Sequence[Any]], verbose: bool) -> Table:
+    table = table_of(title, *(field if verbose else heading(field) for field in columns))
+    texts = [_texts(field, values, verbose) for field, values in columns.items()]
+    for cells in zip(*texts, strict=True):
+        table.add_row(*map(escape, cells))
+    return table
+
+
+def _is_in_the_worker(columns: Mapping[str, Sequence[Any]]) -> bool:
+    """Whether the column of nodes repeats what the column of workers says: `node-1/w3` is on `node-1`."""
+    if "node_id" not in columns or "worker_id" not in columns:
+        return False
+    pairs = zip(columns["node_id"], columns["worker_id"], strict=True)
+    return all(worker is None or str(worker).startswith(f"{node}/") for node, worker in pairs)
+
+
+def _texts(field: str, values: Sequence[Any], verbose: bool) -> list[str]:
+    texts = [value_words(field, value) for value in values]
+    if not field.endswith("_id") or verbose:
+        return texts
+    length = shortest(texts)
+    return [text[:length] if _is_hex(text) else text for text in texts]
+
+
+def shortest(ids: Iterable[str]) -> int:
+    """How many characters, at least SHORT_ID, tell the hexadecimal ids apart."""
+    ordered = sorted({each for each in ids if _is_hex(each)})
+    length = SHORT_ID
+    for before, after in pairwise(ordered):
+        while before[:length] == after[:length]:
+            length += 1
+    return length
+
+
+def _is_hex(text: str) -> bool:
+    return len(text) > SHORT_ID and all(letter in "0123456789abcdef" for letter in text)
+
+
+def heading(field: str) -> str:
+    """The heading of a field's column: `worker_id` is `worker`."""
+    for ending in ("_time_s", "_id", "_number", "_ids"):
+        field = field.removesuffix(ending)
+    return field.replace("_", " ")
+
+
+def value_words(field: str, value: Any) -> str:
+    """A cell's text."""
+    match value:
+        case None | "" | [] | {}:
+            return "-"
+        case float() if field.endswith("_time_s"):
+            return f"{value:.6f}".rstrip("0").rstrip(".")
+        case float():
+            return f"{value:g}"
+        case dict():
+            return ", ".join(
+                f"{key} {number_words(key, amount) if isinstance(amount, float) else value_words('', amount)}"
+                for key, amount in value.items()
+            )
+        case list():
+            return ", ".join(value_words("", item) for item in value)
+    return str(value)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from dualray.cli.printing import refuse, show, table_of
-from dualray.report.proof import Proof, check_directory, load_log
+from dualray.cli.printing import AsJson, Quiet, Verbose, print_json, refuse, show, table_of
+from dualray.report.proof import ProcessProof, Proof, check_directory, load_log
 from dualray.shared.proof.decision_log import Difference, replay
 
 FAILED = 1
@@ -21,11 +21,26 @@ app = typer.Typer(add_completion=False)
 @app.command("replay")
 def replay_command(
     path: Annotated[Path, typer.Argument(help="A decision log, or a directory with those of a run and its traces.")],
+    as_json: AsJson = False,
+    verbose: Verbose = False,
+    quiet: Quiet = False,
 ) -> None:
-    """Derive every command of a run again, with fresh machines, and match every action with its command."""
+    """Derive every command of a run again, with fresh machines, and match every action with its command.
+
+    The table lists the processes that differ, were killed or left no log; with -v it lists all.
+
+    Example: dualray replay run1
+    """
     try:
         if path.is_dir():
-            exact = _show_proof(check_directory(path))
+            proof = check_directory(path)
+            exact = proof.is_exact
+            if as_json:
+                print_json(_as_json(proof))
+            else:
+                print(_verdict(proof))
+                if not quiet:
+                    _show_proof(proof, verbose)
         elif path.is_file():
             exact = _replay_one(path)
         else:
@@ -50,35 +65,64 @@ def _replay_one(path: Path) -> bool:
     return found.difference is None
 
 
-def _show_proof(proof: Proof) -> bool:
+def _verdict(proof: Proof) -> str:
     verdict = "OK" if proof.is_exact else "FAILED"
-    print(f"Replay {verdict}: {proof.decisions:,} decisions, {len(proof.processes):,} processes")
-    table = table_of("Replay", "process", "decisions", "commands equal", "actions matched", "orphans", "remarks")
+    return f"Replay {verdict}: {proof.decisions:,} decisions, {len(proof.processes):,} processes"
+
+
+def _as_json(proof: Proof) -> dict[str, Any]:
+    return {
+        "is_exact": proof.is_exact,
+        "decisions": proof.decisions,
+        "commands_equal": proof.commands,
+        "actions_matched": proof.matched,
+        "orphans": proof.orphans,
+        "processes": [
+            {
+                "process": process.process,
+                "decisions": process.decisions,
+                "commands_equal": process.commands,
+                "actions_matched": process.match.matched,
+                "orphans": process.orphans,
+                "difference": None if process.difference is None else str(process.difference),
+                "remarks": _remarks(process),
+            }
+            for process in proof.processes
+        ],
+    }
+
+
+def _remarks(process: ProcessProof) -> list[str]:
+    return [
+        *(["differs"] if process.difference is not None else []),
+        *([] if process.has_log else ["has left no log"]),
+        *(["killed"] if process.was_killed else []),
+        *(["log cut off"] if process.is_cut_off else []),
+        *([f"{len(process.cut_short)} commands not carried out"] if process.cut_short else []),
+    ]
+
+
+def _show_proof(proof: Proof, verbose: bool) -> None:
+    print(f"{proof.commands:,} commands are equal; {len(proof.differences):,} processes differ.")
+    print(f"{proof.matched:,} actions have their command; {proof.orphans:,} have none.")
+    table = table_of("", "process", "decisions", "commands equal", "actions matched", "orphans", "remarks")
     for column in table.columns[1:5]:
         column.justify = "right"
     for process in proof.processes:
         if not (process.decisions or process.match.matched or process.orphans or process.difference):
             continue
-        remarks = [
-            *(["differs"] if process.difference is not None else []),
-            *([] if process.has_log else ["has left no log"]),
-            *(["killed"] if process.was_killed else []),
-            *(["log cut off"] if process.is_cut_off else []),
-            *([f"{len(process.cut_short)} commands not carried out"] if process.cut_short else []),
-        ]
-        table.add_row(
-            process.process,
-            f"{process.decisions:,}",
-            f"{process.commands:,}",
-            f"{process.match.matched:,}",
-            f"{process.orphans:,}",
-            ", ".join(remarks),
-        )
-    show(table)
-    print(f"decisions:       {proof.decisions:,}")
-    print(f"commands equal:  {proof.commands:,}, different in {len(proof.differences)} processes")
-    print(f"actions matched: {proof.matched:,}")
-    print(f"orphans:         {proof.orphans:,}")
+        remarks = _remarks(process)
+        if verbose or remarks or process.orphans:
+            table.add_row(
+                process.process,
+                f"{process.decisions:,}",
+                f"{process.commands:,}",
+                f"{process.match.matched:,}",
+                f"{process.orphans:,}",
+                ", ".join(remarks),
+            )
+    if table.row_count:
+        show(table)
     for name, difference in proof.differences.items():
         _show_difference(name, difference)
     for process in proof.processes:
@@ -88,7 +132,6 @@ def _show_proof(proof: Proof) -> bool:
                 _show_keys(f"{process.process}, commands without an action", process.match.commands_without_action)
     for name, keys in proof.cut_short.items():
         _show_keys(f"{name} was killed; told to, and not seen to do", keys)
-    return proof.is_exact
 
 
 def _show_difference(process: str, difference: Difference) -> None:

@@ -354,7 +354,7 @@ def _show_failure(console: Console, output: str, traceback: str, story: Sequence
     for title, lines in (
         ("the program printed:", output.splitlines()),
         ("", traceback.splitlines()),
-        ("what happened, in virtual time since the first submission:", story),
+        ("what happened, in virtual time since the start of the first node:", story),
     ):
         if lines and title:
             console.print(f"  {title}", markup=False, highlight=False)

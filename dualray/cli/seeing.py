@@ -6,15 +6,15 @@ file, which it runs. Exit codes as in app.py.
 
 from __future__ import annotations
 
-import importlib.util
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
+from dualray.cli.printing import AsJson, print_json, refuse
 from dualray.report.explain import Story, Teller, find_id
 from dualray.report.histories import Lives
 from dualray.report.record import Record, read_record
@@ -25,19 +25,12 @@ from dualray.shared.units import time_words
 from dualray.testing.expectations import Verdict
 from dualray.testing.run import load_scenario, run_scenario
 
-UNUSABLE = 2
 MARKS = (b"dualray", b"traceEvents")
 """In the beginning or the end of every page, calibration and timeline."""
 LOOKED_AT_BYTES = 1 << 16
 SCENARIO_SUFFIXES = (".yaml", ".yml")
 
 Directory = Annotated[Path, typer.Argument(help="A run's decision log directory.")]
-
-
-def refuse(why: object) -> NoReturn:
-    """End the command: it was given something that it cannot use."""
-    Console(stderr=True).print(f"dualray: {why}", style="red", markup=False, highlight=False, soft_wrap=True)
-    raise typer.Exit(UNUSABLE)
 
 
 def check_outputs(*, report: Path | None, timeline: Path | None, report_option: str = "--report") -> None:
@@ -47,8 +40,6 @@ def check_outputs(*, report: Path | None, timeline: Path | None, report_option: 
         ValueError: one cannot; the message names the option, the path, and what is wrong with it.
     """
     if report is not None:
-        if importlib.util.find_spec("plotly") is None:
-            raise ValueError(f"{report_option} needs plotly, which is not installed: pip install 'dualray[report]'")
         _check_writable(report, report_option)
     if timeline is not None:
         _check_writable(timeline, "--timeline")
@@ -106,8 +97,7 @@ def write_outputs(
     """
     try:
         if report is not None:
-            # plotly takes half a second to import: only who wants a page pays for it.
-            from dualray.report.page import Check, write_page  # noqa: PLC0415
+            from dualray.report.page import Check, write_page  # noqa: PLC0415 - numpy, for a page alone
 
             checks = [Check(what=v.what, expected=v.expected, found=v.found, holds=v.holds) for v in verdicts]
             write_page(record, report, title=title, subtitle=subtitle, checks=checks)
@@ -146,7 +136,7 @@ def timeline_command(
 
 
 def explain_command(
-    wanted: Annotated[str, typer.Argument(metavar="ID", help="A task's or object's id, or the beginning of one.")],
+    wanted: Annotated[str, typer.Argument(metavar="ID", help="An id, the beginning of one, or a task's name.")],
     source: Annotated[
         Path | None,
         typer.Argument(
@@ -155,16 +145,40 @@ def explain_command(
         ),
     ] = None,
     seed: Annotated[int | None, typer.Option(help="In place of the scenario's.")] = None,
+    log: Annotated[Path | None, typer.Option(help="As DIRECTORY, spelled as for `list` and `get`.")] = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Tell the story of a task or an object: each decision with its candidates, scores and reasons."""
+    """Tell the history of a task, an actor or an object: each decision with its candidates and reasons.
+
+    An actor's history is that of its constructor, through all restarts.
+
+    Example: dualray explain train run1
+    """
     try:
-        record = _record_of(source, seed)
+        if log is not None and source is not None:
+            raise ValueError(f"--log {str(log)!r} and {str(source)!r} name two runs; give one")
+        record = _record_of(source or log, seed)
         lives = Lives(record)
         subject = find_id(lives, wanted)
         story = Teller(lives).tell(subject)
     except ValueError as error:
         refuse(error)
-    show_story(story, lives)
+    if as_json:
+        print_json(_as_json(story, lives))
+    else:
+        show_story(story, lives)
+
+
+def _as_json(story: Story, lives: Lives) -> dict[str, Any]:
+    lines = [
+        {
+            "time_s": None if line.time_ns is None else (line.time_ns - lives.zero_ns) / 1e9,
+            "text": line.text,
+            "details": list(line.details),
+        }
+        for line in story.lines
+    ]
+    return {"id": story.subject, "title": story.title, "lines": lines}
 
 
 def _record_of(source: Path | None, seed: int | None) -> Record:
@@ -191,12 +205,14 @@ def _record_of(source: Path | None, seed: int | None) -> Record:
 
 
 def show_story(story: Story, lives: Lives) -> None:
-    """Print a story; times count from the first submission."""
+    """Print a story; moments count from the start of the first node, as those of faults do."""
     console = Console(highlight=False, soft_wrap=True)
     console.print(story.title, style="bold", markup=False)
     console.print(story.subject, style="dim", markup=False)
+    kind = "virtual" if lives.record.is_virtual else "real"
+    console.print(f"{kind} time since the start of the first node:", style="dim", markup=False)
     for line in story.lines:
-        when = "" if line.time_ns is None else _moment(line.time_ns - lives.start_ns)
+        when = "" if line.time_ns is None else _moment(line.time_ns - lives.zero_ns)
         console.print(f"{when:>14}  {line.text}", markup=False)
         for detail in line.details:
             console.print(f"{'':>14}    - {detail}", style="dim", markup=False)

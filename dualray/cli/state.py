@@ -3,38 +3,28 @@ run."""
 
 from __future__ import annotations
 
-import json
 import os
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from dualray import api
+from dualray.cli.printing import AsJson, Quiet, Verbose, print_json, refuse, shortest, show_rows, table_of, value_words
 from dualray.exceptions import DualrayError
-from dualray.shared.model.resources import number_words
 from dualray.util import state
 
-UNUSABLE = 2
-ID_SHOWN = 16
-"""Characters of an id in a table."""
 LISTED_MAX = 10
+"""Rows that an ambiguous name may mean and that the error lists."""
 app = typer.Typer(add_completion=False)
 
 Address = Annotated[str, typer.Option(help="host:port of the cluster's head, or auto.")]
 Log = Annotated[Path | None, typer.Option(help="Instead of a cluster: the decision log directory of a finished run.")]
-Format = Annotated[str, typer.Option("--format", help="table or json.")]
-
-
-def _refuse(why: object) -> NoReturn:
-    Console(stderr=True).print(f"dualray: {why}", style="red", markup=False, highlight=False, soft_wrap=True)
-    raise typer.Exit(UNUSABLE)
+Format = Annotated[str, typer.Option("--format", help="table, or json, which is --json.")]
 
 
 @contextmanager
@@ -50,7 +40,7 @@ def _state(address: str, log: Path | None) -> Iterator[state.State]:
         finally:
             api.shutdown()
     except (DualrayError, ValueError, TypeError) as error:
-        _refuse(error)
+        refuse(error)
 
 
 def _table_name(name: str) -> str:
@@ -75,20 +65,31 @@ def list_command(
         list[str] | None, typer.Option("--filter", help="field=value or field!=value; may repeat.")
     ] = None,
     limit: Annotated[int, typer.Option(help="Rows at most.")] = state.DEFAULT_LIMIT,
+    as_json: AsJson = False,
     format_: Format = "table",
+    verbose: Verbose = False,
+    quiet: Quiet = False,
     address: Address = "auto",
     log: Log = None,
 ) -> None:
-    """List what there is in a cluster, or was at the end of a run."""
-    _check_format(format_)
+    """List the tasks, actors or other things of a cluster, or of a finished run.
+
+    Example: dualray list tasks --log run1 --filter state=FAILED
+    """
+    as_json = _is_json(format_, as_json)
     with _state(address, log) as found:
         name = _table_name(resource)
         rows = found.list(name, _filters(filters or []), limit, raise_on_missing_output=False)
-        if not rows and format_ == "table":
+        if as_json:
+            print_json(list(rows))
+        elif quiet:
+            print("".join(f"{row[state.KEYS[name]]}\n" for row in rows), end="")
+        elif not rows:
             total = found.list(name, limit=1, raise_on_missing_output=False).total
             print(f"no {name.replace('_', ' ')} match ({total} in all)" if total else f"no {name.replace('_', ' ')}")
-            return
-        _show(resource, rows, format_)
+        else:
+            when = "; times are seconds since the start" if log is not None and name == "tasks" else ""
+            show_rows(f"{resource}{when}", rows, key=state.KEYS[name], verbose=verbose)
         if rows.total > len(rows):
             Console(stderr=True).print(f"{len(rows)} of {rows.total} are shown: see --limit and --filter")
         if rows.missing:
@@ -99,23 +100,27 @@ def list_command(
 def get_command(
     resource: Annotated[str, typer.Argument(help="task, actor, object, node, worker or placement-group.")],
     id_: Annotated[str, typer.Argument(metavar="ID", help="An id, the beginning of one, or a name.")],
+    as_json: AsJson = False,
     format_: Format = "table",
     address: Address = "auto",
     log: Log = None,
 ) -> None:
-    """Show all that is known of one thing."""
-    _check_format(format_)
+    """Show every field of one task, actor, object, node, worker or placement group.
+
+    Example: dualray get actor Counter --log run1
+    """
+    as_json = _is_json(format_, as_json)
     with _state(address, log) as found:
         name = _table_name(resource)
         if name not in state.TABLES:
             raise ValueError(f"there is no {resource!r}; known: {', '.join(state.TABLES)}")
         row = _find(found, name, resource, id_)
-        if format_ == "json":
-            _print_json(row)
+        if as_json:
+            print_json(row)
             return
-        table = Table("field", "value")
+        table = table_of("", "field", "value")
         for field, value in row.items():
-            table.add_row(field, escape(_shown(value)))
+            table.add_row(field, escape(value_words(field, value)))
         Console().print(table)
 
 
@@ -136,7 +141,8 @@ def _find(found: state.State, table: str, resource: str, wanted: str) -> state.R
         return matching[0]
     if not matching:
         raise ValueError(f"there is no {resource} {wanted!r}, by id or by name ({len(rows)} in all)")
-    shown = "".join(f"\n  {str(row[key])[:ID_SHOWN]}  {row.get('state') or ''}" for row in matching[:LISTED_MAX])
+    length = shortest(str(row[key]) for row in rows)
+    shown = "".join(f"\n  {str(row[key])[:length]}  {row.get('state') or ''}" for row in matching[:LISTED_MAX])
     more = f"\n  and {len(matching) - LISTED_MAX} more" if len(matching) > LISTED_MAX else ""
     raise ValueError(f"{wanted!r} is {len(matching)} {table}; give the id of one:{shown}{more}")
 
@@ -144,80 +150,57 @@ def _find(found: state.State, table: str, resource: str, wanted: str) -> state.R
 @app.command("summary")
 def summary_command(
     resource: Annotated[str, typer.Argument(help="tasks, actors or objects.")],
+    as_json: AsJson = False,
     format_: Format = "table",
     address: Address = "auto",
     log: Log = None,
 ) -> None:
-    """Count tasks by name, actors by class, objects by owner."""
-    _check_format(format_)
+    """Count tasks by name, actors by class, or objects by owner.
+
+    Example: dualray summary tasks --log run1
+    """
+    as_json = _is_json(format_, as_json)
     with _state(address, log) as found:
         summary = found.summarize(_table_name(resource))["cluster"]
-        if format_ == "json":
-            _print_json({"cluster": summary})
+        if as_json:
+            print_json({"cluster": summary})
             return
+        by = summary["summary_by"]
         rows = [
-            {summary["summary_by"]: name, **{key: value for key, value in entry.items() if key != "state_counts"}}
+            {by: name, **{key: value for key, value in entry.items() if key != "state_counts"}}
             | {"states": ", ".join(f"{state} {count}" for state, count in sorted(entry["state_counts"].items()))}
             for name, entry in summary["summary"].items()
         ]
-        _show(f"{resource}, by {summary['summary_by']}", rows, format_)
+        show_rows(f"{resource}, by {by}", rows, key=by)
 
 
 @app.command("memory")
 def memory_command(
     limit: Annotated[int, typer.Option(help="Objects at most.")] = state.DEFAULT_LIMIT,
+    as_json: AsJson = False,
     format_: Format = "table",
+    verbose: Verbose = False,
     address: Address = "auto",
     log: Log = None,
 ) -> None:
-    """Show objects, the largest first: who owns them, and what keeps them."""
-    _check_format(format_)
+    """Show objects, the largest first: the owner, and the references that keep each.
+
+    Example: dualray memory --limit 10
+    """
+    as_json = _is_json(format_, as_json)
     with _state(address, log) as found:
         rows = found.list("objects", limit=1 << 62, raise_on_missing_output=False)
         rows.sort(key=lambda row: (-(row["size_bytes"] or 0), row["object_id"]))
-        _show("objects", rows[:limit], format_)
-        if format_ == "table":
-            total = sum(row["size_bytes"] or 0 for row in rows)
-            print(f"{len(rows):,} objects, {total:,} bytes")
+        if as_json:
+            print_json(rows[:limit])
+            return
+        if rows:
+            show_rows("objects", rows[:limit], key="object_id", verbose=verbose)
+        total = sum(row["size_bytes"] or 0 for row in rows)
+        print(f"{len(rows):,} objects, {total:,} bytes")
 
 
-def _check_format(name: str) -> None:
-    if name not in ("table", "json"):
-        _refuse(f"--format {name!r} must be table or json")
-
-
-def _show(title: str, rows: Sequence[dict[str, Any]], format_: str) -> None:
-    if format_ == "json":
-        _print_json(list(rows))
-        return
-    table = Table(title=escape(title), title_justify="left")
-    for field in dict.fromkeys(field for row in rows for field in row):
-        table.add_column(field, overflow="fold")
-    for row in rows:
-        table.add_row(*(escape(_short(field, value)) for field, value in row.items()))
-    Console().print(table)
-
-
-def _short(field: str, value: Any) -> str:
-    return _shown(value)[:ID_SHOWN] if field.endswith("_id") else _shown(value)
-
-
-def _shown(value: Any) -> str:
-    match value:
-        case None | "" | [] | {}:
-            return "-"
-        case float():
-            return f"{value:g}"
-        case dict():
-            return ", ".join(
-                f"{key} {number_words(key, amount) if isinstance(amount, float) else _shown(amount)}"
-                for key, amount in value.items()
-            )
-        case list():
-            return ", ".join(_shown(item) for item in value)
-    return str(value)
-
-
-def _print_json(value: Any) -> None:
-    json.dump(value, sys.stdout, indent=2)
-    sys.stdout.write("\n")
+def _is_json(format_: str, as_json: bool) -> bool:
+    if format_ not in ("table", "json"):
+        refuse(f"--format {format_!r} must be table or json")
+    return as_json or format_ == "json"

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from dualray.report.histories import LOST, NOT_ENDED, TASK_HEX, Attempt, Lives, Move, ObjectLife, TaskLife
+from dualray.report.histories import LOST, NOT_ENDED, RESTART, TASK_HEX, Attempt, Lives, Move, ObjectLife, TaskLife
 from dualray.report.replayed import Ask, Choice, Eviction, Grant, Local, Replayed
 from dualray.shared.model.commands import NoteRetry, Send
 from dualray.shared.model.events import (
@@ -197,8 +197,9 @@ class Teller:
         if spec is not None:
             placement, resources = spec.template.placement, spec.template.resources
             if spec.actor_id is None:
-                yield f"it asks for {placement}" + (f", and holds {resources}" if resources != placement else "")
-            yield f"up to {_retries(spec)}, {spec.args_bytes:,} bytes of pickled arguments"
+                holds = "" if resources == placement else f" to start, and holds {resources} while it runs"
+                yield f"it asks for {placement}{holds}"
+            yield f"{_retries(spec)}; its pickled arguments are {spec.args_bytes:,} bytes"
             if spec.template.strategy != DEFAULT_STRATEGY:
                 strategy = spec.template.strategy
                 node = f" {strategy.node}{' (soft)' if strategy.soft else ''}" if strategy.node else ""
@@ -209,7 +210,7 @@ class Teller:
                     f"constructor, dualray explain {spec.actor_id.hex()}, tells why that is where it is"
                 )
             if spec.creates is not None:
-                yield "the constructor of an actor: the head sees to its lease"
+                yield "the constructor of an actor: the head places it"
         if life.deps:
             names = ", ".join(f"{_short(dep)} ({self._maker_words(dep)})" for dep in life.deps[:LISTED_MAX])
             more = f", and {len(life.deps) - LISTED_MAX} more" if len(life.deps) > LISTED_MAX else ""
@@ -238,10 +239,15 @@ class Teller:
             yield Line(time_ns, f"The last of its arguments, object {_short(dep)}, is made: it could run from now on.")
 
     def _of_attempt(self, life: TaskLife, attempt: Attempt) -> Iterator[Line]:
-        if attempt.number:
+        if attempt.number and attempt.cause == RESTART:
+            yield from self._restart(life, attempt)
+        elif attempt.number:
             why = self._owners.retries.get((life.task, attempt.number))
-            details = (f"because {_because(why)}",) if why is not None else ()
-            yield Line(attempt.queued_ns, f"It is queued again, as attempt {attempt.number}: {attempt.cause}.", details)
+            details = [f"because {_because(why)}"] if why is not None else []
+            if isinstance(why, NodeDied):
+                details += self._notice(life.attempts.get(attempt.number - 1), attempt.queued_ns)
+            text = f"It is queued again, as attempt {attempt.number}: {attempt.cause}."
+            yield Line(attempt.queued_ns, text, tuple(details))
         if attempt.pushed_ns is not None:
             yield from self._placement(life, attempt)
             yield self._push(attempt)
@@ -262,6 +268,44 @@ class Teller:
                 )
         yield self._end(attempt)
 
+    def _restart(self, life: TaskLife, attempt: Attempt) -> Iterator[Line]:
+        """How an actor lost its worker, and when the head restarted it."""
+        before = life.attempts.get(attempt.number - 1)
+        if before is None:
+            return
+        again_ns = attempt.pushed_ns or attempt.started_ns or attempt.queued_ns
+        for event in self._deaths_of(before, again_ns):
+            what = _death_words(event)
+            yield Line(event.time_ns, f"The actor is lost with its worker {before.worker}.", (what,) if what else ())
+            break
+        grant = self._grant_of(attempt)
+        head = self._replayed.asked.get(grant.lease.request_id) if grant is not None else None
+        choices = [] if head is None else [each for each in (head.first_without, *head.placed) if each is not None]
+        asked_ns = min((each.time_ns for each in choices), default=attempt.queued_ns)
+        details = tuple(self._notice(before, asked_ns))
+        yield Line(asked_ns, f"The head restarts the actor, as attempt {attempt.number}.", details)
+
+    def _notice(self, before: Attempt | None, noticed_ns: int) -> Iterator[str]:
+        """How long the head took to notice that a node was dead, and which settings decide it."""
+        if before is None or HEAD not in self._lives.record.logs:
+            return
+        for event in self._deaths_of(before, noticed_ns):
+            if event.kind is TraceKind.FAULT and event.subject == before.node:
+                config = self._lives.record.logs[HEAD][0].spec.config
+                yield (
+                    f"the node died {_words(noticed_ns - event.time_ns)} before: the head declares a silent node dead "
+                    f"after heartbeat_timeout_ns ({_words(config.heartbeat_timeout_ns)}) and suspicion_ns "
+                    f"({_words(config.suspicion_ns)})"
+                )
+                return
+
+    def _deaths_of(self, attempt: Attempt, until_ns: int) -> Iterator[TraceEvent]:
+        """The faults and ends that befell an attempt's worker or node since it was pushed, up to a moment."""
+        since_ns = attempt.started_ns or attempt.pushed_ns or 0
+        for time_ns, events in self._deaths.items():
+            if since_ns <= time_ns <= until_ns:
+                yield from (event for event in events if event.subject in (attempt.worker, attempt.node))
+
     def _placement(self, life: TaskLife, attempt: Attempt) -> Iterator[Line]:
         """The way of the lease on which it was pushed."""
         grant = self._grant_of(attempt)
@@ -273,7 +317,7 @@ class Teller:
             time_ns, owner, request = asked
             leases = f"{request.count} leases" if request.count > 1 else "a lease"
             shared = "" if request.count == 1 else ", which tasks of one shape share"
-            yield Line(time_ns, f"{owner} asks its node for {leases} (request {request_id}){shared}.")
+            yield Line(time_ns, f"{owner} asks its node for {leases}{shared}.")
         for local in self._replayed.local.get(request_id, ()):
             if local.time_ns <= grant.time_ns and (not local.request.placed or local.node == grant.node):
                 yield _local_line(local)
@@ -287,9 +331,7 @@ class Teller:
             if placed:
                 yield _choice_line(placed[-1], 0)
         gpus = f", with GPU {', '.join(map(str, grant.lease.gpu_ids))}" if grant.lease.gpu_ids else ""
-        yield Line(
-            grant.time_ns, f"{grant.node} grants lease {grant.lease.lease_id} on worker {grant.lease.worker}{gpus}."
-        )
+        yield Line(grant.time_ns, f"{grant.node} grants a lease on worker {grant.lease.worker}{gpus}.")
 
     def _grant_of(self, attempt: Attempt) -> Grant | None:
         """The lease that its worker was under when it was pushed there."""
@@ -330,15 +372,8 @@ class Teller:
 
     def _death(self, attempt: Attempt) -> tuple[str, ...]:
         """What befell its worker."""
-        words = []
-        for event in self._deaths.get(attempt.ended_ns or 0, ()):
-            if event.subject not in (attempt.worker, attempt.node):
-                continue
-            if event.kind is TraceKind.FAULT:
-                words.append(f"fault: {event.name} ({event.subject})")
-            elif event.kind is TraceKind.WORKER_ENDED:
-                words.append(event.other)
-        return tuple(words)
+        events = self._deaths.get(attempt.ended_ns or 0, ())
+        return tuple(_death_words(event) for event in events if event.subject in (attempt.worker, attempt.node))
 
     def _results(self, life: TaskLife) -> Iterator[Line]:
         for result in self._returned.get(life.task, ()):
@@ -492,7 +527,7 @@ def _short(object_id: str) -> str:
 
 def _retries(spec: TaskSpec) -> str:
     count = spec.template.max_retries
-    return "retries without end" if count < 0 else f"{count} retr{'y' if count == 1 else 'ies'}"
+    return "any number of retries" if count < 0 else f"{count or 'no'} retr{'y' if count == 1 else 'ies'}"
 
 
 def _words(ns: int) -> str:
@@ -500,6 +535,10 @@ def _words(ns: int) -> str:
         if ns >= unit_ns:
             return f"{ns / unit_ns:.4g} {unit}"
     return f"{ns} ns"
+
+
+def _death_words(event: TraceEvent) -> str:
+    return f"fault: {event.name} ({event.subject})" if event.kind is TraceKind.FAULT else event.other
 
 
 def _move_words(move: Move) -> str:
@@ -525,7 +564,8 @@ def _local_line(local: Local) -> Line:
 def _choice_line(choice: Choice, no_room: int) -> Line:
     details = []
     for position, score in enumerate(choice.candidates, 1):
-        rank = f"score {', '.join(map(str, score.rank))}" if score.rank is not None else "not a candidate now"
+        key = ", ".join(map(str, score.rank)) if score.rank is not None else ""
+        rank = f"sorted by {key}" if key else "not a candidate now"
         chosen = " (chosen)" if score.node == choice.answer.node else ""
         details.append(f"{position}. {score.node}{chosen}: {choice.free[score.node]}; {score.words}; {rank}")
     if choice.left_out:

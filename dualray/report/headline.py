@@ -24,7 +24,7 @@ SPANS_MAX: Final = 4
 
 def headline(lives: Lives, path: Sequence[Stretch], figures: Summary, clock: Clock) -> str:
     """What ended, when and how; then why it took that long."""
-    mode = "of virtual time" if is_virtual(lives) else "of real time"
+    mode = "of virtual time" if lives.record.is_virtual else "of real time"
     nodes = _count(figures.nodes, "node")
     took = clock.words(lives.end_ns - lives.start_ns)
     lost = sum(attempt.outcome == LOST for attempt in lives.attempts())
@@ -37,12 +37,6 @@ def headline(lives: Lives, path: Sequence[Stretch], figures: Summary, clock: Clo
     faults = f", after {_count(len(lives.faults), 'fault')} ({fault_words(lives.faults[0])})" if lives.faults else ""
     said = " and ".join(filter(None, troubles)) or "nothing was lost"
     return f"{_count(figures.tasks, 'task')} on {nodes} took {took} {mode}; {said}{faults}. {_why(path)}".strip()
-
-
-def is_virtual(lives: Lives) -> bool:
-    """Whether the run was a simulation: its trace is one file, or is in memory."""
-    directory = lives.record.directory
-    return directory is None or (directory / "cluster.trace").exists()
 
 
 def _never_ended(attempts: object) -> bool:

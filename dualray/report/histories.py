@@ -14,7 +14,7 @@ from functools import cached_property
 from itertools import pairwise
 
 from dualray.report.lineage import is_of_node
-from dualray.report.record import Record
+from dualray.report.record import Record, began_ns
 from dualray.report.replayed import Replayed
 from dualray.report.summary import RECONSTRUCTION
 from dualray.report.traces import natural
@@ -178,6 +178,8 @@ class Lives:
         self._read_logs()
         if not self.has_waits:
             self._guess_waits()
+        self.zero_ns = began_ns(record.events)
+        """The start of the first node: told moments count from here."""
         times = list(self._activity())
         self.start_ns = min(times, default=0)
         self.end_ns = max(times, default=self.start_ns)

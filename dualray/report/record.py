@@ -14,7 +14,7 @@ from pathlib import Path
 from dualray.report.proof import load_log
 from dualray.report.traces import DECISIONS, natural, read_traces
 from dualray.shared.proof.decision_log import Decision, Log
-from dualray.shared.proof.trace import TraceEvent
+from dualray.shared.proof.trace import TraceEvent, TraceKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,11 +25,13 @@ class Record:
         events: the trace, in order of time.
         logs: by address, a log for each life of the process; empty when the run was not recorded.
         directory: where it was read from.
+        is_virtual: whether the run was a simulation; a simulation's trace is one file, or is in memory.
     """
 
     events: Sequence[TraceEvent]
     logs: Mapping[str, Sequence[Log]] = field(default_factory=dict)
     directory: Path | None = None
+    is_virtual: bool = True
 
     def decisions(self, address: str) -> Iterator[Decision]:
         """What the machine of one process decided, through all its lives."""
@@ -59,4 +61,10 @@ def read_record(directory: Path) -> Record:
             logs.setdefault(log.spec.address, []).append(log)
     for lives in logs.values():
         lives.sort(key=lambda log: log.spec.incarnation)
-    return Record(events=events, logs=logs, directory=directory)
+    is_virtual = (directory / "cluster.trace").exists()
+    return Record(events=events, logs=logs, directory=directory, is_virtual=is_virtual)
+
+
+def began_ns(events: Sequence[TraceEvent]) -> int:
+    """When the first node started: moments are told from here on. The clock of a simulation is 0 then."""
+    return next((event.time_ns for event in events if event.kind is TraceKind.NODE_STARTED), 0)

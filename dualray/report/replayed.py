@@ -322,7 +322,7 @@ def _why_no_room(machine: Node, shape: LeaseShape) -> list[str]:
             if free < amount:
                 total = scheduler.total.get(name, 0)
                 wanted = number_words(name, amount / UNITS)
-                reasons.append(f"{_of(max(free, 0), total, name)}, and it wants {wanted}")
+                reasons.append(f"{_of(max(free, 0), total, name)}, and it needs {wanted}")
     missing = [hint.size_bytes for hint in shape.deps if not is_here(hint.object_id)]
     if sum(missing) > scheduler.config.locality_bytes_max:
         reasons.append(

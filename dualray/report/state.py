@@ -1,6 +1,7 @@
-"""The state at the end of a finished run, from its traces: the tables of `dualray.util.state`, as far as traces tell.
+"""The state at the end of a finished run: the tables of `dualray.util.state`, as far as its record tells.
 
-A trace knows tasks, workers, nodes and stored objects. It knows neither references nor placement groups.
+Tasks, workers, nodes and stored objects are read from the traces. Actors and placement groups are the head's: a fresh
+head that handles the events of its log again has them. No record tells references.
 """
 
 from __future__ import annotations
@@ -8,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from dualray.shared.model.ids import Address, job_of, node_of
+from dualray.report.record import Record, began_ns
+from dualray.shared.machines.head.head import Head
+from dualray.shared.model.ids import HEAD, Address, job_of, node_of
 from dualray.shared.proof.trace import TraceEvent, TraceKind
 
 Row = dict[str, Any]
@@ -29,6 +32,54 @@ def rows_of_run(events: Iterable[TraceEvent], table: str) -> list[Row]:
     if table not in makers:
         raise ValueError(f"the record of a run has no {table.replace('_', ' ')}; it has {', '.join(makers)}")
     return makers[table](sorted(events, key=lambda event: event.time_ns))
+
+
+def rows_of_record(record: Record, table: str) -> list[Row]:
+    """As `rows_of_run`, with the head's tables. Moments count from the start of the first node, as those of faults do.
+
+    Raises:
+        ValueError: nothing in the record tells this table; the message says how to record it.
+    """
+    if table in HEADS_TABLES:
+        head = _head_at_the_end(record)
+        if head is None:
+            raise ValueError(
+                f"the {table.replace('_', ' ')} of a run stand in its head's decision log, and this record has none; "
+                f"record the run with --decision-log DIR or init(decision_log=)"
+            )
+        return head.state_rows.of(table)
+    rows = rows_of_run(record.events, table)
+    if table == "tasks":
+        _complete_tasks(rows, record)
+    return rows
+
+
+def _complete_tasks(rows: Iterable[Row], record: Record) -> None:
+    """Moments since the start of the first node; and which tasks construct an actor."""
+    began_s = began_ns(record.events) / 1e9
+    head = _head_at_the_end(record)
+    actors = head.actors.records.values() if head is not None else ()
+    constructors = {actor.spec.task_id.hex() for actor in actors if actor.spec is not None}
+    for row in rows:
+        for field in ("start_time_s", "end_time_s"):
+            if row[field] is not None:
+                row[field] = round(row[field] - began_s, 9)
+        if row["task_id"] in constructors:
+            row["type"] = "ACTOR_CREATION_TASK"
+
+
+HEADS_TABLES = ("actors", "placement_groups")
+
+
+def _head_at_the_end(record: Record) -> Head | None:
+    logs = record.logs.get(HEAD, ())
+    if not logs:
+        return None
+    head = logs[-1].spec.make()
+    assert isinstance(head, Head)
+    for decision in logs[-1].decisions:
+        head.handle(decision.event, decision.now_ns)
+    return head
 
 
 def _tasks(events: Iterable[TraceEvent]) -> list[Row]:
@@ -94,6 +145,10 @@ def _workers(events: Iterable[TraceEvent]) -> list[Row]:
         elif event.kind is TraceKind.WORKER_ENDED and event.subject in rows:
             rows[event.subject]["state"] = "DEAD"
             rows[event.subject]["exit_detail"] = event.other or event.name
+        elif event.kind is TraceKind.FAULT and event.name == "kill node":
+            for row in rows.values():
+                if row["node_id"] == event.subject and row["state"] == "ALIVE":
+                    row["state"], row["exit_detail"] = "DEAD", "kill node"
     return list(rows.values())
 
 

@@ -155,7 +155,7 @@ def _about(small: Scenario, test: Callable[[], Any], *, is_drawn: bool) -> str:
             _attempt(small, test, Path(record))
         except SimtestFailure as failure:
             stories = stories_of(Path(record), str(failure))
-            words += ["what happened (times from the first submission):", *stories] if stories else []
+            words += ["what happened (times since the start of the first node):", *stories] if stories else []
     return "\n".join(words)
 
 

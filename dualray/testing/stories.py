@@ -35,7 +35,7 @@ def stories_of(record: Path, message: str) -> list[str]:
     for subject in list(dict.fromkeys(_subjects(lives, message)))[:STORIES_MAX]:
         story = teller.tell(subject)
         told.append(story.title)
-        told += [words for line in story.lines[:LINES_MAX] for words in _words(line, lives.start_ns)]
+        told += [words for line in story.lines[:LINES_MAX] for words in _words(line, lives.zero_ns)]
         if len(story.lines) > LINES_MAX:
             told.append(f"  ... and {len(story.lines) - LINES_MAX} lines more")
     return told
@@ -55,7 +55,7 @@ def _is_unusual(life: TaskLife) -> bool:
     return len(life.attempts) > 1 or any(it.outcome not in ("", NOT_ENDED) for it in life.attempts.values())
 
 
-def _words(line: Line, start_ns: int) -> Iterator[str]:
-    when = "" if line.time_ns is None else time_words(max(0, line.time_ns - start_ns))
+def _words(line: Line, zero_ns: int) -> Iterator[str]:
+    when = "" if line.time_ns is None else time_words(max(0, line.time_ns - zero_ns))
     yield f"  {when:>12}  {line.text}"
     yield from (f"  {'':>12}    - {detail}" for detail in line.details)

@@ -22,8 +22,6 @@ from typing import Any, NoReturn
 
 from dualray import runtime
 from dualray.exceptions import DualrayError
-from dualray.report.state import rows_of_run
-from dualray.report.traces import read_traces
 from dualray.shared.model.ids import job_of
 
 DEFAULT_LIMIT = 100
@@ -192,11 +190,16 @@ live = State(_live)
 def of_run(directory: str | Path) -> State:
     """The state at the end of a run that was recorded with `decision_log=`, of either mode.
 
+    Moments are seconds since the first node started. The actors and placement groups stand in the head's decision log.
+
     Raises:
         ValueError: the directory holds no trace.
     """
-    events = read_traces(Path(directory))
-    return State(lambda table, timeout: (rows_of_run(events, table), []))
+    from dualray.report.record import read_record  # noqa: PLC0415 - it loads the machines, for records alone
+    from dualray.report.state import rows_of_record  # noqa: PLC0415
+
+    record = read_record(Path(directory))
+    return State(lambda table, timeout: (rows_of_record(record, table), []))
 
 
 def _as_text(value: Any) -> str:

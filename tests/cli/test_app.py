@@ -70,7 +70,7 @@ def test_run_writes_logs_also_when_the_script_forgets_to_shut_down(script: Path,
     log = tmp_path / "log"
     done = dualray_command("run", script, "--mode", "sim", "--decision-log", log, "--nodes", 2)
     assert done.returncode == 0
-    assert "orphans:         0" in in_process("replay", log)
+    assert "have their command; 0 have none." in in_process("replay", log)
 
 
 def test_run_passes_several_faults(script: Path):
@@ -217,8 +217,12 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_replay_of_a_run(log: Path):
     shown = in_process("replay", log)
-    assert "different in 0 processes" in shown
-    assert "orphans:         0" in shown
+    assert "; 0 processes differ." in shown
+    assert "; 0 have none." in shown
+    assert in_process("replay", log, "--quiet").startswith("Replay OK: ")
+    assert json.loads(in_process("replay", log, "--json"))["orphans"] == 0
+    assert "driver-1" in in_process("replay", log, "-v")
+    assert "driver-1" not in shown
     assert "killed" in shown
 
 

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 import dualray as ray
 from dualray.cli.app import app
 from dualray.cluster_utils import Cluster
+from dualray.util.placement_group import placement_group
 from dualray.util.state import of_run
 
 RUNNER = CliRunner()
@@ -47,6 +48,9 @@ def run(tmp_path_factory) -> Path:
         ray.get(wrong.remote())
     ray.get(square.options(duration=10).remote(2))
     assert len(kept) == 200_000
+    group = placement_group([{"CPU": 1}, {"CPU": 1}], strategy="SPREAD")
+    assert group.wait(10)
+    ray.get(square.options(name="late").remote(3))
     ray.shutdown()
     return directory
 
@@ -79,8 +83,27 @@ def test_a_finished_run_has_its_nodes_workers_and_objects(run):
     assert {row.node_id for row in state.list("workers")} == {"node-0", "node-1", "node-2"}
     [stored] = state.list("objects", filters=[("size_bytes", "!=", 0)])
     assert stored.size_bytes > 200_000
-    with pytest.raises(ValueError, match="the record of a run has no placement groups"):
-        state.list("placement_groups")
+    assert {row.state for row in state.list("workers", [("node_id", "=", "node-2")])} == {"DEAD"}
+
+
+def test_a_finished_run_has_what_its_head_knew(run):
+    state = of_run(run)
+    [counter] = state.list("actors")
+    assert (counter.class_name, counter.num_restarts) == ("Counter", 0)
+    [constructor] = state.list("tasks", [("type", "=", "ACTOR_CREATION_TASK")])
+    assert constructor.name == "Counter"
+    [group] = state.list("placement_groups")
+    assert (group.strategy, group.state) == ("SPREAD", "CREATED")
+    [waited] = state.list("tasks", [("name", "=", "late")])
+    assert 10 < waited.start_time_s < 11, "moments count from the start of the first node, as those of faults"
+
+
+def test_without_the_heads_log_a_run_has_no_actors(run, tmp_path):
+    for path in run.glob("*.trace"):
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    with pytest.raises(ValueError, match="the actors of a run stand in its head's decision log"):
+        of_run(tmp_path).list("actors")
+    assert of_run(tmp_path).list("tasks").total == of_run(run).list("tasks").total
 
 
 def test_the_commands_read_the_record_of_a_run(run):
@@ -92,11 +115,26 @@ def test_the_commands_read_the_record_of_a_run(run):
     assert shown == rows[0]
     assert rows[0]["task_id"] in invoke("get", "task", rows[0]["task_id"], *log)
     assert "FINISHED 6" in invoke("summary", "tasks", *log)
-    assert json.loads(invoke("summary", "tasks", "--format", "json", *log))["cluster"]["total_tasks"] >= 7
+    assert json.loads(invoke("summary", "tasks", "--json", *log))["cluster"]["total_tasks"] >= 7
     assert "objects, 2" in invoke("memory", *log)
+    assert (
+        invoke("list", "tasks", "--filter", "name=square", "--quiet", "--limit", "1", *log) == rows[0]["task_id"] + "\n"
+    )
     assert (
         json.loads(invoke("list", "nodes", "--filter", "state!=ALIVE", "--format", "json", *log))[0]["state"] == "DEAD"
     )
+
+
+def test_a_table_fits_a_narrow_terminal(run):
+    shown = RUNNER.invoke(app, ["list", "tasks", "--log", str(run)], env={"COLUMNS": "80"}).stdout.splitlines()
+    assert max(map(len, map(str.rstrip, shown))) <= 80
+    rows = [line for line in shown if "square" in line]
+    assert len(rows) == 6, "a row is a line"
+    assert "In all rows: job 00000001" in shown[-1] or "In all rows: job 00000001" in shown[-2]
+    short = rows[0].split()[1]
+    assert len(short) == 8
+    assert "square" in invoke("get", "task", short, "--log", str(run))
+    assert "NORMAL_TASK" in invoke("list", "tasks", "-v", "--log", str(run))
 
 
 @pytest.mark.parametrize(
@@ -106,7 +144,6 @@ def test_the_commands_read_the_record_of_a_run(run):
         (("list", "tasks", "--filter", "name"), "field=value"),
         (("list", "tasks", "--filter", "nme=x"), "Did you mean 'name'?"),
         (("list", "tasks", "--format", "xml"), "table or json"),
-        (("list", "actors"), "has no actors"),
         (("get", "thing", "x"), "there is no 'thing'"),
         (("get", "task", "x"), "there is no task 'x'"),
         (("summary", "nodes"), "no summary of 'nodes'"),

@@ -71,8 +71,8 @@ def test_task_tells_its_way_from_submission_to_result(lives: Lives):
         "its scheduling strategy is SPREAD: the head decides",
         "The head chooses node-",
         "(chosen): ",
-        "score 0",
-        "grants lease",
+        "sorted by 0",
+        "grants a lease",
         "pushes attempt 0 to",
         "Attempt 0 starts on",
         "Attempt 0 returns after",
@@ -209,11 +209,13 @@ def test_actor_tells_of_its_restart_and_its_calls_of_where_they_went(tmp_path: P
     lives = Lives(read_record(tmp_path))
     teller = Teller(lives)
     made = words(teller.tell(next(task.task for task in lives.tasks.values() if task.name == "Counter")))
-    assert "the constructor of an actor: the head sees to its lease" in made
+    assert "the constructor of an actor: the head places it" in made
     assert made.count("The head chooses node-") == 2
-    assert "It is queued again, as attempt 1: restart." in made
+    assert "The actor is lost with its worker node-" in made
+    assert "fault: kill actor" in made
+    assert "The head restarts the actor, as attempt 1." in made
     last = words(teller.tell([task.task for task in lives.tasks.values() if task.name == "Counter.add"][-1]))
     assert "it goes to the actor's worker" in last
-    assert "grants lease" not in last
+    assert "grants a lease" not in last
     assert "fault: kill actor" in last
     assert "because its actor was RESTARTING" in last

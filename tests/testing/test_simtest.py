@@ -86,7 +86,7 @@ def test_the_plugin_replays_one_seed_and_shrinks(tmp_path):
     repeat = re.search(r"--dualray-faults '(.*?)'", said)
     assert repeat is not None
     assert "slow node-1" not in repeat[1]
-    assert "what happened (times from the first submission):" in words
+    assert "what happened (times since the start of the first node):" in words
     assert "f, task " in words
     assert "seed 7 fails" in pytest_says("--dualray-replay", "7", "--dualray-faults", repeat[1], "-k", "fragile")
     assert "1 passed" in pytest_says("--dualray-replay", "7", "--dualray-faults", "", "-k", "fragile")
