@@ -124,7 +124,7 @@ def _checks() -> Iterator[Check]:
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()  # macOS has none
     yield Check("CPUs", "ok", f"{usable} usable of {os.cpu_count()}")
     yield _port()
-    for package, extra in (("plotly", "report"), ("pyarrow", "whatif")):
+    for package, extra in (("plotly", "whatif"), ("pyarrow", "whatif")):
         there = find_spec(package) is not None
         fix = "" if there else f"pip install 'dualray[{extra}]'"
         yield Check(package, "ok" if there else "slow", "installed" if there else "not installed", fix)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -39,6 +40,17 @@ from dualray.whatif.predicted import Row
 
 UNUSABLE = 2
 FAILED = 1
+
+
+def check_page(report: Path | None) -> None:
+    """Before anything is measured: whether the page can be drawn and written.
+
+    Raises:
+        ValueError: it cannot; the message says why.
+    """
+    if report is not None and find_spec("plotly") is None:
+        raise ValueError("--report needs plotly, which is not installed: pip install 'dualray[whatif]'")
+    check_outputs(report=report, timeline=None)
 
 
 def _refuse(why: object) -> NoReturn:
@@ -90,7 +102,7 @@ def calibrate_command(
 ) -> None:
     """Measure this machine, and fit the cost model of simulations and predictions to it."""
     try:
-        check_outputs(report=report, timeline=None)
+        check_page(report)
         check_can_write(output, "--output")
         check_seconds(seconds)
         with Progress(TextColumn("{task.description}"), BarColumn(), console=Console(stderr=True)) as progress:
@@ -169,7 +181,7 @@ def predict_command(
     console = Console()
     columns = (TextColumn("replays"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
     try:
-        check_outputs(report=report, timeline=None)
+        check_page(report)
         if deadline is not None:
             parse_time_ns(deadline, "--deadline")
         loaded = load(trace)

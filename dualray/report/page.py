@@ -19,13 +19,10 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-import plotly.graph_objects as go
-from plotly.offline import get_plotlyjs
-
 from dualray.report.critical_path import Spent, Stretch, critical_path
-from dualray.report.drawings import SPENT, Clock, Rows, fault_words, gantt, path_strip, usage_chart, where_bars
+from dualray.report.drawings import SPENT, Clock, Drawing, Rows, fault_words, gantt, path_strip, usage_chart, where_bars
 from dualray.report.explain import Story, Teller
-from dualray.report.headline import busy_spans, headline, is_virtual
+from dualray.report.headline import busy_spans, headline
 from dualray.report.histories import Lives
 from dualray.report.record import Record
 from dualray.report.summary import Summary, summary
@@ -90,10 +87,10 @@ def page(record: Record, *, title: str = "", subtitle: str = "", checks: Sequenc
     }
     if len(unused) < len(used):
         drawn = [resource for resource in used if resource.name not in unused]
-        figures["usage"] = usage_chart(drawn, lives, clock)
+        figures["usage"] = usage_chart(drawn, lives)
     figures_of_run = summary(record.events)
     name = title or (record.directory.name if record.directory is not None else "a run")
-    merged = chart.layout.meta["merged"]
+    merged = chart["merged"]
     return Template((_ASSETS / "page.html").read_text(encoding="utf-8")).substitute(
         title=escape(name),
         subtitle=escape(subtitle),
@@ -110,12 +107,12 @@ def page(record: Record, *, title: str = "", subtitle: str = "", checks: Sequenc
         footer=_footer(lives, used),
         css=(_ASSETS / "page.css").read_text(encoding="utf-8"),
         js=(_ASSETS / "page.js").read_text(encoding="utf-8"),
-        plotly=get_plotlyjs(),
+        charts=(_ASSETS / "charts.js").read_text(encoding="utf-8"),
         run=_carried(lives, path, clock, figures),
     )
 
 
-def _carried(lives: Lives, path: Sequence[Stretch], clock: Clock, figures: Mapping[str, go.Figure]) -> str:
+def _carried(lives: Lives, path: Sequence[Stretch], clock: Clock, figures: Mapping[str, Drawing]) -> str:
     """What the page's script reads, as JSON that cannot end the script element it stands in."""
     teller = Teller(lives)
     stories = {each: _told(teller.tell(each), clock) for each in _most_telling(lives, path)}
@@ -123,8 +120,9 @@ def _carried(lives: Lives, path: Sequence[Stretch], clock: Clock, figures: Mappi
     index += [[life.object_id, _object_name(lives, life.task, life.is_put)] for life in lives.objects.values()]
     directory = lives.record.directory
     carried = {
-        "figures": {name: json.loads(figure.to_json()) for name, figure in figures.items()},
-        "span": [0, clock.span],
+        "figures": figures,
+        "span": [clock(clock.start_ns), clock(clock.end_ns)],
+        "unit": clock.unit,
         "stories": stories,
         "index": index[:INDEX_MAX],
         "where": f" {directory}" if directory is not None else "",
@@ -179,13 +177,13 @@ def _cards(figures: Summary, where: Where, lives: Lives, clock: Clock) -> str:
     cpus = sum(total.values())
     busy = (total[Spent.COMPUTE] + total[Spent.RECONSTRUCTION]) / cpus if cpus else 0.0
     cards = [
-        (clock.words(lives.end_ns - lives.start_ns), "virtual time" if is_virtual(lives) else "real time", False),
-        (f"{figures.tasks:,}", "tasks", False),
+        (clock.words(lives.end_ns - lives.start_ns), "virtual time" if lives.record.is_virtual else "real time", False),
+        (f"{figures.tasks:,}", _plural(figures.tasks, "task", "tasks"), False),
         (f"{figures.failed:,}" if figures.failed else "", "failed attempts", True),
-        (f"{figures.retries:,}" if figures.retries else "", "retries", False),
+        (f"{figures.retries:,}" if figures.retries else "", _plural(figures.retries, "retry", "retries"), False),
         (f"{figures.reconstructions:,}" if figures.reconstructions else "", "recomputed objects", False),
-        (f"{len(figures.faults):,}" if figures.faults else "", "faults", False),
-        (f"{figures.nodes:,}", "nodes", False),
+        (f"{len(figures.faults):,}" if figures.faults else "", _plural(len(figures.faults), "fault", "faults"), False),
+        (f"{figures.nodes:,}", _plural(figures.nodes, "node", "nodes"), False),
         (f"{busy:.0%}" if cpus else "", "CPU time in use", False),
         (_bytes(figures.bytes_moved) if figures.bytes_moved else "", "moved", False),
         (f"{evicted:,}" if (evicted := figures.counts[TraceKind.OBJECT_EVICTED]) else "", "evictions", False),
@@ -195,6 +193,10 @@ def _cards(figures: Summary, where: Where, lives: Lives, clock: Clock) -> str:
         for value, what, is_bad in cards
         if value
     )
+
+
+def _plural(count: int, one: str, many: str) -> str:
+    return one if count == 1 else many
 
 
 def _spans(lives: Lives, clock: Clock) -> str:
