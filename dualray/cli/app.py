@@ -22,7 +22,7 @@ GROUPS: Final[dict[str, dict[str, tuple[str, str]]]] = {
     "Run": {
         "run": ("run", "Run a script on real processes or in a simulation."),
         "scenario": ("scenario", "Run, check, list and start scenario files."),
-        "explore": ("scenario", "Run a scenario under random faults, and shrink what fails."),
+        "explore": ("explore", "Run a scenario under random faults, and shrink what fails."),
         "examples": ("examples", "List or copy the examples and scenarios."),
         "sim": ("sim", "Show and model the virtual cluster."),
     },

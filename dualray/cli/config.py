@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import typer
 
-from dualray.cli.printing import refuse, show, table_of
-from dualray.settings import SETTINGS, limits_of, resolve
+from dualray.cli.printing import AsJson, print_json, refuse, show, table_of
+from dualray.settings import SETTINGS, Resolved, limits_of, resolve
 from dualray.shared.model.config import Config
 
 app = typer.Typer(add_completion=False)
 
 
 @app.command("config")
-def config_command() -> None:
-    """Show every setting, its value and where it came from, and every limit of the core."""
+def config_command(as_json: AsJson = False) -> None:
+    """Show every setting, its value and where it came from, and every limit of the core.
+
+    Example: dualray config --json
+    """
     try:
         settings = resolve({})
         config = limits_of(settings)
     except (ValueError, TypeError) as error:
         refuse(error)
+    if as_json:
+        print_json(_as_json(settings, config))
+        return
     table = table_of(
-        "Settings: argument of init, DUALRAY_<NAME>, dualray.toml, default", "setting", "value", "source", ""
+        "Settings: argument of init, DUALRAY_<NAME>, dualray.toml, default", "setting", "value", "source", "meaning"
     )
     for name, entry in settings.items():
         modes = "" if len(SETTINGS[name].modes) > 1 else f"{SETTINGS[name].modes[0]} mode only: "
@@ -31,6 +40,36 @@ def config_command() -> None:
         source = settings["limits"].source if name in given else "default"
         limits.add_row(name, _shown(getattr(config, name, default)), unit, source, why)
     show(table, limits)
+
+
+def _as_json(settings: Mapping[str, Resolved], config: Config) -> dict[str, Any]:
+    given = settings["limits"].value or {}
+    return {
+        "settings": [
+            {
+                "name": name,
+                "value": entry.value if _is_plain(entry.value) else str(entry.value),
+                "source": entry.source,
+                "modes": list(SETTINGS[name].modes),
+                "help": SETTINGS[name].help,
+            }
+            for name, entry in settings.items()
+        ],
+        "limits": [
+            {
+                "name": name,
+                "value": getattr(config, name, default),
+                "unit": unit,
+                "source": settings["limits"].source if name in given else "default",
+                "help": why,
+            }
+            for name, default, unit, why in Config.describe()
+        ],
+    }
+
+
+def _is_plain(value: object) -> bool:
+    return value is None or isinstance(value, bool | int | float | str | list | dict)
 
 
 def _shown(value: object) -> str:

@@ -7,13 +7,14 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from dualray.cli.printing import AsJson, print_json, refuse
 from dualray.shared.model.config import Config
 from dualray.shared.model.demands import parse_resources
 from dualray.shared.scenario.fault_model import parse_fault
@@ -27,7 +28,6 @@ from dualray.sim.processes.node import Hardware
 from dualray.sim.runtime import hardware_of_scenario
 
 FAILED = 1
-UNUSABLE = 2
 
 
 def add_to(sim: typer.Typer) -> None:
@@ -36,11 +36,6 @@ def add_to(sim: typer.Typer) -> None:
         workload_command
     )
     sim.command("workloads")(workloads_command)
-
-
-def _refuse(why: object) -> NoReturn:
-    Console(stderr=True).print(f"dualray: {why}", style="red", markup=False, highlight=False, soft_wrap=True)
-    raise typer.Exit(UNUSABLE)
 
 
 def workload_command(
@@ -55,10 +50,13 @@ def workload_command(
     ] = None,
     faults: Annotated[list[str] | None, typer.Option(help="Such as 'kill node-5 at 2.5s'; may repeat.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed; default: the scenario's, or 0.")] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Model a program on a virtual cluster, at any size: nothing is executed, everything is scheduled.
 
-    What else is given goes to the program: `dualray sim workload bag --tasks 1e6 --seconds 0.5 --nodes 1000`.
+    Other options go to the program.
+
+    Example: dualray sim workload bag --tasks 1e6 --seconds 0.5 --nodes 1000
     """
     began_s = time.perf_counter()
     try:
@@ -89,8 +87,12 @@ def workload_command(
             wiring=wiring,
         )
     except (ValueError, TypeError, ScenarioError) as error:
-        _refuse(error)
-    _show(name, len(hardware), result, time.perf_counter() - began_s)
+        refuse(error)
+    took_s = time.perf_counter() - began_s
+    if as_json:
+        print_json(_as_json(name, len(hardware), result, took_s))
+    else:
+        _show(name, len(hardware), result, took_s)
     if result.failed:
         raise typer.Exit(FAILED)
 
@@ -107,6 +109,26 @@ def _parameters(args: Sequence[str]) -> Iterator[tuple[str, str]]:
             if not value:
                 raise ValueError(f"--{name} has no value")
         yield name.replace("-", "_"), value
+
+
+def _as_json(name: str, nodes: int, result: Modelled, took_s: float) -> dict[str, Any]:
+    return {
+        "workload": name,
+        "nodes": nodes,
+        "makespan_s": result.makespan_ns / 1e9,
+        "tasks": result.tasks,
+        "attempts": result.attempts,
+        "cpus_busy": result.busy_ns / max(result.cpu_ns, 1),
+        "bytes_moved": result.moved_bytes,
+        "evictions": result.evictions,
+        "messages": result.messages,
+        "events": result.events,
+        "event_hash": result.hash,
+        "faults": list(result.faults),
+        "never_happened": list(result.never_happened),
+        "failed": result.failed,
+        "took_s": took_s,
+    }
 
 
 def _show(name: str, nodes: int, result: Modelled, took_s: float) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import typer
 
 from dualray.cli import modelled
-from dualray.cli.printing import show, table_of
-from dualray.sim.cost.cost_model import CostModel
+from dualray.cli.printing import AsJson, print_json, show, table_of
+from dualray.sim.cost.cost_model import CostModel, Param
 from dualray.sim.params import fixed_params, node_params
 
 sim = typer.Typer(help="Show and model the virtual cluster.", no_args_is_help=True)
@@ -14,8 +16,15 @@ modelled.add_to(sim)
 
 
 @sim.command("params")
-def sim_params_command() -> None:
-    """Show what the virtual cluster assumes: the cost model, nodes of which nothing is said, and what is fixed."""
+def sim_params_command(as_json: AsJson = False) -> None:
+    """Show what the virtual cluster assumes: the cost model, a node's defaults, and what is fixed.
+
+    Example: dualray sim params --json
+    """
+    if as_json:
+        groups = (("cost_model", CostModel.params()), ("node", node_params()), ("fixed", fixed_params()))
+        print_json({name: [_as_json(param) for param in params] for name, params in groups})
+        return
     for title, params in (
         ("The cost model: `costs` of a scenario, or a calibration, change it", CostModel.params()),
         ("A node, where init() and the scenario say nothing else", node_params()),
@@ -26,3 +35,7 @@ def sim_params_command() -> None:
         for param in params:
             table.add_row(param.name, f"{param.default:,}", param.unit, param.source)
         show(table)
+
+
+def _as_json(param: Param) -> dict[str, Any]:
+    return {"name": param.name, "default": param.default, "unit": param.unit, "source": param.source}

@@ -39,6 +39,8 @@ from dualray.shared.scenario.values import DRIVER_NODE_NAME, HEAD_NAME
 from dualray.shared.units import size_words, time_words
 
 VALUE_CHARACTERS_MAX = 60
+PROBLEMS_MAX = 20
+"""Problems of one file that an error lists."""
 """Of a wrong value that are shown."""
 
 
@@ -65,7 +67,7 @@ def parse_scenario(text: str, name: str) -> Scenario:
     try:
         scenario = Scenario.model_validate(_plain(tree))
     except ValidationError as error:
-        raise ScenarioError(_first_problem(error, tree, name)) from None
+        raise ScenarioError(_problems(error, tree, name)) from None
     for path, problem in _nonsense(scenario):
         path = _real_path(tree, path)
         raise ScenarioError(f"{name}:{_line(tree, path)}: {_where(path)}{problem}")
@@ -182,15 +184,15 @@ def _plain(value: Any) -> Any:
 # ---- Messages ------------------------------------------------------------------------------------------------------
 
 
-def _first_problem(error: ValidationError, tree: CommentedMap, name: str) -> str:
-    """The first problem in the order of the file, as one line."""
+def _problems(error: ValidationError, tree: CommentedMap, name: str) -> str:
+    """The problems in the order of the file, a line for each."""
     problems = []
     for problem in error.errors():
         path = _real_path(tree, problem["loc"])
         problems.append((_line(tree, path), _say(problem, path)))
-    line, words = min(problems)
-    more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-    return f"{name}:{line}: {words}{more}"
+    lines = [f"{name}:{line}: {words}" for line, words in sorted(set(problems))]
+    more = [f"and {len(lines) - PROBLEMS_MAX} more"] if len(lines) > PROBLEMS_MAX else []
+    return "\n".join([*lines[:PROBLEMS_MAX], *more])
 
 
 def _real_path(tree: Any, location: tuple[str | int, ...]) -> Path:

@@ -1,0 +1,173 @@
+"""The command `dualray explore`. Exit codes as in app.py: 1 when a seed has failed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from dualray.cli.printing import AsJson, Quiet, Verbose, print_json, refuse, table_of
+from dualray.cli.scenario import FAILED, File, load, show_failure
+from dualray.shared.scenario.scenario import Scenario
+from dualray.shared.units import parse_share
+from dualray.testing.explore import Exploration, Finding, explore
+from dualray.testing.shrink import RUNS_MAX
+
+SEEDS_LISTED_MAX = 20
+app = typer.Typer(add_completion=False)
+
+
+@app.command("explore")
+def explore_command(
+    file: File,
+    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds.")] = 100,
+    first: Annotated[int, typer.Option(help="The first seed.")] = 0,
+    jobs: Annotated[int, typer.Option(min=1, max=256, help="Processes at once.")] = 1,
+    seed_timeout: Annotated[float, typer.Option(min=1, help="Seconds of wall time for one seed.")] = 60,
+    shrink: Annotated[bool, typer.Option(help="Shrink each kind of failure to a file.")] = True,
+    shrink_runs: Annotated[int, typer.Option(min=1, help="Maximum runs per shrink.")] = RUNS_MAX,
+    output: Annotated[Path, typer.Option(help="Directory for the files of shrunk failures.")] = Path("failures"),
+    stop_after: Annotated[int, typer.Option(min=1, help="Failing seeds after which to stop.")] = 10,
+    repeat: Annotated[
+        str, typer.Option(help="Share of the seeds run again with another PYTHONHASHSEED: 5%, 0.05; 0 for none.")
+    ] = "5%",
+    as_json: AsJson = False,
+    verbose: Verbose = False,
+    quiet: Quiet = False,
+) -> None:
+    """Run a scenario under new random faults for each seed, and shrink each kind of failure to few faults.
+
+    Example: dualray explore scenarios/pi.yaml --seeds 200
+    """
+    loaded = load(file)
+    try:
+        share = parse_share(repeat, "--repeat")
+    except ValueError as error:
+        refuse(error)
+    with _progress() as progress:
+        bar = progress.add_task(loaded.name, total=seeds, rate="")
+
+        def advance(state: Exploration) -> None:
+            failing = f", [red]{len(state.findings)} failing" if state.findings else ""
+            rate = f"{state.seeds_per_s:.1f} seeds/s, {len(state.coverage)} counters reached{failing}"
+            progress.update(bar, completed=state.seeds, rate=rate)
+
+        def note(words: str) -> None:
+            progress.update(bar, description=words)
+
+        try:
+            found = explore(
+                loaded,
+                directory=file.parent,
+                seeds=range(first, first + seeds),
+                jobs=jobs,
+                seed_timeout_s=seed_timeout,
+                stop_after=stop_after,
+                shrink_to=output if shrink else None,
+                shrink_runs_max=shrink_runs,
+                repeat=share,
+                on_progress=advance,
+                on_note=note,
+            )
+        except (ValueError, RuntimeError) as error:
+            refuse(error)
+    if as_json:
+        print_json(_as_json(loaded, found, file))
+    else:
+        _show_exploration(loaded, found, file, is_verbose=verbose, is_quiet=quiet)
+    if found.findings:
+        raise typer.Exit(FAILED)
+
+
+def _progress() -> Progress:
+    """A bar on stderr that leaves nothing behind."""
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[rate]}"),
+    )
+    return Progress(*columns, console=Console(stderr=True), transient=True)
+
+
+def _as_json(loaded: Scenario, found: Exploration, file: Path) -> dict[str, Any]:
+    return {
+        "scenario": loaded.name,
+        "seeds": found.seeds,
+        "failing": len(found.findings),
+        "seeds_per_s": round(found.seeds_per_s, 3),
+        "faults_planned": found.faults_planned,
+        "faults_performed": found.faults_performed,
+        "repeated": found.repeated,
+        "differing": found.differing,
+        "findings": [
+            {
+                "seed": finding.seed,
+                "kind": finding.kind,
+                "problem": finding.problem,
+                "faults": list(finding.faults),
+                "repeat_it": _repeat_it(finding, file),
+                "traceback": finding.traceback,
+                "output": finding.output,
+                "story": list(finding.story),
+            }
+            for finding in found.findings
+        ],
+        "coverage": {name: {"seeds": seeds, "times": times} for name, (seeds, times) in sorted(found.coverage.items())},
+        "never_happened": found.never_happened,
+    }
+
+
+def _repeat_it(finding: Finding, file: Path) -> str:
+    return finding.replay or f"dualray explore {file} --first {finding.seed} --seeds 1"
+
+
+def _show_exploration(loaded: Scenario, found: Exploration, file: Path, *, is_verbose: bool, is_quiet: bool) -> None:
+    """The verdict first, then the findings, then what was covered."""
+    console = Console()
+    count = len(found.findings)
+    verdict = (
+        f"[red]{count:,} of {found.seeds:,} seeds fail[/]" if count else f"[green]no seed fails[/] of {found.seeds:,}"
+    )
+    console.print(f"{escape(loaded.name)}: {verdict}; {found.seeds_per_s:.1f} seeds/s", highlight=False)
+    if is_quiet:
+        return
+    for finding in found.findings[:SEEDS_LISTED_MAX]:
+        _show_finding(console, finding, file)
+    if len(found.findings) > SEEDS_LISTED_MAX:
+        console.print(f"and {len(found.findings) - SEEDS_LISTED_MAX} more failing seeds")
+    if found.faults_planned:
+        share = found.faults_performed / found.faults_planned
+        console.print(f"faults: {found.faults_planned:,} planned, {found.faults_performed:,} ({share:.0%}) happened")
+    elif loaded.swarm.most:
+        console.print("no fault was planned: nothing that may be drawn can happen on this cluster", style="yellow")
+    if found.repeated:
+        verdict = f"[red]{found.differing:,} differ" if found.differing else "all the same"
+        console.print(f"{found.repeated:,} of {found.seeds:,} seeds run again: {verdict}", highlight=False)
+    if not is_verbose:
+        missing = f", {len(found.never_happened)} did not" if found.never_happened else ""
+        console.print(
+            f"coverage: {len(found.coverage)} situations were reached{missing}; -v lists them", highlight=False
+        )
+        return
+    table = table_of("What was reached", "situation", "seeds", "times")
+    for name, (in_seeds, times) in sorted(found.coverage.items()):
+        table.add_row(escape(name), f"{in_seeds:,}", f"{times:,}")
+    console.print(table)
+    if found.never_happened:
+        console.print(f"never happened: {', '.join(found.never_happened)}", style="yellow")
+
+
+def _show_finding(console: Console, finding: Finding, file: Path) -> None:
+    console.print(f"\n[red]seed {finding.seed}[/]: {escape(finding.kind)}", highlight=False)
+    console.print(f"  {finding.problem}", markup=False, highlight=False, soft_wrap=True)
+    show_failure(console, finding.output, finding.traceback, finding.story)
+    for fault in finding.faults:
+        console.print(f"  fault: {fault}", markup=False, highlight=False, soft_wrap=True)
+    console.print(f"  repeat it: {_repeat_it(finding, file)}", markup=False, highlight=False, soft_wrap=True)

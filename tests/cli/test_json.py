@@ -1,0 +1,88 @@
+"""The keys of every command's JSON are those of docs/api/json.md."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import dualray as ray
+from dualray.cli.app import app
+
+PAGE = Path(__file__).parents[2] / "docs" / "api" / "json.md"
+DOCUMENTED = dict(re.findall(r"^\| `([^`]+)` \| ([^|]+) \|$", PAGE.read_text(), re.MULTILINE))
+
+SCENARIO = """\
+name: small
+cluster: {nodes: 2, cpus: 2}
+workload: {script: small.py}
+faults: [kill worker when square starts 2]
+"""
+PROGRAM = """\
+import dualray as ray
+@ray.remote
+def square(x):
+    return x * x
+print(sum(ray.get([square.remote(x) for x in range(4)])))
+"""
+
+
+@ray.remote
+class Counter:
+    def add(self) -> object:
+        return np.zeros(200_000)
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made: Path = tmp_path_factory.mktemp("json")
+    (made / "small.yaml").write_text(SCENARIO)
+    (made / "small.py").write_text(PROGRAM)
+    ray.init(mode="sim", nodes=2, decision_log=made / "log")
+    kept = ray.get(Counter.remote().add.remote())
+    ray.shutdown()
+    assert kept is not None
+    return made
+
+
+COMMANDS = {
+    "config": "config",
+    "doctor": "doctor",
+    "explain": "explain Counter log",
+    "explore": "explore small.yaml --seeds 2",
+    "get task": "get task Counter.add --log log",
+    "list actors": "list actors --log log",
+    "list nodes": "list nodes --log log",
+    "list tasks": "list tasks --log log",
+    "memory": "memory --log log",
+    "replay": "replay log",
+    "scenario check": "scenario check small.yaml",
+    "scenario list": "scenario list .",
+    "scenario run": "scenario run small.yaml",
+    "sim params": "sim params",
+    "sim workload": "sim workload bag --tasks 10 --nodes 2",
+    "summary": "summary tasks --log log",
+}
+
+
+@pytest.mark.parametrize("command", sorted(COMMANDS))
+def test_a_command_prints_one_json_value_with_the_keys_of_the_page(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, command: str
+):
+    monkeypatch.chdir(directory)
+    done = CliRunner().invoke(app, [*COMMANDS[command].split(), "--json"])
+    assert done.exit_code == (0 if command != "doctor" else done.exit_code), done.output
+    found = json.loads(done.stdout)
+    rows = found if isinstance(found, list) else [found]
+    assert rows, "the keys are seen"
+    kind = "list of: " if isinstance(found, list) else ""
+    for row in rows:
+        assert kind + ", ".join(f"`{key}`" for key in sorted(row)) == DOCUMENTED[command].strip()
+
+
+def test_the_page_has_no_command_that_is_not_tested():
+    assert set(DOCUMENTED) == set(COMMANDS)
