@@ -89,24 +89,26 @@ def show_rows(title: str, rows: Sequence[Mapping[str, Any]], *, key: str = "", v
     }
     console = Console()
     if verbose:
-        table = _filled(title, columns, verbose)
+        table = _filled(columns, verbose)
         wide = Console(width=max(console.width, console.measure(table, options=_UNLIMITED).maximum))
+        wide.print(title, style="italic", markup=False, highlight=False)
         wide.print(table)
         return
     equal = _take_equal(columns, key, len(rows))
     narrow: list[str] = []
-    table = _filled(title, columns, verbose)
+    table = _filled(columns, verbose)
     for field in [each for each in LAST_RESORTS if each in columns]:
         if console.measure(table, options=_UNLIMITED).maximum <= console.width:
             break
         del columns[field]
         narrow.append(heading(field))
-        table = _filled(title, columns, verbose)
+        table = _filled(columns, verbose)
+    console.print(title, style="italic", markup=False, highlight=False)
     console.print(table)
     if equal:
-        console.print(f"In all rows: {', '.join(equal)}.", markup=False, highlight=False)
+        console.print(f"In all rows: {', '.join(equal)}.", markup=False, highlight=False, soft_wrap=True)
     if narrow:
-        console.print(f"Left out: {', '.join(narrow)}; -v shows all.", markup=False, highlight=False)
+        console.print(f"Left out: {', '.join(narrow)}; -v shows all.", markup=False, highlight=False, soft_wrap=True)
 
 
 def _take_equal(columns: dict[str, list[Any]], key: str, count: int) -> list[str]:
@@ -123,8 +125,8 @@ def _take_equal(columns: dict[str, list[Any]], key: str, count: int) -> list[str
     return equal
 
 
-def _filled(title: str, columns: Mapping[str, Sequence[Any]], verbose: bool) -> Table:
-    table = table_of(title, *(field if verbose else heading(field) for field in columns))
+def _filled(columns: Mapping[str, Sequence[Any]], verbose: bool) -> Table:
+    table = table_of("", *(field if verbose else heading(field) for field in columns))
     texts = [_texts(field, values, verbose) for field, values in columns.items()]
     for cells in zip(*texts, strict=True):
         table.add_row(*map(escape, cells))

@@ -93,6 +93,7 @@ def simtest(
 
         @functools.wraps(test)
         def run(*args: Any, **kwargs: Any) -> None:
+            __tracebackhide__ = True
             _run(scenario, functools.partial(test, *args, **kwargs), seeds, None if faults == "swarm" else tuple(said))
 
         return run
@@ -102,6 +103,7 @@ def simtest(
 
 def _run(scenario: Scenario, test: Callable[[], Any], seeds: int, faults: tuple[Fault, ...] | None) -> None:
     """`faults` are those of each seed; None: drawn for each."""
+    __tracebackhide__ = True  # pytest shows the test, not this module
     calm = _attempt(scenario, test)
     ground = ground_of(calm)
     replay = os.environ.get(REPLAY_VARIABLE)
@@ -188,6 +190,7 @@ def _attempt(scenario: Scenario, test: Callable[[], Any], record: Path | None = 
     Raises:
         SimtestFailure: it raised, an oracle has found something, or something was left behind.
     """
+    __tracebackhide__ = True
     started = dualray.init(mode="sim", scenario=scenario, seed=scenario.seed, decision_log=record).runtime
     assert isinstance(started, SimRuntime)
     try:

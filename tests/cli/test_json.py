@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -43,7 +44,8 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (made / "small.yaml").write_text(SCENARIO)
     (made / "small.py").write_text(PROGRAM)
     ray.init(mode="sim", nodes=2, decision_log=made / "log")
-    kept = ray.get(Counter.remote().add.remote())
+    actor: Any = Counter
+    kept = ray.get(actor.remote().add.remote())
     ray.shutdown()
     assert kept is not None
     return made
