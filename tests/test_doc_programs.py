@@ -1,7 +1,7 @@
 """The programs in the pages of docs/ run, and print what the pages show.
 
-A page writes a file with `<!-- file: NAME -->` above a block of code. Its lines `$ COMMAND` in console blocks run in order,
-in one directory. `...` in an output stands for any text.
+A page writes a file with `<!-- file: NAME -->` above a block of code. Its lines `$ COMMAND` in console blocks run in
+order, in one directory. `...` in an output stands for any text.
 """
 
 from __future__ import annotations
