@@ -164,9 +164,15 @@ def _faults(name: str, value: Any) -> tuple[Fault, ...]:
     return tuple(fault if isinstance(fault, Fault) else parse_fault(str(fault)) for fault in value)
 
 
+PREPARED: dict[str, Any] = {}
+"""Scenarios by the paths of their files: a fork takes those of its parent instead of reading them again."""
+
+
 def _scenario(name: str, value: Any) -> Any:
     if value is None or not isinstance(value, str | Path):
         return value
+    if str(value) in PREPARED:
+        return PREPARED[str(value)]
     # Not at the top: it imports pydantic and a YAML parser, which a run without a scenario does not need.
     from dualray.shared.scenario.file import parse_scenario  # noqa: PLC0415
 

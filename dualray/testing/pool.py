@@ -25,6 +25,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Self, TypeVar
 
+import dualray
 from dualray.shared.scenario.fault_model import Fault
 from dualray.shared.scenario.scenario import Scenario
 from dualray.sim.usercode.isolation import HEAP
@@ -206,6 +207,17 @@ def _perform(scenario: Scenario, directory: Path, record: Path | None) -> Outcom
         return run_scenario(scenario, directory=directory, decision_log=record / "log", start=start_fork)
 
 
+def _nothing() -> None:
+    """The task of `_warm_up`."""
+
+
+def _warm_up() -> None:
+    """Run a small simulation: forks of this process then find everything loaded and replaced."""
+    dualray.init(mode="sim")
+    dualray.get(dualray.remote(_nothing).remote())
+    dualray.shutdown()
+
+
 def serve(directory: Path) -> None:
     """What a worker does."""
     end_with_parent()
@@ -213,6 +225,7 @@ def serve(directory: Path) -> None:
     os.dup2(2, 1)  # what programs print
     gc.disable()
     stand()
+    _warm_up()
     is_first = True
     known: Scenario | None = None
     while True:

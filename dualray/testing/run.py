@@ -21,6 +21,7 @@ from typing import Any
 import dualray
 from dualray.recording.graph import Graph
 from dualray.recording.profile import load_profile
+from dualray.settings import PREPARED
 from dualray.shared.proof.trace import TraceEvent, TraceKind, from_bytes
 from dualray.shared.scenario.file import ScenarioError, dump_scenario, parse_scenario, place_of
 from dualray.shared.scenario.scenario import Scenario
@@ -194,13 +195,17 @@ def _simulate_script(
     with tempfile.TemporaryDirectory(prefix="dualray-scenario-") as temporary:
         report = Path(temporary, "report.json")
         file = Path(temporary, "scenario.yaml")
-        file.write_text(dump_scenario(scenario))
+        file.write_text(dump_scenario(scenario, as_json=start is not None))
         settings = {"MODE": "sim", "SEED": str(scenario.seed), "SCENARIO": str(file), "RUN_REPORT": str(report)}
         if profile is not None:
             settings["TASK_PROFILE"] = str(profile.absolute())
         if decision_log is not None:
             settings["DECISION_LOG"] = str(decision_log)
-        ended = run_script(script, scenario.workload.args, settings, start)
+        PREPARED[str(file)] = scenario
+        try:
+            ended = run_script(script, scenario.workload.args, settings, start)
+        finally:
+            del PREPARED[str(file)]
         if not report.exists():
             return Outcome(**asdict(ended))
         written = json.loads(report.read_text())

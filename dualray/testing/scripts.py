@@ -22,6 +22,7 @@ from typing import Any, Final, NoReturn
 
 from dualray.as_ray.programs import run
 from dualray.sim.usercode.isolation import HEAP
+from dualray.sim.usercode.patches import continue_in_fork
 from dualray.testing.failures import ERROR_CHARACTERS_MAX, Ended, failed
 from dualray.testing.orphans import end_with_parent
 
@@ -139,6 +140,7 @@ def _become(script: Path, arguments: Sequence[str], environment: Mapping[str, st
     try:
         end_with_parent()
         atexit._clear()
+        continue_in_fork()
         gc.unfreeze()  # as in a new interpreter: `init` freezes what is there by then
         HEAP.is_frozen = False
         for number, name in ((1, "stdout"), (2, "stderr")):

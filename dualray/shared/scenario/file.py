@@ -7,6 +7,7 @@ nothing can meet. `json_schema()` is for editors.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
@@ -74,15 +75,21 @@ def parse_scenario(text: str, name: str) -> Scenario:
     return scenario
 
 
-def dump_scenario(scenario: Scenario) -> str:
-    """The scenario as YAML that `parse_scenario` reads back; what has its default is left out."""
+def dump_scenario(scenario: Scenario, *, as_json: bool = False) -> str:
+    """The scenario as YAML that `parse_scenario` reads back; what has its default is left out.
+
+    as_json: as JSON, which is YAML too and is written ten times as fast.
+    """
     plain = scenario.model_dump(by_alias=True, exclude_defaults=True, mode="json")
     plain["faults"] = [fault.get("words", fault) for fault in plain.get("faults", ())]
+    plain = {name: value for name, value in plain.items() if value not in ([], {})}
+    if as_json:
+        return json.dumps(plain)
     yaml = YAML()
     yaml.default_flow_style = False
     yaml.width = 120
     stream = StringIO()
-    yaml.dump({name: value for name, value in plain.items() if value not in ([], {})}, stream)
+    yaml.dump(plain, stream)
     return stream.getvalue()
 
 

@@ -109,6 +109,12 @@ class Patches:
         who = "the driver" if self.isolation.is_driver(fiber) else f"user code on {fiber.owner.hostname}"
         return f"{who}, at {kernel.now_ns / 1e9:.6f} s of virtual time,"
 
+    def continue_in_fork(self) -> None:
+        """This process is a fork of one that simulates: threads and exit handlers stayed behind."""
+        self._watchdog = None
+        if self._waits_at_exit:
+            atexit.register(self._threads.wait_at_exit)
+
     def leave(self) -> None:
         """It ends. Idempotent."""
         self._asyncio.give_back_running()
@@ -157,6 +163,12 @@ def stand() -> None:
     patches = Patches()
     patches.stands = True
     _STANDING.append(patches)
+
+
+def continue_in_fork() -> None:
+    """Call this in a fork of a process that simulates."""
+    for patches in _STANDING:
+        patches.continue_in_fork()
 
 
 def take_patches() -> Patches:
