@@ -41,6 +41,12 @@ lint: env  ## Check form, types and the direction of imports
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 
+changes: env  ## Print the section of CHANGELOG.md that the files in changes/ make
+	@$(BIN)/towncrier build --draft --version next
+
+release-notes: env  ## Move the files in changes/ into CHANGELOG.md, as VERSION
+	$(BIN)/towncrier build --yes --version $(VERSION)
+
 format: env  ## Put the code in the form that lint asks for
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
