@@ -41,7 +41,10 @@ def judge(
     verdicts += _figures(scenario, outcome)
     if reference is not None:
         same = outcome.succeeded and reference.succeeded and outcome.result == reference.result
-        verdicts.append(_verdict("result without faults", _short(reference.result), _short(outcome.result), same))
+        wanted, found = (
+            _short(each.result) if each.succeeded else f"it fails with {each.error[0]}" for each in (reference, outcome)
+        )
+        verdicts.append(_verdict("result without faults", wanted, found, same))
     if mode == "sim":
         verdicts += _of_simulation(scenario, outcome)
     return verdicts + list(_of_every_run(scenario, outcome))
@@ -89,7 +92,8 @@ def _verdict(what: str, expected: str, found: str, holds: bool) -> Verdict:
 
 def _ending(scenario: Scenario, outcome: Outcome) -> Verdict:
     expected = scenario.expect.error
-    found = f"{outcome.error[0]}: {_one_line(outcome.message)}" if outcome.error else "it succeeds"
+    said = _one_line(outcome.message)
+    found = f"{outcome.error[0]}{f': {said}' if said else ''}" if outcome.error else "it succeeds"
     if expected is None:
         return _verdict("ending", "it succeeds", found, outcome.succeeded)
     matches = expected.match is None or re.search(expected.match, outcome.message, re.DOTALL) is not None

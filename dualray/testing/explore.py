@@ -49,6 +49,10 @@ DIFFERS = "its repetition differs"
 """How the classes of runs begin that were not the same again."""
 
 
+OUTPUT_LINES_MAX = 10
+"""Of what a program printed that fails without any fault: the last ones."""
+
+
 @dataclass(slots=True)
 class Finding:
     """A seed that fails.
@@ -270,7 +274,9 @@ def _check_calm(scenario: Scenario, outcome: Outcome) -> None:
     failing = [] if scenario.planned() else [each for each in verdicts_of(scenario, outcome, outcome) if not each.holds]
     if failing:
         words = "; ".join(f"{each.what}: expected {each.expected}, found {each.found}" for each in failing)
-        raise RuntimeError(f"scenario {scenario.name} fails without any fault: {words}")
+        printed = "".join(f"\n  it printed: {line}" for line in outcome.output.splitlines()[-OUTPUT_LINES_MAX:])
+        at = f"\n{outcome.traceback.rstrip()}" if outcome.traceback else ""
+        raise RuntimeError(f"scenario {scenario.name} fails without any fault: {words}{printed}{at}")
 
 
 class _Repetitions:
