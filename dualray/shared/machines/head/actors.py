@@ -224,7 +224,10 @@ class Actors:
         """The worker of a lease that we hold died."""
         actor_id = self.by_lease.pop(event.lease_id, None)
         if actor_id is not None:
-            self._lost(actor_id, f"The actor is dead because its worker process has died. {event.error.message}")
+            is_full = event.error.kind is ErrorKind.OUT_OF_MEMORY  # as in Ray, its calls fail with that error
+            kind = ErrorKind.OUT_OF_MEMORY if is_full else ErrorKind.ACTOR_DIED
+            why = f"The actor is dead because its worker process has died. {event.error.message}"
+            self._lost(actor_id, why, kind)
 
     def on_node_died(self, node: NodeID) -> None:
         """Every actor there is lost."""
@@ -234,7 +237,7 @@ class Actors:
             del self.by_lease[lease_id]
             self._lost(actor_id, f"The actor died because its node has died: {node}.")
 
-    def _lost(self, actor_id: ActorID, why: str) -> None:
+    def _lost(self, actor_id: ActorID, why: str, kind: ErrorKind = ErrorKind.ACTOR_DIED) -> None:
         record = self.records[actor_id]
         record.lease_id = record.worker = record.node = None
         if record.state is ActorState.DEAD:
@@ -244,7 +247,7 @@ class Actors:
             name = record.spec.template.name
             restarts = f"it had been restarted {record.life} times" if record.life else "max_restarts is 0"
             message = f"Actor {name} ({short(actor_id)}) died and is not restarted ({restarts}): {why}"
-            self._end(actor_id, record, ErrorInfo(kind=ErrorKind.ACTOR_DIED, message=message))
+            self._end(actor_id, record, ErrorInfo(kind=kind, message=message))
             return
         if record.restarts_left != RESTART_FOREVER:
             record.restarts_left -= 1
