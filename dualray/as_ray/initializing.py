@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from dualray import api
@@ -44,8 +44,12 @@ _TAKEN: Final = {"_memory": "memory", "_metrics_export_port": "metrics_port"}
 _OF_REAL_MODE: Final = ("log_to_driver", "metrics_port")
 """What Ray's programs say of processes: in a simulation there are none, and nothing is said of it."""
 
-_SYSTEM_CONFIG: Final = {"max_direct_call_object_size": "inline_bytes_max"}
-"""Keys of Ray's `_system_config`, and our limits."""
+_SYSTEM_CONFIG: Final[dict[str, tuple[str, Callable[[Any], Any]]]] = {
+    "max_direct_call_object_size": ("inline_bytes_max", lambda size: size),
+    "memory_monitor_refresh_ms": ("memory_check_ns", lambda ms: int(ms * 1_000_000)),
+    "memory_usage_threshold": ("memory_limit_percent", lambda share: round(share * 100)),
+}
+"""Keys of Ray's `_system_config`, with our limits and what makes our value of Ray's."""
 
 _log: Final = logging.getLogger("ray")
 _named: Final[set[str]] = set()
@@ -130,7 +134,8 @@ def _add_job_config(said: dict[str, Any], job_config: JobConfig | Mapping[str, A
 def _add_system_config(said: dict[str, Any], config: Mapping[str, Any] | None) -> None:
     for key, value in (config or {}).items():
         if key in _SYSTEM_CONFIG:
-            said["limits"] = {**(said.get("limits") or {}), _SYSTEM_CONFIG[key]: value}
+            limit, convert = _SYSTEM_CONFIG[key]
+            said["limits"] = {**(said.get("limits") or {}), limit: convert(value)}
         elif key not in _named:
             _named.add(key)
             _log.warning("ray.init(_system_config={%r: ...}) has no effect: `dualray config` lists the limits", key)

@@ -8,12 +8,9 @@ memory without what it shares: the object store is everybody's. What follows is 
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Final
 
+from dualray.machine_memory import machine_memory, own_bytes
 from dualray.real.limits import limit_in_words
 from dualray.real.net.loop import Loop, Timer
 from dualray.shared.model.config import Config
@@ -21,69 +18,6 @@ from dualray.shared.model.events import MemoryExceeded
 from dualray.shared.model.ids import Address
 
 _log = logging.getLogger("dualray")
-_PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
-_CGROUPS: Final = Path("/sys/fs/cgroup")
-
-
-@dataclass(frozen=True, slots=True)
-class MachineMemory:
-    """How much there is, and how much of it is used and cannot be had back by dropping caches."""
-
-    total_bytes: int
-    used_bytes: int
-
-
-def machine_memory(cgroups: Path = _CGROUPS, membership: Path = Path("/proc/self/cgroup")) -> MachineMemory:
-    """Of the control group that this process is in, if it has a limit; else of the machine."""
-    import psutil  # noqa: PLC0415 - a node is there sooner without it
-
-    whole = psutil.virtual_memory()
-    machine = MachineMemory(whole.total, whole.total - whole.available)
-    for directory in _own_cgroups(cgroups, membership):
-        group = _of_cgroup(directory)
-        if group is not None and group.total_bytes < machine.total_bytes:
-            return group
-    return machine
-
-
-def _own_cgroups(cgroups: Path, membership: Path) -> list[Path]:
-    """Where the limits of this process's group stand: version 2 or 1, from outside a container and inside."""
-    try:
-        lines = membership.read_text().splitlines()
-    except OSError:
-        return []
-    found = []
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        if not controllers:
-            found += [cgroups / path.lstrip("/"), cgroups]
-        elif "memory" in controllers.split(","):
-            found += [cgroups / "memory" / path.lstrip("/"), cgroups / "memory"]
-    return found
-
-
-def _of_cgroup(directory: Path) -> MachineMemory | None:
-    for limit, current, cache in (
-        ("memory.max", "memory.current", "inactive_file"),
-        ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
-    ):
-        try:
-            total_bytes = int((directory / limit).read_text())
-            used_bytes = int((directory / current).read_text())
-            statistics = dict(line.split(maxsplit=1) for line in (directory / "memory.stat").read_text().splitlines())
-            return MachineMemory(total_bytes, used_bytes - int(statistics.get(cache, 0)))
-        except (OSError, ValueError):  # another version, or no limit ("max")
-            continue
-    return None
-
-
-def own_bytes(pid: int) -> int:
-    """Resident memory of a process that it does not share; 0 when it has ended."""
-    try:
-        _, resident, shared, *_ = Path(f"/proc/{pid}/statm").read_text().split()
-    except (OSError, ValueError):  # it ends just now
-        return 0
-    return (int(resident) - int(shared)) * _PAGE_BYTES
 
 
 class MemoryMonitor:

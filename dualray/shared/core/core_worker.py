@@ -90,6 +90,10 @@ class CoreWorker(CoreSubmission):
         """The instance of the actor that lives in this process; None when there is none."""
         return self._runner.instance
 
+    def forget_instance(self) -> None:
+        """The process of this actor is over: what it holds is given back."""
+        self._runner.instance = None
+
     def execute(self, task: RunTask | TaskPushed) -> None:
         """Run one task. Called where user code runs."""
         self._runner.execute(task)

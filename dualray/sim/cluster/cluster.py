@@ -30,6 +30,7 @@ from dualray.shared.proof.trace import TraceEvent, TraceKind
 from dualray.shared.scenario.distributions import Distribution
 from dualray.shared.seeding import task_seed
 from dualray.sim.cluster.faults import FaultInjector
+from dualray.sim.cluster.memory_ends import MemoryEnds
 from dualray.sim.cluster.outages import FallibleCluster, Outages
 from dualray.sim.cluster.provider import Provider
 from dualray.sim.cluster.run_logs import RunLogs
@@ -52,6 +53,7 @@ from dualray.sim.processes.tables import Fields, Tables
 from dualray.sim.processes.worker import UserProcess
 from dualray.sim.usercode.function_table import FunctionTable
 from dualray.sim.usercode.locks import place_of
+from dualray.sim.usercode.memory_guard import MemoryStop
 from dualray.sim.usercode.modules import Modules
 from dualray.sim.usercode.patches import Patches, take_patches
 from dualray.sim.usercode.process_calls import VirtualExit
@@ -82,6 +84,7 @@ class Cluster(FallibleCluster):
     _stopwatch: Stopwatch | None = None
     _patches: Patches | None = None
     """What isolates user code, from `isolate` on."""
+    _memory_ends: MemoryEnds | None = None
     _watches_loops = False
     _digests: ValueDigests | None = None
     provider: Provider | None = None
@@ -182,6 +185,9 @@ class Cluster(FallibleCluster):
         patches.isolation.allows_outside = allows_outside
         patches.isolation.calls.end_worker = self.outages.end_worker_of_pid
         self._patches = patches
+        if self.config.memory_check_ns:
+            self._memory_ends = MemoryEnds(self, patches, self.config)
+            self.on_refused = self._memory_ends.on_refused
         self.modules = Modules(self.functions, self.fibers, patches.isolation, self._tell)
 
     def _tell(self, words: str) -> None:
@@ -425,6 +431,9 @@ class Cluster(FallibleCluster):
             return  # a thread of a dead process, which does not let itself be ended, runs no more
         if isinstance(escaped, Exception) or not isinstance(process, UserProcess) or process is self.driver:
             raise escaped
+        if isinstance(escaped, MemoryStop) and self._memory_ends is not None:
+            self._memory_ends.stop(process)
+            return
         self.nodes[NodeID(process.node)].end_worker(process.address, exit_reason(escaped))
 
     # ---- Deadlock and invariants -----------------------------------------------------------------------------

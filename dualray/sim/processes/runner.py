@@ -52,6 +52,8 @@ class VirtualCluster:
 
     kinds_noted: frozenset[TraceKind] | None = None
     """What is to be noted of what processes do; None: everything."""
+    on_refused: Callable[[MemoryError], object] | None = None
+    """Told that user code of a worker asked for more memory than there is; ends it if it has used that up."""
     runs_ahead = True
     """Whether the fiber of a task may end before its time is over (worker.py). A test switches it off: nothing
     changes."""

@@ -418,6 +418,10 @@ class UserProcess(WorkingProcess):
             else:
                 self._compute(cost_ns)
             return result
+        except MemoryError as error:
+            if self.cluster.on_refused is not None:
+                self.cluster.on_refused(error)
+            raise
         finally:
             if taken is not None and not isinstance(function, type):  # a constructor's is the actor's
                 self._give_memory_back(task, taken)

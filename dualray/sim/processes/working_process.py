@@ -136,6 +136,10 @@ class WorkingProcess(CodeProcess):
                     if is_first:
                         self._compute(self._cost_ns(task, args, kwargs))
                     return
+                except MemoryError as refused:
+                    if self.cluster.on_refused is not None:
+                        self.cluster.on_refused(refused)
+                    raise
                 if is_first or task.duration is not None:  # what tables say is the time of a call as a whole
                     self._compute(self._cost_ns(task, args, kwargs))
                 is_first, error = False, None
@@ -171,6 +175,10 @@ class WorkingProcess(CodeProcess):
             return await call_and_await(
                 function, args, kwargs, lambda: self._compute_async(self._cost_ns(task, args, kwargs))
             )
+        except MemoryError as error:
+            if self.cluster.on_refused is not None:
+                self.cluster.on_refused(error)
+            raise
         finally:
             if taken is not None:
                 self._give_memory_back(task, taken)

@@ -19,6 +19,7 @@ from dualray.sim.usercode import process_environ
 from dualray.sim.usercode.asyncio_substitution import AsyncioSubstitution
 from dualray.sim.usercode.isolation import Isolation
 from dualray.sim.usercode.locks import Locks
+from dualray.sim.usercode.memory_guard import MemoryGuard
 from dualray.sim.usercode.polling import Polling
 from dualray.sim.usercode.pools import Pools, silence, unsilence
 from dualray.sim.usercode.threads import Threads
@@ -60,6 +61,7 @@ class Patches:
         self._changes_asyncio = False
         self._waits_at_exit = False
         self._watchdog: Watchdog | None = None
+        self.memory_guard = MemoryGuard()
         self._greenlets: list[Any] = []
         """Idle ones, if it stays: each costs a new mapping of memory."""
 
@@ -119,8 +121,10 @@ class Patches:
         """It ends. Idempotent."""
         self._asyncio.give_back_running()
         if self.stands:
+            self.memory_guard.rest()
             self.isolation.leave()
         else:
+            self.memory_guard.end()
             if self._watchdog is not None:
                 self._watchdog.stop()
                 self._watchdog = None

@@ -31,6 +31,7 @@ from dualray.sim.kernel.fibers import Fiber, FiberKilled, FiberOwner, FiberSched
 from dualray.sim.kernel.kernel import Kernel
 from dualray.sim.usercode.locals import Locals
 from dualray.sim.usercode.locks import LOOK_AGAIN_S, FiberLock, makes_threads, stays_real, words_of_wait
+from dualray.sim.usercode.memory_guard import MEMORY_THREAD
 from dualray.sim.usercode.substitutions import Substitution, is_users
 from dualray.sim.usercode.watchdog import THREAD
 
@@ -286,7 +287,7 @@ class Threads:
     def _await_os_threads(self) -> bool:
         """Nothing is left to happen, and somebody waits for what an OS thread may do: give it time, real one. Whether
         it has done so."""
-        own = (threading.main_thread().name, THREAD)
+        own = (threading.main_thread().name, THREAD, MEMORY_THREAD)
         others = [each for each in threading._active.values() if each.name not in own]  # type: ignore[attr-defined]
         fibers = self._fibers
         if not others or not any(words_of_wait(fiber) for fiber in fibers.fibers()):

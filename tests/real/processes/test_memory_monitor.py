@@ -12,7 +12,7 @@ import pytest
 
 import dualray as ray
 from dualray.exceptions import OutOfMemoryError
-from dualray.real.processes.memory_monitor import machine_memory, own_bytes
+from dualray.machine_memory import machine_memory, own_bytes
 
 MIB = 1 << 20
 
