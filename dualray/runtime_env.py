@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import json
 import os
+import shlex
 import sys
 import tempfile
 from collections.abc import Collection, Mapping, Sequence
@@ -19,9 +20,8 @@ from typing import Any
 
 from dualray.exceptions import RuntimeEnvSetupError
 
-KEYS = ("env_vars", "working_dir", "py_modules")
+KEYS = ("env_vars", "working_dir", "py_modules", "pip")
 _ELSEWHERE = {
-    "pip": "install the packages on each node",
     "uv": "install the packages on each node",
     "conda": "start the cluster in the environment",
     "container": "start the cluster in the container",
@@ -39,11 +39,13 @@ class RuntimeEnv:
         env_vars: environment variables, by name.
         working_dir: where the code runs, and what it can import from. None: where the worker was started.
         py_modules: packages (directories) and modules (files) that it can import.
+        pip: requirements that are installed.
     """
 
     env_vars: tuple[tuple[str, str], ...] = ()
     working_dir: str | None = None
     py_modules: tuple[str, ...] = ()
+    pip: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """As a user would write it."""
@@ -54,6 +56,8 @@ class RuntimeEnv:
             said["working_dir"] = self.working_dir
         if self.py_modules:
             said["py_modules"] = list(self.py_modules)
+        if self.pip:
+            said["pip"] = list(self.pip)
         return said
 
     def to_text(self) -> str:
@@ -67,6 +71,7 @@ class RuntimeEnv:
             env_vars=tuple(sorted({**dict(outer.env_vars), **dict(self.env_vars)}.items())),
             working_dir=self.working_dir if self.working_dir is not None else outer.working_dir,
             py_modules=self.py_modules or outer.py_modules,
+            pip=self.pip or outer.pip,
         )
 
     @property
@@ -77,8 +82,8 @@ class RuntimeEnv:
         paths += [path for path in dict(self.env_vars).get("PYTHONPATH", "").split(os.pathsep) if path]
         return list(dict.fromkeys(paths))
 
-    def check_paths(self, where: str) -> None:
-        """Raise when a directory is not there.
+    def check(self, where: str) -> None:
+        """Raise when a directory or a package is not there.
 
         Raises:
             RuntimeEnvSetupError: naming it, and `where` it was looked for.
@@ -94,6 +99,15 @@ class RuntimeEnv:
                     f"runtime_env: py_modules has {module!r}, which is not {where}: it is not copied, and must be on "
                     f"each node"
                 )
+        if self.pip:
+            from dualray.installed_packages import missing  # noqa: PLC0415 - few ask for packages
+
+            if absent := missing(self.pip):
+                why = ", ".join(f"{asked!r} {words} {where}" for asked, words in absent.items())
+                raise RuntimeEnvSetupError(
+                    f"runtime_env: pip: {why}, and dualray installs nothing. Run `pip install "
+                    f"{' '.join(map(shlex.quote, absent))}` on each node before the cluster starts"
+                )
 
 
 def from_text(text: str) -> RuntimeEnv:
@@ -103,6 +117,7 @@ def from_text(text: str) -> RuntimeEnv:
         env_vars=tuple(sorted(said.get("env_vars", {}).items())),
         working_dir=said.get("working_dir"),
         py_modules=tuple(said.get("py_modules", ())),
+        pip=tuple(said.get("pip", ())),
     )
 
 
@@ -131,8 +146,9 @@ def parse(what: str, said: Mapping[str, Any] | None) -> RuntimeEnv:
         env_vars=_env_vars(what, said.get("env_vars")),
         working_dir=_path(f"{what}: working_dir", said["working_dir"]) if said.get("working_dir") is not None else None,
         py_modules=_py_modules(what, said.get("py_modules")),
+        pip=_pip(what, said.get("pip")),
     )
-    found.check_paths("here")
+    found.check("here")
     return found
 
 
@@ -155,6 +171,14 @@ def _py_modules(what: str, said: Any) -> tuple[str, ...]:
     if isinstance(said, str | Path | ModuleType) or not isinstance(said, Sequence):
         raise TypeError(f"{what}: py_modules={said!r} must be a list of paths, or of modules")
     return tuple(_path(f"{what}: py_modules", _place_of(module)) for module in said)
+
+
+def _pip(what: str, said: Any) -> tuple[str, ...]:
+    if said is None:
+        return ()
+    from dualray.installed_packages import requirements  # noqa: PLC0415 - as above
+
+    return requirements(what, said)
 
 
 def _place_of(module: Any) -> Any:
@@ -187,7 +211,7 @@ def apply(text: str) -> None:
         RuntimeEnvSetupError: a directory that is not on this node.
     """
     environment = from_text(text)
-    environment.check_paths("on this node")
+    environment.check("on this node")
     os.environ.update(dict(environment.env_vars))
     sys.path[:0] = environment.import_paths
     if environment.working_dir is not None:
@@ -209,7 +233,7 @@ class Swapped:
 
     def __init__(self, text: str, of_others: Collection[str] = ()) -> None:
         environment = from_text(text)
-        environment.check_paths("on this node")
+        environment.check("on this node")
         self._variables: dict[str, str | None] = dict(environment.env_vars)
         """Those that differ from everybody's, as it has left them; None: it has none of that name."""
         self._of_others = frozenset(of_others) - self._variables.keys()

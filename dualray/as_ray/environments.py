@@ -53,7 +53,8 @@ class RuntimeEnv(dict[str, Any]):
 
     Args:
         py_modules, working_dir, env_vars: see docs/api/tasks.md.
-        pip, uv, conda, container, image_uri: kept here, and refused where the environment is used: dualray installs
+        pip: packages that have to be installed already.
+        uv, conda, container, image_uri: kept here, and refused where the environment is used: dualray installs
             nothing.
         config: a RuntimeEnvConfig, or its dict.
         more: what else Ray knows.

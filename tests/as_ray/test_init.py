@@ -134,7 +134,9 @@ def test_an_environment_is_a_dict():
     with init(runtime_env=RuntimeEnv(env_vars={"A": "1"}, config={"setup_timeout_seconds": 9})):
         pass
     with pytest.raises(ValueError, match="install the packages on each node"):
-        init(runtime_env=environment)
+        init(runtime_env=RuntimeEnv(uv=["requests"]))
+    with init(runtime_env=RuntimeEnv(pip=["numpy"])):
+        pass
 
 
 def test_ids():

@@ -126,7 +126,14 @@ def test_each_environment_imports_its_own_modules(tmp_path):
     ("environment", "error", "message"),
     [
         ({"env_var": {}}, ValueError, "has no key 'env_var'. Did you mean 'env_vars'"),
-        ({"pip": ["numpy"]}, ValueError, "which dualray does not install: install the packages on each node"),
+        ({"uv": ["numpy"]}, ValueError, "which dualray does not install: install the packages on each node"),
+        ({"pip": ["numpy>=99"]}, RuntimeEnvSetupError, "pip: 'numpy>=99' is not what is installed ("),
+        ({"pip": ["no-such-package==1"]}, RuntimeEnvSetupError, "Run `pip install no-such-package==1` on each node"),
+        ({"pip": 5}, TypeError, "must be a list of requirements"),
+        ({"pip": ["numpy >> 2"]}, ValueError, "which is no requirement such as 'numpy>=2'"),
+        ({"pip": ["x @ https://host/x.whl"]}, ValueError, "dualray fetches nothing"),
+        ({"pip": "/no/such/file.txt"}, ValueError, "cannot be read: No such file"),
+        ({"pip": {"package": []}}, ValueError, "pip has no key 'package'. Known: packages"),
         ({"env_vars": {"A": 1}}, TypeError, "both must be texts"),
         ({"env_vars": ["A"]}, TypeError, "must be a dict of name to text"),
         ({"py_modules": "path"}, TypeError, "must be a list of paths"),
@@ -144,6 +151,21 @@ def test_environments_that_cannot_be(environment, error, message):
     with pytest.raises(error) as raised:
         variable.options(runtime_env=environment)
     assert message in str(raised.value)
+
+
+def test_packages_that_are_installed(tmp_path):
+    (tmp_path / "requirements.txt").write_text("# ours\nnumpy>=1.26  # arrays\n--no-cache-dir\n\npytest\n")
+
+    @ray.remote(num_cpus=0)
+    def asked():
+        return ray.get_runtime_context().runtime_env["pip"]
+
+    for pip, found in (
+        (["numpy>=1.26", "pytest[dev]", 'winonly==3; sys_platform == "win32"'], None),
+        ({"packages": ["numpy"], "pip_check": False}, ["numpy"]),
+        (str(tmp_path / "requirements.txt"), ["numpy>=1.26", "pytest"]),
+    ):
+        assert get(asked.options(runtime_env={"pip": pip}).remote()) == (found or pip)
 
 
 def test_a_directory_that_is_gone_when_the_task_begins(tmp_path):
