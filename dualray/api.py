@@ -89,7 +89,7 @@ def init(
             cluster was joined by its address: nodes may join it.
         runtime_env: environment variables and import paths of all tasks and actors; see docs/api/tasks.md.
         limits: limits and policies of the core, by name; `dualray config` lists them.
-        log_to_driver: real mode: show what workers print. Default True.
+        log_to_driver: show what workers print. Default True.
         redirect_output: real mode: what workers print goes to files only. Default False.
         log_directory: real mode: keep the logs of all processes in a directory of the session's name in here. Default:
             with the session's other files, which go when it ends.

@@ -423,7 +423,7 @@ SETTINGS = {
             help="vary or fixed: whether tasks of whose duration nothing is known all take the same time",
         ),
         Setting(name="limits", default=None, modes=_OF_THE_CORE, parse=_limits, help="limits and policies of the core"),
-        Setting(name="log_to_driver", default=True, modes=("real", "ray"), parse=_flag, help="show what workers print"),
+        Setting(name="log_to_driver", default=True, modes=MODES, parse=_flag, help="show what workers print"),
         Setting(
             name="redirect_output",
             default=False,

@@ -192,8 +192,8 @@ def test_a_config_file_that_is_not_there(monkeypatch):
         ("real", {"faults": ["kill node-1 at 1s"]}, r"init\(faults=\.\.\.\) belongs to sim mode"),
         (
             "sim",
-            {"log_to_driver": True},
-            r"init\(log_to_driver=\.\.\.\) belongs to real mode, and mode='sim' was given",
+            {"redirect_output": True},
+            r"init\(redirect_output=\.\.\.\) belongs to real mode, and mode='sim' was given",
         ),
     ],
 )

@@ -41,8 +41,11 @@ So are those of `dualray.api.OF_RAY` that Ray keeps to itself."""
 _TAKEN: Final = {"_memory": "memory", "_metrics_export_port": "metrics_port"}
 """Private arguments of Ray's, and ours."""
 
-_OF_REAL_MODE: Final = ("log_to_driver", "metrics_port")
+_OF_REAL_MODE: Final = ("metrics_port",)
 """What Ray's programs say of processes: in a simulation there are none, and nothing is said of it."""
+
+LOG_VARIABLE: Final = "RAY_LOG_TO_DRIVER"
+"""Says what `log_to_driver` is where the program does not."""
 
 _SYSTEM_CONFIG: Final[dict[str, tuple[str, Callable[[Any], Any]]]] = {
     "max_direct_call_object_size": ("inline_bytes_max", lambda size: size),
@@ -81,6 +84,8 @@ def init(address: str | None = None, *, local_mode: bool = False, job_config: An
     _add_system_config(said, said.pop("_system_config", None))
     if local_mode:
         said = {**said, "mode": "sim", "nodes": 1}
+    if said.get("log_to_driver") is None and (shown := os.environ.get(LOG_VARIABLE)):
+        said["log_to_driver"] = shown.lower() in ("1", "true")  # as Ray reads its flags
     address = _checked(address or os.environ.get(ADDRESS_VARIABLE) or None)
     is_simulated = resolve({"mode": said["mode"]} if said.get("mode") else {})["mode"].value == "sim"
     if is_simulated:

@@ -24,10 +24,18 @@ from dualray.sim.cluster.planned_nodes import PlannedAddress
 from dualray.sim.cluster.provider import MachineGroup, Provider
 from dualray.sim.cluster.run_summary import summarise
 from dualray.sim.network.topologies import Nic
-from dualray.sim.processes.entering import enter_process, leave_process, show_gpus, shown_gpus
+from dualray.sim.processes.entering import (
+    are_threads_said,
+    enter_process,
+    leave_process,
+    show_gpus,
+    show_threads,
+    shown_gpus,
+)
 from dualray.sim.processes.node import Hardware
 from dualray.sim.processes.worker import UserProcess
 from dualray.sim.processes.worker_runtime import VIRTUAL_PORT, no_logs
+from dualray.sim.processes.worker_streams import UnheardWorkers
 from dualray.sim.usercode.process_calls import ip_of
 from dualray.sim.usercode.program_clock import PROGRAM_CLOCK
 from dualray.user_metrics import METRICS
@@ -100,7 +108,8 @@ class SimRuntime:
         return self.cluster.trace_events
 
     def show_bar(self, state: BarState) -> None:
-        DISPLAY.take("", state)
+        if self.cluster.shows_bars:
+            DISPLAY.take("", state)
 
     def silence(self) -> None:
         self._driver.is_silent = True
@@ -125,6 +134,8 @@ class SimRuntime:
             DISPLAY.forget()
             METRICS.clear()
             show_gpus(self._driver.visible_gpus)  # tasks that had not ended came after the driver
+            if self._driver.library_threads is not None:
+                show_threads(self._driver.library_threads)
             if self._driver.environment is not None:
                 self._driver.environment.enter()
 
@@ -164,7 +175,14 @@ def start(settings: Mapping[str, Any], config: Config) -> SimRuntime:
     started.core.runtime_env = settings["runtime_env"] or ""
     driver.runtime = started
     driver.visible_gpus = shown_gpus()
+    if not are_threads_said():
+        cluster.counts_threads = True
+        driver.library_threads = b""
     cluster.fibers.on_resume, cluster.fibers.on_suspend = enter_process, leave_process
+    if not settings["log_to_driver"]:
+        cluster.shows_bars = False
+        unheard = UnheardWorkers()
+        cluster.fibers.on_resume, cluster.fibers.on_suspend = unheard.enter, unheard.leave
     cluster.isolate(allows_outside=settings["sim_unsafe"] == "allow")
     try:
         cluster.fibers.adopt_current(driver, seed=b"%d:driver" % cluster.seed)

@@ -38,6 +38,8 @@ class CodeProcess(HostProcess):
         """What runs here, where that is more than `_task_fiber`, with the concurrency group."""
         self.visible_gpus: str | None = None if is_driver else ""
         """Its CUDA_VISIBLE_DEVICES while it does not run; None: not set."""
+        self.library_threads: bytes | None = None
+        """Its OMP_NUM_THREADS while it does not run; b"": not set; None: as the environment of the simulation says."""
         self.environment: Swapped | None = None
         """Its runtime environment."""
         self._spawned = 0

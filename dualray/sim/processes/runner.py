@@ -52,6 +52,10 @@ class VirtualCluster:
 
     kinds_noted: frozenset[TraceKind] | None = None
     """What is to be noted of what processes do; None: everything."""
+    shows_bars = True
+    """Whether progress bars reach the driver's terminal."""
+    counts_threads = False
+    """Whether OMP_NUM_THREADS of workers is how many CPUs their tasks hold."""
     on_refused: Callable[[MemoryError], object] | None = None
     """Told that user code of a worker asked for more memory than there is; ends it if it has used that up."""
     runs_ahead = True

@@ -20,6 +20,8 @@ from dualray.shared.machines.owner.plain_worker import PlainWorker
 from dualray.shared.model.commands import RunTask
 from dualray.shared.model.events import ClusterChanged, Event, NodeDied, OwnerDied, TaskPushed, TimerFired
 from dualray.shared.model.ids import Address, FunctionID, NodeID, TaskID, root_task_id
+from dualray.shared.model.resources import CPU, UNITS, Resources, in_plain_names
+from dualray.shared.model.specs import FunctionTemplate
 from dualray.shared.proof.trace import TraceKind
 from dualray.shared.seeding import of_attempt, task_seed
 from dualray.sim.cost.measured import MEASURED
@@ -91,6 +93,10 @@ class UserProcess(WorkingProcess):
         self._end_work: tuple[Cores, Work] | None = None
         """In its place, where the machine may get slow or stand still."""
         self._runtime: Any = None
+        self._threads_of: FunctionTemplate | None = None
+        """Whose CPUs `library_threads` counts."""
+        if cluster.counts_threads and not is_driver:
+            self.library_threads = b"1"
         self._cluster_news: ClusterChanged | None = None
         """What it was told of the cluster, while it has no core: many workers are never told anything else."""
         self._root = root
@@ -268,6 +274,9 @@ class UserProcess(WorkingProcess):
             self._next = self._bytes = None
         if task.spec.actor_id is None:  # a method: its actor has them for life
             self.visible_gpus = ",".join([self.gpu_names[gpu] for gpu in task.gpu_ids]) if task.gpu_ids else ""
+            if self.library_threads is not None and task.spec.template is not self._threads_of:
+                self._threads_of = task.spec.template
+                self.library_threads = threads_of(task.spec.template.resources)
         cluster = self.cluster
         seed = cluster.seed_before + task.spec.task_id
         if task.attempt:
@@ -475,6 +484,11 @@ class _Call:
 
     def __call__(self) -> None:
         self._process.execute(self._task)
+
+
+def threads_of(resources: Resources) -> bytes:
+    """How many threads a library may start in a task with these resources, as text: one for each CPU, at least one."""
+    return b"%d" % max(in_plain_names(resources).get(CPU) // UNITS, 1)
 
 
 def _start_next(process: UserProcess) -> None:

@@ -70,6 +70,8 @@ class WorkerRuntime:
         raise runtime.only_in_the_driver("timeline")
 
     def show_bar(self, state: BarState) -> None:
+        if not self._process.cluster.shows_bars:
+            return
         context = self.verbs.context()
         name = context.task_name or ""
         if context.actor_id is not None:

@@ -23,9 +23,9 @@ class Holder:
         return self.at_birth, threads._function()
 
 
-@pytest.fixture
-def started():
-    ray.init(mode="real", num_cpus=4)
+@pytest.fixture(params=["real", "sim"])
+def started(request):
+    ray.init(mode=request.param, num_cpus=4)
     yield
     ray.shutdown()
 
@@ -45,9 +45,24 @@ def test_what_a_runtime_environment_says_stays():
     assert get(threads.options(num_cpus=2).remote()) == "2"
 
 
-def test_what_the_programs_environment_says_stays(monkeypatch):
+@pytest.mark.usefixtures("started")
+def test_what_a_task_or_the_driver_says_is_its_own():
+    assert "OMP_NUM_THREADS" not in os.environ
+
+    @ray.remote(num_cpus=2)
+    def change():
+        os.environ["OMP_NUM_THREADS"] = "9"
+        ray.get(threads.remote())
+        return os.environ["OMP_NUM_THREADS"]
+
+    assert get(change.remote()) == "9"
+    assert "OMP_NUM_THREADS" not in os.environ
+
+
+@pytest.mark.parametrize("mode", ["real", "sim"])
+def test_what_the_programs_environment_says_stays(mode, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "5")
-    ray.init(mode="real", num_cpus=4)
+    ray.init(mode=mode, num_cpus=4)
     try:
         assert get([threads.options(num_cpus=cpus).remote() for cpus in (1, 2)]) == ["5", "5"]
     finally:
