@@ -20,6 +20,14 @@ RAYS_NAMES = json.loads((ROOT / "tests" / "data" / "rays_names.json").read_text(
 OF_LIBRARIES = ("ray.dag", "ray.experimental", "ray.data", "ray.train")
 """Modules with tables of their own: they are not counted with the others."""
 
+_PRIVATE = [f"ray._common.{name}" for name in ("constants", "network_utils", "test_utils", "utils")] + [
+    f"ray._private.{name}"
+    for name in (
+        *("client_mode_hook", "internal_api", "ray_constants", "services"),
+        *("state", "test_utils", "utils", "worker"),
+    )
+]
+
 ARGUMENTS = "arguments of ray.init"
 WORKS, IGNORED, REFUSED = "works", "accepted and ignored", "refused"
 
@@ -111,7 +119,7 @@ def page() -> str:
     text += "".join(f"| `{name}` | {why} |\n" for name, why in sorted(REASONS.items()))
     text += "\n## Of what is private to Ray\n\nRay's own public tests and other suites import these; nothing else of "
     text += "`ray._private` and `ray._common` is here.\n\n| module | names |\n|---|---|\n"
-    for module in ("ray._common.test_utils", "ray._private.test_utils"):
+    for module in _PRIVATE:
         text += f"| `{module}` | {', '.join(f'`{each}`' for each in import_module(module).__all__)} |\n"
     return text
 

@@ -33,7 +33,7 @@ assert importlib.util.find_spec("ray.util.queue").name == "ray.util.queue"
 assert importlib.util.find_spec("ray.serve") is None
 assert type(ray.ObjectRef[int]) is type(list[int]) or ray.ObjectRef[int]
 
-for module in ("ray.serve", "ray.core", "ray.util.collective", "ray._private.worker"):
+for module in ("ray.serve", "ray.core", "ray.util.collective", "ray._private.gcs_utils"):
     try:
         importlib.import_module(module)
     except ImportError as error:

@@ -2,7 +2,7 @@
 
 Ray's tests import helpers of `ray._private` and `ray._common` at their top. Under dualray those that are absent are
 functions that raise NotImplementedError, so that the tests that do not call them run, and those that do fail. The same
-holds on Ray for `ray.tests`, which no wheel of it has.
+holds on Ray for `ray.tests`, which no wheel of it has. Where dualray has a module of that name, it is used.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from typing import Any
 import pytest
 
 _ON_RAY = os.environ["UPSTREAM_ENGINE"] == "ray"
-_THERE = ("ray._private", "ray._common", "ray._private.test_utils", "ray._common.test_utils")
+_THERE: set[str] = set()
+"""Private modules that dualray has; their further names are absent."""
+
 _PRIVATE = (
     ("ray.tests",)
     if _ON_RAY
@@ -52,11 +54,34 @@ def _absent(module: str, name: str) -> Any:
     return absent
 
 
+def _complete(module: ModuleType) -> None:
+    own = vars(module)["__getattr__"]
+    vars(module)["__getattr__"] = lambda name: _other(module, own, name)
+
+
+def _other(module: ModuleType, own: Any, name: str) -> Any:
+    """A name that a module of dualray's does not have itself."""
+    try:
+        return own(name)
+    except AttributeError:
+        return _absent(module.__name__, name)
+
+
+def _is_here(name: str) -> bool:
+    """Whether dualray has a module of its own under a name of Ray's."""
+    site = Path(importlib.import_module("dualray.as_ray").__path__[0]) / "site"
+    path = site.joinpath(*name.split("."))
+    return path.is_dir() or path.with_suffix(".py").is_file()
+
+
 class _PrivateModules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if name in _THERE or not name.startswith(_PRIVATE):
+        if not name.startswith(_PRIVATE):
+            return None
+        if not _ON_RAY and _is_here(name):
+            _THERE.add(name)
             return None
         return importlib.machinery.ModuleSpec(name, self, is_package=True)
 
@@ -67,13 +92,6 @@ class _PrivateModules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        if module.__name__ == "ray._raylet":
-            ray = importlib.import_module("ray")
-            errors = importlib.import_module("ray.exceptions")
-            vars(module).update(ObjectRefGenerator=ray.ObjectRefGenerator, PlacementGroupID=ray.PlacementGroupID)
-            vars(module).update(ObjectRefStreamEndOfStreamError=errors.ObjectRefStreamEndOfStreamError)
-        if module.__name__ == "ray._common.utils":
-            vars(module).update(hex_to_binary=bytes.fromhex)
         parent, _, last = module.__name__.rpartition(".")
         if parent in sys.modules:
             setattr(sys.modules[parent], last, module)
@@ -81,21 +99,15 @@ class _PrivateModules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 sys.meta_path.insert(0, _PrivateModules())
 if not _ON_RAY:
-    for _name in ("ray._private.test_utils", "ray._common.test_utils"):
-        _module = importlib.import_module(_name)
-        vars(_module)["__getattr__"] = lambda name, module=_name: _absent(module, name)
-        vars(_module).update(
-            client_test_enabled=lambda: False,
-            external_redis_test_enabled=lambda: False,
-            generate_system_config_map=lambda **named: {"_system_config": named},
-            placement_group_assert_no_leak=lambda groups: None,
-        )
     for _name in (
         *(f"ray._private.{part}" for part in ("ray_constants", "utils", "services", "worker", "internal_api", "state")),
-        *(f"ray._common.{part}" for part in ("utils", "network_utils", "constants")),
+        *(f"ray._private.{part}" for part in ("test_utils", "client_mode_hook")),
+        *(f"ray._common.{part}" for part in ("utils", "network_utils", "constants", "test_utils")),
         "ray._raylet",
     ):
-        importlib.import_module(_name)
+        _module = importlib.import_module(_name)
+        if _name in _THERE:
+            _complete(_module)
 
 import ray  # noqa: E402 - the private modules stand first
 from ray.cluster_utils import Cluster  # noqa: E402
@@ -223,3 +235,14 @@ def tmp_working_dir(tmp_path: Path) -> str:
 @pytest.fixture
 def temp_file(tmp_path: Path) -> Path:
     return tmp_path / "file"
+
+
+@pytest.fixture
+def set_enable_auto_connect(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
+    value = getattr(request, "param", "0")
+    monkeypatch.setenv("RAY_ENABLE_AUTO_CONNECT", value)
+    return value
+
+
+ray_start_with_dashboard = _session("ray_start_with_dashboard")
+shutdown_only_with_initialization_check = shutdown_only

@@ -5,9 +5,7 @@ from dualray import (
     DynamicObjectRefGenerator,
     ObjectRef,
     ObjectRefGenerator,
-    available_resources,
     cancel,
-    cluster_resources,
     get,
     get_actor,
     get_gpu_ids,
@@ -15,7 +13,6 @@ from dualray import (
     is_initialized,
     kill,
     method,
-    nodes,
     put,
     remote,
     shutdown,
@@ -38,6 +35,7 @@ from dualray.as_ray.ids import (
 from dualray.as_ray.initializing import RAYS_VERSION, init
 from dualray.as_ray.job_config import LoggingConfig
 from dualray.as_ray.refusals import refusing
+from dualray.as_ray.resources import available_resources, cluster_resources, nodes
 
 __version__ = RAYS_VERSION
 __commit__ = f"dualray-{dualray.__version__}"

@@ -16,10 +16,15 @@ from dualray.as_ray.ids import (
     WorkerID,
 )
 from dualray.as_ray.refusals import refusing
+from dualray.exceptions import ObjectRefStreamEndOfStreamError
+
+RAY_NODE_ID_KEY = "ray.io/node-id"
+"""The label that names a node."""
 
 StreamingObjectRefGenerator = ObjectRefGenerator
 
 __all__ = [
+    "RAY_NODE_ID_KEY",
     "ActorClassID",
     "ActorID",
     "ClusterID",
@@ -31,6 +36,7 @@ __all__ = [
     "ObjectID",
     "ObjectRef",
     "ObjectRefGenerator",
+    "ObjectRefStreamEndOfStreamError",
     "PlacementGroupID",
     "StreamingObjectRefGenerator",
     "TaskID",

@@ -1,4 +1,4 @@
-"""Private to Ray; of it there is what Ray's own public tests import: `test_utils`."""
+"""Private to Ray; of it there is what Ray's own public tests import, a module each."""
 
 from dualray.as_ray.refusals import refusing
 

@@ -24,6 +24,7 @@ __all__ = [
     "Semaphore",
     "SignalActor",
     "async_wait_for_condition",
+    "is_named_tuple",
     "kill_actor_and_wait_for_failure",
     "run_string_as_driver",
     "wait_for_condition",
@@ -190,6 +191,12 @@ def run_string_as_driver(driver_script: str, env: dict[str, str] | None = None, 
         sys.stdout.write(printed)
         raise subprocess.CalledProcessError(finished.returncode, finished.args, printed)
     return printed
+
+
+def is_named_tuple(cls: type) -> bool:
+    """Whether a class is one of `collections.namedtuple`."""
+    fields = getattr(cls, "_fields", None)
+    return cls.__bases__ == (tuple,) and isinstance(fields, tuple) and all(type(each) is str for each in fields)
 
 
 __getattr__ = refusing("ray._common.test_utils")

@@ -1,4 +1,4 @@
-"""Private to Ray; of it there is what Ray's guide and its public tests import: `internal_api`, `test_utils`."""
+"""Private to Ray; of it there is what Ray's guide and its public tests import, a module each."""
 
 from dualray.as_ray.refusals import refusing
 

@@ -1,0 +1,303 @@
+"""What Ray's own public tests and other suites read of `ray._private.worker.global_worker`, as dualray knows it.
+
+It is one object for a process, and reads all it answers from the current runtime when it is asked.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dualray import runtime
+from dualray.as_ray import internal_kv
+from dualray.hex_id import HexId
+from dualray.object_ref import ObjectRef
+from dualray.runtime_context import RuntimeContext
+from dualray.user_verbs import CallContext
+
+__all__ = ["GlobalWorker", "global_worker"]
+
+_TIMEOUT_NS = 5_000_000_000
+_ENDED = ("FINISHED", "FAILED")
+
+
+def rows_of(table: str) -> list[dict[str, Any]]:
+    """The rows of a table of the state of the cluster, from those that have answered."""
+    return runtime.current("ray._private.worker").verbs.state_rows(table, _TIMEOUT_NS)[0]
+
+
+def _here() -> CallContext:
+    return runtime.current("ray._private.worker").verbs.context()
+
+
+class Node:
+    """The node on which this process runs: `global_worker.node`."""
+
+    @property
+    def unique_id(self) -> HexId:
+        """Its id."""
+        return HexId(_here().node_id)
+
+    node_id = unique_id
+
+    @property
+    def node_ip_address(self) -> str:
+        """Where the other nodes find it."""
+        return runtime.current("ray._private.worker").verbs.ip_address
+
+    @property
+    def address_info(self) -> dict[str, str]:
+        """As the field `address_info` of what `ray.init` returns."""
+        addresses = runtime.current("ray._private.worker").addresses()
+        return {
+            "node_ip_address": addresses["node_ip_address"],
+            "object_store_address": addresses["object_store_address"],
+            "raylet_socket_name": addresses["local_scheduler_address"],
+            "gcs_address": addresses["control_plane_address"],
+            "address": addresses["control_plane_address"],
+            "session_dir": addresses["session_dir"],
+            "node_id": _here().node_id,
+        }
+
+    @property
+    def gcs_address(self) -> str:
+        """Where the control plane is."""
+        return self.address_info["gcs_address"]
+
+    @property
+    def plasma_store_socket_name(self) -> str:
+        """What tells the store of this node from those of others."""
+        return f"{self.address_info['object_store_address']}/{self.unique_id}"
+
+    @property
+    def raylet_socket_name(self) -> str:
+        """What tells the node manager of this node from those of others."""
+        return f"{self.address_info['raylet_socket_name']}/{self.unique_id}"
+
+    _raylet_socket_name = raylet_socket_name
+
+    def get_session_dir_path(self) -> str:
+        """The directory of the session; "" in a simulation."""
+        return self.address_info["session_dir"]
+
+    def get_temp_dir_path(self) -> str:
+        """Where the directories of sessions are."""
+        return RuntimeContext(runtime.current("ray._private.worker")).get_temp_dir()
+
+
+class CoreWorker:
+    """The process, as far as it owns objects and tasks: `global_worker.core_worker`."""
+
+    def get_worker_id(self) -> HexId:
+        """Its id."""
+        return HexId(_here().worker_id)
+
+    def get_current_node_id(self) -> HexId:
+        """The node on which it runs."""
+        return HexId(_here().node_id)
+
+    def get_current_job_id(self) -> HexId:
+        """The job that it works for."""
+        return HexId(_here().job_id)
+
+    def get_current_task_id(self) -> HexId:
+        """The task that asks; nil in a driver."""
+        return HexId(_here().task_id or "")
+
+    def get_actor_id(self) -> HexId:
+        """The actor that it is; nil, if it is none."""
+        return HexId(_here().actor_id or "")
+
+    def get_placement_group_id(self) -> HexId:
+        """The placement group in which the caller runs; nil outside of any."""
+        return HexId(_here().placement_group_id or "")
+
+    def get_current_runtime_env(self) -> str:
+        """The runtime environment, as JSON."""
+        return RuntimeContext(runtime.current("ray._private.worker")).get_runtime_env_string()
+
+    def object_exists(self, object_ref: ObjectRef[Any], memory_store_only: bool = False) -> bool:
+        """Whether the value lies somewhere now. With `memory_store_only`: with its owner, as small values do."""
+        for row in rows_of("objects"):
+            if row["object_id"] == object_ref.hex():
+                is_inline = row["state"] == "INLINE"
+                return is_inline or (not memory_store_only and bool(row["node_ids"]))
+        return False
+
+    def get_all_reference_counts(self) -> dict[bytes, dict[str, int]]:
+        """The references to the objects that this process owns: in it, and in tasks that it has submitted."""
+        own = _here().worker_id
+        counted = {
+            row["object_id"].encode(): {"local": row["local_refs"], "submitted": row["used_by_tasks"]}
+            for row in rows_of("objects")
+            if row["owner"] == own
+        }
+        return {key: counts for key, counts in counted.items() if any(counts.values())}
+
+    def get_memory_store_size(self) -> int:
+        """How many small values this process keeps."""
+        own = _here().worker_id
+        return sum(row["owner"] == own and row["state"] == "INLINE" for row in rows_of("objects"))
+
+    def get_pending_children_task_ids(self, parent_task_id: Any) -> list[HexId]:
+        """The tasks that a task has submitted and that have not ended."""
+        parent = parent_task_id.hex()
+        tasks = rows_of("tasks")
+        return [
+            HexId(row["task_id"]) for row in tasks if row.get("parent_task_id") == parent and row["state"] not in _ENDED
+        ]
+
+
+class GcsClient:
+    """The control plane: `global_worker.gcs_client`, of which there are its keys and values and its address."""
+
+    @property
+    def address(self) -> str:
+        """Where it is."""
+        return runtime.current("ray._private.worker").addresses()["control_plane_address"]
+
+    def internal_kv_get(self, key: bytes, namespace: bytes | None = None, timeout: float | None = None) -> bytes | None:
+        """A value; None: there is none."""
+        return internal_kv._internal_kv_get(key, namespace=namespace)
+
+    def internal_kv_put(
+        self,
+        key: bytes,
+        value: bytes,
+        overwrite: bool = True,
+        namespace: bytes | None = None,
+        timeout: float | None = None,
+    ) -> int:
+        """Keep a value; how many keys are new."""
+        return int(not internal_kv._internal_kv_put(key, value, overwrite, namespace=namespace))
+
+    def internal_kv_exists(self, key: bytes, namespace: bytes | None = None, timeout: float | None = None) -> bool:
+        """Whether there is a value."""
+        return internal_kv._internal_kv_exists(key, namespace=namespace)
+
+    def internal_kv_keys(
+        self, prefix: bytes, namespace: bytes | None = None, timeout: float | None = None
+    ) -> list[bytes]:
+        """The keys that begin so."""
+        return internal_kv._internal_kv_list(prefix, namespace=namespace)
+
+    def internal_kv_del(
+        self, key: bytes, del_by_prefix: bool = False, namespace: bytes | None = None, timeout: float | None = None
+    ) -> int:
+        """Forget a value, or all whose keys begin so; how many."""
+        return internal_kv._internal_kv_del(key, del_by_prefix=del_by_prefix, namespace=namespace)
+
+
+class GlobalWorker:
+    """What this process is: `global_worker`."""
+
+    def __init__(self) -> None:
+        self._node, self._core_worker, self._gcs_client = Node(), CoreWorker(), GcsClient()
+
+    @property
+    def connected(self) -> bool:
+        """Whether `ray.init` was called, or this is a worker."""
+        return runtime.current_or_none() is not None
+
+    def check_connected(self) -> None:
+        """Raise NotInitializedError where there is no cluster."""
+        runtime.current("ray._private.worker")
+
+    @property
+    def mode(self) -> int | None:
+        """SCRIPT_MODE (0) in a driver, WORKER_MODE (1) in a worker; None without a cluster."""
+        here = runtime.current_or_none()
+        return None if here is None else int(here.verbs.is_in_task)
+
+    @property
+    def node(self) -> Node | None:
+        """The node on which this process runs; None without a cluster."""
+        return self._node if self.connected else None
+
+    @property
+    def core_worker(self) -> CoreWorker:
+        """What this process owns.
+
+        Raises:
+            AttributeError: there is no cluster.
+        """
+        self._check("core_worker")
+        return self._core_worker
+
+    @property
+    def gcs_client(self) -> GcsClient:
+        """The control plane.
+
+        Raises:
+            AttributeError: there is no cluster.
+        """
+        self._check("gcs_client")
+        return self._gcs_client
+
+    def _check(self, name: str) -> None:
+        if not self.connected:
+            raise AttributeError(f"global_worker has no {name} before ray.init()")
+
+    @property
+    def current_job_id(self) -> HexId:
+        """The job; nil without a cluster."""
+        return HexId(_here().job_id if self.connected else "")
+
+    @property
+    def current_task_id(self) -> HexId:
+        """The task that asks; nil in a driver."""
+        return self._core_worker.get_current_task_id()
+
+    @property
+    def current_node_id(self) -> HexId:
+        """The node on which this process runs."""
+        return self._node.unique_id
+
+    @property
+    def actor_id(self) -> HexId:
+        """The actor that this process is; nil, if it is none."""
+        return self._core_worker.get_actor_id()
+
+    @property
+    def placement_group_id(self) -> HexId:
+        """The placement group in which the caller runs; nil outside of any."""
+        return self._core_worker.get_placement_group_id()
+
+    @property
+    def worker_id(self) -> bytes:
+        """This process, as bytes."""
+        return self._core_worker.get_worker_id().binary()
+
+    @property
+    def node_ip_address(self) -> str:
+        """Where other nodes find this one."""
+        return self._node.node_ip_address
+
+    @property
+    def namespace(self) -> str:
+        """Where the names of actors stand."""
+        return runtime.current("ray._private.worker").verbs.namespace
+
+    @property
+    def runtime_env(self) -> str:
+        """The runtime environment, as JSON."""
+        return self._core_worker.get_current_runtime_env()
+
+    @property
+    def should_capture_child_tasks_in_placement_group(self) -> bool:
+        """Whether what is made here goes to this placement group."""
+        return _here().captures_children
+
+    @property
+    def task_depth(self) -> int:
+        """How many tasks stand between this one and the driver, itself included; 0 in the driver."""
+        task = _here().task_id
+        if task is None:
+            return 0
+        parents = {row["task_id"]: row.get("parent_task_id") for row in rows_of("tasks")}
+        depth = 1
+        while (parent := parents.get(task)) is not None and parent in parents:
+            task, depth = parent, depth + 1
+        return depth
+
+
+global_worker = GlobalWorker()

@@ -1,0 +1,42 @@
+"""`ray.nodes`, `ray.cluster_resources` and `ray.available_resources`: dualray's, with the memory of the object stores.
+
+Under the name `ray` it is one more resource, `object_store_memory`, as on Ray.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from dualray import api
+from dualray.as_ray.global_worker import rows_of
+
+__all__ = ["available_resources", "cluster_resources", "nodes"]
+
+_STORE: Final = "object_store_memory"
+
+
+def _store_bytes() -> dict[str, float]:
+    """The size of the store of each node that lives."""
+    return {row["node_id"]: float(row["store_bytes"]) for row in rows_of("nodes") if row["state"] == "ALIVE"}
+
+
+def nodes() -> list[dict[str, Any]]:
+    """The nodes that the cluster has had: see `dualray.nodes`."""
+    found, stores = api.nodes(), _store_bytes()
+    for row in found:
+        if row["NodeID"] in stores:
+            row["Resources"] = {**row["Resources"], _STORE: stores[row["NodeID"]]}
+    return found
+
+
+def cluster_resources() -> dict[str, float]:
+    """The resources of all nodes that live, by name: see `dualray.cluster_resources`."""
+    total = api.cluster_resources()
+    return {**total, _STORE: sum(_store_bytes().values())}
+
+
+def available_resources() -> dict[str, float]:
+    """What of them nothing holds now: see `dualray.available_resources`."""
+    free, stores = api.available_resources(), _store_bytes()
+    used = sum(row["size_bytes"] for row in rows_of("objects") for node in row["node_ids"] if node in stores)
+    return {**free, _STORE: max(0.0, sum(stores.values()) - used)}

@@ -1,0 +1,49 @@
+"""What Ray's own public tests and other suites read here: `global_worker`, and the verbs."""
+
+from typing import Any
+
+from dualray import (
+    cancel,
+    get,
+    get_actor,
+    get_gpu_ids,
+    is_initialized,
+    kill,
+    put,
+    remote,
+    shutdown,
+    wait,
+)
+from dualray import cloudpickle as pickle
+from dualray.as_ray.global_worker import global_worker
+from dualray.as_ray.initializing import init
+from dualray.as_ray.refusals import refusing
+
+SCRIPT_MODE, WORKER_MODE, LOCAL_MODE = 0, 1, 2
+
+__all__ = [
+    "LOCAL_MODE",
+    "SCRIPT_MODE",
+    "WORKER_MODE",
+    "cancel",
+    "get",
+    "get_actor",
+    "get_gpu_ids",
+    "global_worker",
+    "init",
+    "is_initialized",
+    "kill",
+    "pickle",
+    "put",
+    "remote",
+    "shutdown",
+    "wait",
+]
+
+_refused = refusing("ray._private.worker")
+
+
+def __getattr__(name: str) -> Any:
+    if name == "_global_node":
+        return global_worker.node
+    return _refused(name)

@@ -1,0 +1,104 @@
+"""What Ray's own public tests read of `ray._private` and `ray._common`: the same program in both modes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+PROGRAM = """\
+import dualray.as_ray
+
+dualray.as_ray.install()
+import ray
+from ray._common.network_utils import build_address, parse_address
+from ray._private import test_utils
+from ray._private.worker import global_worker
+
+assert not global_worker.connected and global_worker.node is None and global_worker.current_job_id.is_nil()
+assert not hasattr(global_worker, "core_worker")
+ray.init(num_cpus=2)
+here = ray.get_runtime_context()
+assert global_worker.node.unique_id == here.get_node_id() == ray._private.state.current_node_id()
+assert ray._private.worker._global_node.node_id == here.get_node_id()
+assert global_worker.core_worker.get_worker_id().hex() == here.get_worker_id()
+assert global_worker.current_job_id.hex() == here.get_job_id() and global_worker.mode == ray.SCRIPT_MODE
+
+
+@ray.remote
+def depths(more):
+    own = [(global_worker.task_depth, global_worker.mode)]
+    return own + (ray.get(depths.remote(more - 1)) if more else [])
+
+
+assert global_worker.task_depth == 0
+assert ray.get(depths.remote(2)) == [(1, ray.WORKER_MODE), (2, ray.WORKER_MODE), (3, ray.WORKER_MODE)]
+
+
+@ray.remote
+def wait(signal):
+    ray.get(signal.wait.remote())
+
+
+@ray.remote
+class Parent:
+    def children(self, signal):
+        refs = [wait.remote(signal) for _ in range(2)]
+        found = global_worker.core_worker.get_pending_children_task_ids(ray.get_runtime_context().task_id)
+        ray.get(signal.send.remote())
+        ray.get(refs)
+        return {ref.task_id().hex() for ref in refs}, {task.hex() for task in found}
+
+
+signal = test_utils.SignalActor.remote()
+made, pending = ray.get(Parent.remote().children.remote(signal))
+assert made <= pending
+
+ref = ray.put(1)
+assert global_worker.core_worker.object_exists(ref)
+key = ref.hex().encode()
+assert global_worker.core_worker.get_all_reference_counts()[key] == {"local": 1, "submitted": 0}
+del ref
+test_utils.wait_for_condition(lambda: key not in global_worker.core_worker.get_all_reference_counts())
+
+large = ray.put(bytes(1 << 21))
+test_utils.wait_for_condition(lambda: test_utils.object_memory_usage() >= 1 << 21)
+del large
+test_utils.wait_for_condition(lambda: test_utils.object_memory_usage() == 0)
+assert ray.nodes()[0]["Resources"]["object_store_memory"] == ray.cluster_resources()["object_store_memory"] > 0
+
+group = ray.util.placement_group([{"CPU": 1}])
+ray.get(group.ready())
+test_utils.placement_group_assert_no_leak([group])
+assert test_utils.is_placement_group_removed(group)
+assert len(ray._private.state.actors()) == 2
+assert ray._private.state.actors(signal._actor_id.hex())["ActorClassName"] == "SignalActor"
+assert parse_address(build_address("::1", 80)) == ("::1", "80") and parse_address("here") is None
+process = test_utils.run_string_as_driver_nonblocking("import ray; print(ray.__version__)")
+assert process.communicate()[0].decode().strip() == ray.__version__
+try:
+    ray._private.state.next_job_id
+except AttributeError as error:
+    assert "docs/ray_names.md" in str(error)
+else:
+    raise AssertionError("next_job_id is refused")
+print("all of it")
+"""
+
+
+@pytest.mark.parametrize("mode", ["real", "sim"])
+def test_what_rays_own_tests_read(mode: str):
+    made = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "DUALRAY_MODE": mode},
+        capture_output=True,
+        text=True,
+    )
+    assert made.returncode == 0, made.stderr
+    assert made.stdout.strip() == "all of it"
