@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar, overload
 
@@ -156,7 +157,8 @@ def init_for(verb: str) -> None:
     Raises:
         NotInitializedError: the setting `auto_init` forbids it.
     """
-    settings = resolve({})
+    of_ray = sys.modules.get("dualray.as_ray.initializing")  # loaded by `import ray`, whose programs have its defaults
+    settings = resolve(of_ray.defaults() if of_ray is not None else {})
     if not settings["auto_init"].value:
         raise NotInitializedError(
             f"{verb} was called before dualray.init(), and auto_init=False ({settings['auto_init'].source}) keeps it "

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 
 class ClusterAddress(str):
@@ -13,3 +13,19 @@ class ClusterAddress(str):
     __slots__ = ("settings",)
 
     settings: Mapping[str, Any]
+
+
+class _Planned:
+    """Holds the latest cluster of this process that is planned and not shut down: where "auto" leads in sim mode."""
+
+    __slots__ = ("address_of",)
+
+    def __init__(self) -> None:
+        self.address_of: Callable[[], ClusterAddress] | None = None
+
+    def address(self) -> ClusterAddress | None:
+        """Its address; None: there is none."""
+        return self.address_of() if self.address_of is not None else None
+
+
+planned: Final = _Planned()

@@ -22,6 +22,7 @@ from typing import Any, Self
 import psutil
 
 from dualray import api
+from dualray.cluster_address import ClusterAddress, planned
 from dualray.exceptions import DualrayError
 from dualray.options import unknown_name
 from dualray.real.cluster.launch import StartedNode, drain_node, node_options, start_node, stop_node
@@ -275,6 +276,10 @@ class Cluster:
             return self._plan.address
         return self.head_node._started.address
 
+    def _address_of_plan(self) -> ClusterAddress:
+        assert self._plan is not None
+        return self._plan.address
+
     @property
     def gcs_address(self) -> str:
         """As `address`, under the name of Ray's control plane."""
@@ -332,6 +337,7 @@ class Cluster:
         offers["object_store_memory"] = _bytes("object_store_memory", object_store_memory)
         if self._plan is not None:
             self._plan.say(limits=limits, seed=seed, decision_log=decision_log)
+            planned.address_of = self._address_of_plan
             return self._take_in(_virtual_node(self._plan, **offers))
         options = node_options(
             **offers,
@@ -411,6 +417,8 @@ class Cluster:
         if self._is_connected:
             self._is_connected = False
             api.shutdown()
+        if planned.address_of == self._address_of_plan:
+            planned.address_of = None
         for node in reversed(self.list_all_nodes()):
             if self._plan is None:
                 node.thaw()

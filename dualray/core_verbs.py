@@ -80,6 +80,7 @@ class VerbsOverCore:
         "captures_children",
         "core",
         "drop",
+        "find",
         "get",
         "is_closed",
         "pin",
@@ -102,6 +103,7 @@ class VerbsOverCore:
         self.call_method = core.submit_actor_call
         self.captures_children = core.captures_children
         self.drop = core.drop
+        self.find = core.find
         self.get = core.get
         self.put = core.put
         self.submit = core.submit_task
@@ -250,7 +252,7 @@ class VerbsOverCore:
             max_task_retries=options.max_task_retries,
             name=options.name or "",
             namespace=options.namespace or "",
-            is_detached=options.lifetime == "detached",
+            is_detached=(options.lifetime or self.core.config.actor_lifetime) == "detached",
             max_pending_calls=options.max_pending_calls,
             max_concurrency=max_concurrency,
             is_async=is_async,

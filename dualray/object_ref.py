@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, NoReturn, Self, TypeVar
 
 from dualray import runtime
@@ -89,7 +89,8 @@ class ObjectRef(CountedReference, Generic[T]):
     object. When the last reference anywhere is gone, the value is freed.
 
     `ObjectRef(bytes)`, `from_binary`, `from_hex`, `from_random` and `nil` make one of an id alone. It is equal to any
-    reference to the object of that id, and can be pickled; but it does not say who has the value: `get` refuses it.
+    reference to the object of that id, and can be pickled. Where this process holds a reference to that object, it is
+    one more; elsewhere an id does not say who has the value, and `get` refuses it.
     """
 
     __slots__ = ()
@@ -98,7 +99,7 @@ class ObjectRef(CountedReference, Generic[T]):
 
     def __init__(self, ref: Any, verbs: UserVerbs | None = None) -> None:
         if verbs is None:
-            ref, verbs = _of_bytes(ref), _NOWHERE
+            ref, verbs = _of_bytes(ref)
         self.ref = ref
         self.holder = verbs
 
@@ -131,8 +132,8 @@ class ObjectRef(CountedReference, Generic[T]):
         """As of every reference."""
         if self.holder is _NOWHERE:
             raise DualrayError(
-                f"{self!r} was made of an id alone, which does not say who has the value: use the reference that "
-                f".remote() or put() has returned, or a pickled copy of it"
+                f"{self!r} was made of an id alone, which does not say who has the value, and this process holds no "
+                f"other reference to it: use the one that .remote() or put() has returned, or a pickled copy of it"
             )
         super().check()
 
@@ -200,6 +201,19 @@ class ObjectRef(CountedReference, Generic[T]):
         self.check()
         return ReferenceFuture(self.ref, self.holder, self)
 
+    def _on_completed(self, py_callback: Callable[[Any], object]) -> None:
+        """Have a function called once, with the value or with what `get` raises, when it is there: Ray's tests do.
+
+        Args:
+            py_callback: it runs in another thread, and must not wait.
+        """
+
+        def arrived(future: Future[T]) -> None:
+            error = future.exception()
+            py_callback(future.result() if error is None else error)
+
+        self.future().add_done_callback(arrived)
+
     def as_future(self, _internal: bool = False) -> AsyncFuture[T]:
         """An `asyncio.Future` of the running loop, that has the value when it is there, or what `get` raises.
 
@@ -223,8 +237,9 @@ class ObjectRef(CountedReference, Generic[T]):
         return self
 
 
-def _of_bytes(id: bytes) -> _Id:  # noqa: A002 - Ray's name
-    """
+def _of_bytes(id: bytes) -> tuple[Any, UserVerbs]:  # noqa: A002 - Ray's name
+    """The reference of an id, and who counts it: this process, if it holds one to that object already.
+
     Raises:
         TypeError, ValueError: no bytes, or no id's.
     """
@@ -235,7 +250,12 @@ def _of_bytes(id: bytes) -> _Id:  # noqa: A002 - Ray's name
             f"ObjectRef: an ID string needs to have length {OBJECT_ID_BYTES}, or {_RAYS_ID_BYTES} as in Ray, got "
             f"{len(id)}: {id!r}"
         )
-    return _Id(ObjectID(id))
+    here = runtime.current_or_none()
+    found = here.verbs.find(id) if here is not None and len(id) == OBJECT_ID_BYTES else None
+    if here is None or found is None:
+        return _Id(ObjectID(id)), _NOWHERE
+    here.verbs.adopt(found)
+    return found, here.verbs
 
 
 def _revive(*parts: Any) -> ObjectRef[Any]:

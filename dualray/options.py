@@ -289,7 +289,11 @@ def _check(options: TaskOptions | ActorOptions | MethodOptions, what: str) -> No
         _check_actor(options, what)
     try:
         parse_resources(
-            num_cpus=options.num_cpus, num_gpus=options.num_gpus, memory=options.memory, resources=options.resources
+            num_cpus=options.num_cpus,
+            num_gpus=options.num_gpus,
+            memory=options.memory,
+            resources=options.resources,
+            refuses_parts=False,  # the call does, as in Ray
         )
     except (TypeError, ValueError) as error:
         raise type(error)(f"{what}: {error}") from None

@@ -18,6 +18,7 @@ from dualray.exceptions import DualrayError, NotInitializedError
 from dualray.progress_bars import BarState
 from dualray.shared.core.execution import Execution
 from dualray.shared.handles import ProcessKey
+from dualray.shared.model.config import Config
 from dualray.shared.model.ids import Address, FunctionID, NodeID, ObjectID, PlacementGroupID
 from dualray.shared.model.resources import Resources
 from dualray.shared.model.specs import (
@@ -40,6 +41,7 @@ class CoreVerbs(Protocol):
     the core worker, classic's PYTHON_MODE runs everything in place."""
 
     address: Address
+    config: Config
     node: NodeID
     is_closed: bool
     runtime_env: str
@@ -109,6 +111,8 @@ class CoreVerbs(Protocol):
     def keep_promise(self, ref: Ref, value: Any) -> None: ...
 
     def is_held_elsewhere(self, ref: Ref) -> bool: ...
+
+    def find(self, object_id: bytes) -> Ref | None: ...
 
     def spawn(self, function: Callable[[], object]) -> None: ...
 

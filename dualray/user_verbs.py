@@ -272,6 +272,9 @@ class ValueVerbs(Protocol):
     def parts_of(self, reference: Any, /) -> tuple[Any, ...]:
         """What a pickle holds of a reference."""
 
+    def find(self, object_id: bytes) -> Reference | None:
+        """The reference to an object of which this process holds one, not counted; None: it holds none."""
+
     def revive(self, *parts: Any) -> Reference:
         """The reference of `parts_of`, counted in this process."""
 

@@ -91,7 +91,6 @@ def message_of(error_type, call, *args, **kwargs):
         (lambda: f.options(num_cpus=0.00001), "num_cpus=1e-05 is below the smallest step, 0.0001"),
         (lambda: f.options(num_cpus="two"), "num_cpus='two' must be a number"),
         (lambda: f.options(num_cpus=True), "num_cpus=True must be a number"),
-        (lambda: f.options(num_gpus=1.5), "more than one GPU must be a whole number of GPUs"),
         (lambda: f.options(resources={"GPU": 1}), "resources names 'GPU'; use num_gpus= for it"),
         (lambda: f.options(resources={"memory": 1}), "resources names 'memory'; use memory= for it"),
         (

@@ -65,6 +65,9 @@ class PlaceVerbs:
     def parts_of(self, slot: Slot) -> tuple[Any, ...]:
         return (slot.object_id,)
 
+    def find(self, object_id: bytes) -> Slot | None:
+        return self.slots.get(object_id)
+
     def revive(self, object_id: bytes) -> Slot:
         self.counts[object_id] += 1
         return self.slots[object_id]

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from dualray import api
 from dualray.as_ray.job_config import JobConfig
-from dualray.cluster_address import ClusterAddress
+from dualray.cluster_address import ClusterAddress, planned
 from dualray.cluster_context import ClusterContext
 from dualray.exceptions import AlreadyInitializedError, DualrayError
 from dualray.options import unknown_name
@@ -66,7 +66,8 @@ def init(address: str | None = None, *, local_mode: bool = False, job_config: An
         address: "local" and None start a cluster, unless RAY_ADDRESS names one; "auto" joins the one that runs on this
             machine, and starts one when there is none, as it does in sim mode; "host:port" joins.
         local_mode: simulate a cluster of one node in this process.
-        job_config: a JobConfig; `runtime_env` and `ray_namespace` are taken from it unless they are given.
+        job_config: a JobConfig; `runtime_env` and `ray_namespace` are taken from it unless they are given, and
+            `default_actor_lifetime` where the program starts the cluster.
         given: the other arguments of Ray's `init`, of which those without a meaning here are named once in a warning;
             and those of `dualray.init`: `mode`, `nodes`, `seed`, `faults`, ...
 
@@ -90,14 +91,22 @@ def init(address: str | None = None, *, local_mode: bool = False, job_config: An
     is_simulated = resolve({"mode": said["mode"]} if said.get("mode") else {})["mode"].value == "sim"
     if is_simulated:
         said = {name: value for name, value in said.items() if name not in _OF_REAL_MODE}
+    if is_simulated and address not in (None, "local") and not isinstance(address, ClusterAddress):
+        address = planned.address() or address
     if isinstance(address, ClusterAddress):
         context = api.init(address, **said)
     elif address in (None, "local") or is_simulated:
-        context = api.init(**said)
+        context = api.init(**defaults() | said)
     else:
         context = _join(str(address), said)
     context.ray_version = RAYS_VERSION
     return context
+
+
+def defaults() -> dict[str, Any]:
+    """Settings of a cluster that a program starts under the name `ray`, where nothing else says them: a demand that no
+    node can meet is warned of, and waits for a node that can, as on Ray."""
+    return {"infeasible": "wait"} if resolve({})["infeasible"].value is None else {}
 
 
 def _check_known(given: Mapping[str, Any]) -> None:
@@ -134,6 +143,8 @@ def _add_job_config(said: dict[str, Any], job_config: JobConfig | Mapping[str, A
         said["runtime_env"] = config.runtime_env
     if config.ray_namespace and not said.get("namespace"):
         said["namespace"] = config.ray_namespace
+    if config.default_actor_lifetime != "non_detached":
+        said["limits"] = {"actor_lifetime": config.default_actor_lifetime, **(said.get("limits") or {})}
 
 
 def _add_system_config(said: dict[str, Any], config: Mapping[str, Any] | None) -> None:
@@ -158,7 +169,7 @@ def _checked(address: str | None) -> str | None:
 def _join(address: str, said: dict[str, Any]) -> ClusterContext:
     try:
         if address == "auto" and not _runs_here():
-            return api.init(**said)
+            return api.init(**defaults() | said)
         return api.init(address=address, **said)
     except AlreadyInitializedError:
         raise

@@ -33,7 +33,8 @@ class LoggingConfig:
 
 
 class JobConfig:
-    """What `ray.init(job_config=)` takes: of it, `runtime_env` and `ray_namespace` mean something here.
+    """What `ray.init(job_config=)` takes: of it, `runtime_env`, `ray_namespace` and `default_actor_lifetime` mean
+    something here.
 
     Args:
         jvm_options, code_search_path: of workers in other languages; ignored.

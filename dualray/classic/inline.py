@@ -29,6 +29,7 @@ from dualray.shared.core.layout import Serialized, deserialize, deserialize_own
 from dualray.shared.core.serialization import serialize
 from dualray.shared.core.task_runner import Export
 from dualray.shared.handles import ProcessKey
+from dualray.shared.model.config import Config
 from dualray.shared.model.errors import ErrorInfo, ErrorKind
 from dualray.shared.model.ids import (
     FIRST_DRIVER,
@@ -97,6 +98,7 @@ class InlineProcess(InlineRefusals):
     def __init__(self, shared: _Shared, address: Address, root: TaskID, *, is_driver: bool) -> None:
         self.address = address
         self.node = NODE
+        self.config = Config()
         self.execution = Execution(task_id=root, is_task=not is_driver)
         self.key = ProcessKey()
         self.is_closed = False

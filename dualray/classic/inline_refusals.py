@@ -68,6 +68,10 @@ class InlineRefusals:
         """There is no other process."""
         return False
 
+    def find(self, object_id: bytes) -> Ref | None:
+        """An id says everything here."""
+        return None
+
     def spawn(self, function: Callable[[], object]) -> None:
         _refuse("work beside a task")
 

@@ -122,6 +122,9 @@ class RayValues:
     def parts_of(self, reference: Any, /) -> tuple[Any, ...]:
         return (reference,)
 
+    def find(self, object_id: bytes) -> None:
+        """Nothing: which references this process holds is for Ray to know."""
+
     def revive(self, *parts: Any) -> Any:
         [reference] = parts
         assert isinstance(reference, Value | Actor)

@@ -143,6 +143,11 @@ class ActorPool:
         for ref in list(self._running):
             self._take(ref, when_done=True)
 
+    @property
+    def _pending_submits(self) -> list[tuple[Call, Any]]:
+        """The calls that wait for an actor, under the name that Ray's tests look at."""
+        return list(self._waiting)
+
     def has_free(self) -> bool:
         """Whether an actor is idle and nothing waits for one."""
         return bool(self._idle) and not self._waiting

@@ -12,6 +12,7 @@ from dualray.as_ray.environments import RuntimeEnv, RuntimeEnvConfig
 from dualray.as_ray.ids import JobID, NodeID
 from dualray.as_ray.initializing import init
 from dualray.as_ray.job_config import JobConfig, LoggingConfig
+from dualray.cluster_utils import Cluster
 
 
 @pytest.fixture(autouse=True)
@@ -172,3 +173,54 @@ def test_keys_and_values_of_the_cluster():
         kv._internal_kv_get(3)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="the value of 'a' must be bytes or a text, not 3"):
         kv._internal_kv_put("a", 3)  # type: ignore[arg-type]
+
+
+def test_a_demand_that_no_node_can_meet_waits_unless_the_program_says(monkeypatch):
+    @dualray.remote(resources={"disk": 1})
+    def f():
+        pass
+
+    with init():
+        assert dualray.wait([f.remote()], timeout=1)[0] == []
+    with init(infeasible="raise"), pytest.raises(dualray.exceptions.TaskUnschedulableError):
+        dualray.get(f.remote())
+    monkeypatch.setenv("DUALRAY_INFEASIBLE", "raise")
+    with init(), pytest.raises(dualray.exceptions.TaskUnschedulableError):
+        dualray.get(f.remote())
+    dualray.shutdown()
+    monkeypatch.delenv("DUALRAY_INFEASIBLE")
+    assert dualray.wait([f.remote()], timeout=1)[0] == [], "so does one that a verb starts"
+
+
+def _ask_until_it_has_ended(actor):
+    while True:
+        dualray.get(actor.__ray_ready__.remote())
+
+
+@pytest.mark.parametrize("mode", ["real", "sim"])
+def test_actors_are_detached_where_the_job_says_so(mode):
+    class Made:
+        pass
+
+    class Maker:
+        def make(self, **options):
+            self.made = dualray.remote(Made).options(num_cpus=0, **options).remote()
+            return dualray.get(self.made.__ray_ready__.remote()) and self.made
+
+    with init(mode=mode, num_cpus=1, job_config=JobConfig(default_actor_lifetime="detached")):
+        maker = dualray.remote(Maker).options(num_cpus=0).remote()
+        stays, ends = dualray.get([maker.make.remote(), maker.make.remote(lifetime="non_detached")])
+        dualray.kill(maker)
+        with pytest.raises(dualray.exceptions.ActorDiedError):
+            _ask_until_it_has_ended(ends)
+        assert dualray.get(stays.__ray_ready__.remote())
+
+
+def test_auto_leads_to_the_cluster_that_this_process_has_planned():
+    with Cluster(mode="sim") as cluster:
+        cluster.add_node(num_cpus=1)
+        cluster.add_node(num_cpus=7)
+        with init(address="auto"):
+            assert dualray.cluster_resources()["CPU"] == 8
+    with init(address="auto", num_cpus=3):
+        assert dualray.cluster_resources()["CPU"] == 3, "that one was shut down"

@@ -454,9 +454,49 @@ def test_a_reference_can_be_made_of_an_id_and_compared():
     assert ray.ObjectRef.from_random() != ray.ObjectRef.from_random()
     assert len(ray.ObjectRef.from_random().binary()) == ray.ObjectRef.size()
     assert ray.ObjectRef(b"x" * 28).binary() == b"x" * 28
+    assert get(same) == 1
+    assert get(add.remote(same, 1)) == 2, "whoever holds the object can read it by its id"
+    assert ray.wait([same])[0] == [ref]
+    del ref
+    assert get(same) == 1, "it keeps the value, as every reference does"
     for use in (ray.get, add.remote, lambda ref: ray.wait([ref])):
         with pytest.raises(DualrayError, match="made of an id alone"):
-            use(same)
+            use(ray.ObjectRef.from_random())
+
+
+def test_a_function_is_called_when_a_value_is_there():
+    came: list[object] = []
+    ref, failed = add.remote(1, 2), fail.remote()
+    ref._on_completed(came.append)
+    failed._on_completed(came.append)
+    with pytest.raises(KeyError):
+        get(failed)
+    while len(came) < 2:
+        time.sleep(0.01)
+    assert 3 in came
+    assert any(isinstance(each, KeyError) for each in came)
+
+
+def test_more_than_one_accelerator_is_a_whole_number_at_the_call():
+    @ray.remote(num_gpus=1.5)
+    def parts():
+        pass
+
+    @ray.remote(resources={"TPU": 2.5})
+    class Parts:
+        pass
+
+    with pytest.raises(ValueError, match=r"num_gpus=1\.5: more than one GPU must be a whole number"):
+        parts.remote()
+    with pytest.raises(ValueError, match=r"TPU=2\.5: more than one TPU must be a whole number"):
+        Parts.remote()
+    with pytest.raises(ValueError, match="must be whole numbers"):
+        add.options(num_gpus=2.5).remote(1)
+
+
+def test_a_class_says_what_the_state_calls_it():
+    assert Counter.__ray_metadata__.class_name == "Counter"
+    assert Counter.__ray_metadata__.modified_class().value == 0
 
 
 @pytest.mark.parametrize("wrong", [b"", b"short", b"x" * 32, "text" * 5])

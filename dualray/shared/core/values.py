@@ -74,6 +74,15 @@ class CoreValues(CoreQueries):
             self.host.end_step()
         return held
 
+    def find(self, object_id: bytes) -> Ref | None:
+        """The reference to an object of which this process holds one; None: it holds none."""
+        with self.host.lock:
+            self._take_in_finalizers()
+            value = self.machine.known_values.get(ObjectID(object_id))
+            owner = value.owner if value is not None and value.local_refs else None
+            self.host.end_step()
+        return None if owner is None else Ref(ObjectID(object_id), owner)
+
     def _new_put_id(self) -> ObjectID:
         with self.host.lock:
             execution = self.execution

@@ -103,6 +103,9 @@ class Config:
     state_timeout_ns: int = _limit(5 * SECOND_NS, "ns", "so long a process has to answer a question about its state")
     bundles_max: int = _limit(1_000, "bundles", "of one placement group")
     infeasible: str = _limit("raise", "raise|wait", "what a demand does that no node can ever meet")
+    actor_lifetime: str = _limit(
+        "non_detached", "detached|non_detached", "of actors that do not say, as JobConfig(default_actor_lifetime=)"
+    )
     autoscaler_groups: str = _limit(
         "", "JSON", "groups of nodes that the autoscaler launches and lets leave; '': the cluster stays as it is"
     )

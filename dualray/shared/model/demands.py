@@ -22,12 +22,14 @@ def parse_resources(
     num_gpus: float | None,
     resources: Mapping[str, float] | None,
     memory: float | str | None = None,
+    refuses_parts: bool = True,
 ) -> Resources:
     """What a user wrote, checked and rounded to ten-thousandths; `memory` in bytes, or a text such as "2GiB".
+    `refuses_parts`: whether more than one accelerator must be a whole number.
 
     Raises:
         ValueError: an amount that is negative, absurd (over 1,000,000; of memory over 64 TiB), below 0.0001, or above 1
-            and not whole for GPUs; CPU, GPU or memory inside `resources`; an empty name.
+            and not whole for accelerators; CPU, GPU or memory inside `resources`; an empty name.
         TypeError: an amount that is no number, a name that is no string, or `resources` that is no mapping.
     """
     if resources is not None and not isinstance(resources, Mapping):
@@ -46,13 +48,21 @@ def parse_resources(
         if name in _OPTIONS:
             raise ValueError(f"resources names {name!r}; use {_OPTIONS[name]}= for it")
         amounts[name] = _units_of(f"resources[{name!r}]", amount)
-    gpu = amounts.get(GPU, 0)
-    if gpu > UNITS and gpu % UNITS:
-        raise ValueError(f"num_gpus={gpu / UNITS:g}: more than one GPU must be a whole number of GPUs")
+    for name in _WHOLE if refuses_parts else ():
+        amount = amounts.get(name, 0)
+        if amount > UNITS and amount % UNITS:
+            said = f"{'num_gpus' if name == GPU else name}={amount / UNITS:g}"
+            raise ValueError(
+                f"{said}: more than one {name} must be a whole number of {name}s. ({name} resource quantities >1 must "
+                f"be whole numbers.)"
+            )
     if memory is not None:
         amounts[MEMORY] = memory_bytes("memory", memory) * UNITS
     return from_units(amounts)
 
+
+_WHOLE = (GPU, "TPU", "neuron_cores", "HPU", "NPU", "RBLN")
+"""Resources that are devices: a part of one can be had, and several."""
 
 _OPTIONS = {CPU: "num_cpus", GPU: "num_gpus", MEMORY: "memory"}
 
