@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copyreg
 import inspect
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
@@ -27,7 +28,7 @@ from dualray.options import (
 )
 from dualray.parameters import Parameters, parameters_of
 from dualray.remote_function import INVOCATION_DECORATOR, as_returned
-from dualray.shared.handles import CALL, EXIT_OUTSIDE, METHOD_OPTIONS, READY, TERMINATE
+from dualray.shared.handles import CALL, CALL_TASK, EXIT_OUTSIDE, METHOD_OPTIONS, READY, TERMINATE
 from dualray.shared.model.ids import job_of
 from dualray.user_verbs import ActorInfo, ActorLimits, Prepared, UserVerbs
 
@@ -349,6 +350,9 @@ class ActorHandle(CountedReference):
     def __dir__(self) -> list[str]:
         return ["__init__", *self._methods, *_OF_EVERY_ACTOR]
 
+    _ray_is_cross_language = False
+    """All actors are Python's; Ray's own tests ask."""
+
     @property
     def _actor_id(self) -> ActorID:
         """The actor's id."""
@@ -457,7 +461,20 @@ def exit_actor() -> NoReturn:
     current = runtime.current_or_none()
     if current is None:  # no worker, then
         raise TypeError(EXIT_OUTSIDE)
-    current.verbs.exit_actor()
+    verbs = current.verbs
+    actor = verbs.own_actor() if _is_beside_calls() else None
+    if actor is not None:  # what this raises ends a task of asyncio, and a call has to end the actor
+        getattr(handle_to(actor, verbs), TERMINATE).remote()
+    verbs.exit_actor()
+
+
+def _is_beside_calls() -> bool:
+    """Whether the caller runs in a task that user code has created on an event loop."""
+    asyncio = sys.modules.get("asyncio")
+    if asyncio is None or asyncio._get_running_loop() is None:
+        return False
+    task = asyncio.current_task()
+    return task is not None and task.get_name() != CALL_TASK
 
 
 def _revive_handle(handle: type[ActorHandle], *parts: Any) -> ActorHandle:

@@ -22,6 +22,7 @@ from typing import Any, Self
 import psutil
 
 from dualray import api
+from dualray.as_ray.system_config import all_limits_of_ray
 from dualray.cluster_address import ClusterAddress, planned
 from dualray.exceptions import DualrayError
 from dualray.options import unknown_name
@@ -332,6 +333,8 @@ class Cluster:
         if self.head_node is not None and (limits or seed is not None or decision_log is not None or num_redis_shards):
             raise ValueError(OF_THE_FIRST_NODE)
         _check_names(of_ray)
+        if self.head_node is None:
+            limits = {**all_limits_of_ray(of_ray.get("_system_config")), **(limits or {})}
         offers: dict[str, Any] = {"num_cpus": num_cpus, "num_gpus": num_gpus, "resources": resources, "labels": labels}
         offers["memory"] = None if memory is None else SETTINGS["memory"].parse("memory", memory)
         offers["object_store_memory"] = _bytes("object_store_memory", object_store_memory)

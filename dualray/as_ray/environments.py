@@ -6,7 +6,19 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-__all__ = ["RuntimeEnv", "RuntimeEnvConfig"]
+__all__ = ["RuntimeEnv", "RuntimeEnvConfig", "RuntimeEnvContext", "RuntimeEnvPlugin"]
+
+
+class RuntimeEnvContext:
+    """What Ray hands to plugins of runtime environments, which dualray does not run."""
+
+
+class RuntimeEnvPlugin:
+    """What programs derive their plugins of runtime environments from. dualray runs none: it refuses their names in
+    `runtime_env=`."""
+
+    name: str | None = None
+    priority: int = 10
 
 
 class RuntimeEnvConfig(dict[str, Any]):

@@ -26,11 +26,13 @@ class BaseID:
 
     __slots__ = ("_binary",)
     _size: ClassVar[int] = 28
+    _own_size: ClassVar[int] = 0
+    """Of dualray's ids of this kind, where they are bytes, too."""
 
     def __init__(self, id: bytes) -> None:  # noqa: A002 - Ray's name
         if not isinstance(id, bytes):
             raise TypeError(f"{type(self).__name__} takes bytes, not {id!r}")
-        if len(id) != self._size:
+        if len(id) not in (self._size, self._own_size):
             raise ValueError(f"{type(self).__name__} takes {self._size} bytes, not {len(id)}: {id!r}")
         self._binary = id
 
@@ -144,6 +146,7 @@ class TaskID(BaseID):
 
     __slots__ = ()
     _size = 24
+    _own_size = 16
 
 
 class ActorID(BaseID):
@@ -158,6 +161,7 @@ class PlacementGroupID(BaseID):
 
     __slots__ = ()
     _size = 18
+    _own_size = 16
 
 
 ObjectID = ObjectRef

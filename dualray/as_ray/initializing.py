@@ -5,11 +5,12 @@ from __future__ import annotations
 import inspect
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from dualray import api
 from dualray.as_ray.job_config import JobConfig
+from dualray.as_ray.system_config import limits_of_ray
 from dualray.cluster_address import ClusterAddress, planned
 from dualray.cluster_context import ClusterContext
 from dualray.exceptions import AlreadyInitializedError, DualrayError
@@ -46,13 +47,6 @@ _OF_REAL_MODE: Final = ("metrics_port",)
 
 LOG_VARIABLE: Final = "RAY_LOG_TO_DRIVER"
 """Says what `log_to_driver` is where the program does not."""
-
-_SYSTEM_CONFIG: Final[dict[str, tuple[str, Callable[[Any], Any]]]] = {
-    "max_direct_call_object_size": ("inline_bytes_max", lambda size: size),
-    "memory_monitor_refresh_ms": ("memory_check_ns", lambda ms: int(ms * 1_000_000)),
-    "memory_usage_threshold": ("memory_limit_percent", lambda share: round(share * 100)),
-}
-"""Keys of Ray's `_system_config`, with our limits and what makes our value of Ray's."""
 
 _log: Final = logging.getLogger("ray")
 _named: Final[set[str]] = set()
@@ -149,9 +143,9 @@ def _add_job_config(said: dict[str, Any], job_config: JobConfig | Mapping[str, A
 
 def _add_system_config(said: dict[str, Any], config: Mapping[str, Any] | None) -> None:
     for key, value in (config or {}).items():
-        if key in _SYSTEM_CONFIG:
-            limit, convert = _SYSTEM_CONFIG[key]
-            said["limits"] = {**(said.get("limits") or {}), limit: convert(value)}
+        meant = limits_of_ray(key, value)
+        if meant is not None:
+            said["limits"] = {**(said.get("limits") or {}), **meant}
         elif key not in _named:
             _named.add(key)
             _log.warning("ray.init(_system_config={%r: ...}) has no effect: `dualray config` lists the limits", key)

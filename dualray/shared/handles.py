@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from dualray.shared.model.specs import Ref
 
@@ -88,6 +88,10 @@ class Sized:
     def __init__(self, value: Any, size_bytes: int) -> None:
         self.value = value
         self.size_bytes = size_bytes
+
+
+CALL_TASK: Final = "dualray-call"
+"""The name of an asyncio task that runs a call of an actor; those that user code creates have others."""
 
 
 class ActorExit(BaseException):

@@ -224,3 +224,24 @@ def test_auto_leads_to_the_cluster_that_this_process_has_planned():
             assert dualray.cluster_resources()["CPU"] == 8
     with init(address="auto", num_cpus=3):
         assert dualray.cluster_resources()["CPU"] == 3, "that one was shut down"
+
+
+@pytest.mark.parametrize("pins", [False, True])
+def test_what_is_lost_is_made_again_unless_the_settings_of_ray_say_that_it_is_not(pins):
+    @dualray.remote(num_cpus=1, resources={"far": 1})
+    def large():
+        return bytes(1 << 20)
+
+    with Cluster(mode="sim") as cluster:
+        cluster.add_node(num_cpus=0, _system_config={"lineage_pinning_enabled": pins})
+        with init(address=cluster.address):
+            far = cluster.add_node(num_cpus=1, resources={"far": 1})
+            ref = large.remote()
+            dualray.wait([ref], fetch_local=False)
+            cluster.remove_node(far, allow_graceful=False)
+            cluster.add_node(num_cpus=1, resources={"far": 1})
+            if pins:
+                assert len(dualray.get(ref)) == 1 << 20
+            else:
+                with pytest.raises(dualray.exceptions.ObjectLostError):
+                    dualray.get(ref)

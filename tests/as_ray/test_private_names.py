@@ -19,6 +19,7 @@ import ray
 from ray._common.network_utils import build_address, parse_address
 from ray._private import test_utils
 from ray._private.worker import global_worker
+from ray.util.placement_group import validate_placement_group
 
 assert not global_worker.connected and global_worker.node is None and global_worker.current_job_id.is_nil()
 assert not hasattr(global_worker, "core_worker")
@@ -49,7 +50,8 @@ def wait(signal):
 class Parent:
     def children(self, signal):
         refs = [wait.remote(signal) for _ in range(2)]
-        found = global_worker.core_worker.get_pending_children_task_ids(ray.get_runtime_context().task_id)
+        own = ray.TaskID.from_hex(ray.get_runtime_context().get_task_id())
+        found = global_worker.core_worker.get_pending_children_task_ids(own)
         ray.get(signal.send.remote())
         ray.get(refs)
         return {ref.task_id().hex() for ref in refs}, {task.hex() for task in found}
@@ -81,6 +83,14 @@ assert ray._private.state.actors(signal._actor_id.hex())["ActorClassName"] == "S
 assert parse_address(build_address("::1", 80)) == ("::1", "80") and parse_address("here") is None
 process = test_utils.run_string_as_driver_nonblocking("import ray; print(ray.__version__)")
 assert process.communicate()[0].decode().strip() == ray.__version__
+for wrong in ("no list", [], [{"CPU": "1"}], [{"CPU": 0}], [{1: 1}]):
+    try:
+        validate_placement_group(wrong)
+    except ValueError as error:
+        assert "must be a" in str(error) or "only 0 values" in str(error)
+    else:
+        raise AssertionError(wrong)
+assert validate_placement_group([{"CPU": 1}], bundle_label_selector=[{"zone": "a"}])
 try:
     ray._private.state.next_job_id
 except AttributeError as error:

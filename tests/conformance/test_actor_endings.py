@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import os
 import pickle
@@ -128,6 +129,52 @@ def test_an_actor_that_ends_while_another_caller_waits():
         except ActorDiedError:
             pass
     assert get(other.add.remote()) == 1
+
+
+@ray.remote(num_cpus=0)
+class Leaver:
+    """Ends in a task of its own event loop, which its constructor or a method creates."""
+
+    def __init__(self, in_constructor=False):
+        self.may_leave = asyncio.Event()
+        self.task = asyncio.get_event_loop().create_task(self.leave()) if in_constructor else None
+
+    async def leave(self):
+        await self.may_leave.wait()
+        ray.exit_actor()
+
+    async def start(self):
+        self.task = asyncio.create_task(self.leave())
+
+    async def let_it(self):
+        self.may_leave.set()
+
+    async def end_with_it(self):
+        self.may_leave.set()
+        await self.task
+
+    async def ping(self):
+        return True
+
+
+def ping_until_it_has_ended(actor):
+    while True:
+        get(actor.ping.remote())
+
+
+@pytest.mark.parametrize("in_constructor", [False, True])
+@pytest.mark.parametrize("ends", ["let_it", "end_with_it"])
+def test_exit_actor_ends_the_actor_from_a_task_that_its_code_has_created(in_constructor, ends):
+    actor = Leaver.remote(in_constructor)
+    if not in_constructor:
+        get(actor.start.remote())
+    assert get(actor.ping.remote())
+    ending = getattr(actor, ends).remote()
+    with pytest.raises(ActorDiedError, match=r"exit_actor\(\) was called"):
+        ping_until_it_has_ended(actor)
+    if ends == "end_with_it":
+        with pytest.raises(ActorDiedError):
+            get(ending)
 
 
 def test_exit_actor_outside_an_actor():

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 
 from dualray.aio import running
 from dualray.shared.core.core_worker import CoreWorker
+from dualray.shared.handles import CALL_TASK
 from dualray.shared.model.commands import RunTask
 from dualray.shared.model.ids import TaskID
 
@@ -78,7 +79,7 @@ class CallLoop:
             threading.Thread(target=self._run, name="dualray-asyncio", daemon=True).start()
 
     def _begin(self, task: RunTask) -> None:
-        running = self.loop.create_task(self._core.execute_async(task))
+        running = self.loop.create_task(self._core.execute_async(task), name=CALL_TASK)
         task_id = task.spec.task_id
         self._calls[task_id] = running  # the loop keeps only weak references
         running.add_done_callback(lambda ended: self._end(task_id, ended))

@@ -11,6 +11,7 @@ from typing import Any, Final, TypeVar
 
 from dualray.shared.core.failures import failure_in_words
 from dualray.shared.core.state import CoreState
+from dualray.shared.handles import TERMINATE
 from dualray.shared.model.commands import (
     ArmTimer,
     CancelTimer,
@@ -188,7 +189,8 @@ class CoreStep(CoreState):
         self.trace(TraceKind.TASK_RETRIED, command.task_id, command.reason, "", command.attempt)
 
     def _tell_failure(self, command: TellFailure) -> None:
-        self.host.tell(failure_in_words(command.task_id, command.name, command.error))
+        if not command.name.endswith(f".{TERMINATE}"):  # it has done what it was called for
+            self.host.tell(failure_in_words(command.task_id, command.name, command.error))
 
     def _tell_wait(self, command: TellWait) -> None:
         self.host.tell(f"dualray: {command.words}.\n")

@@ -98,5 +98,9 @@ def _units_of(option: str, amount: float) -> int:
         raise ValueError(f"{option}={amount!r} must be between 0 and {AMOUNT_MAX:,}")
     units = round(amount * UNITS)
     if amount and not units:
-        raise ValueError(f"{option}={amount!r} is below the smallest step, 0.0001")
+        name = option.removeprefix("resources['").removesuffix("']")
+        raise ValueError(
+            f"{option}={amount!r} is below the smallest step, 0.0001. (The precision of the fractional quantity of "
+            f"resource {name} cannot go beyond 0.0001.)"
+        )
     return units

@@ -48,6 +48,16 @@ NO_ATTEMPT_LEFT = (
 )
 
 
+class NoReconstruction:
+    """Lost is lost: for programs that would rather fail than run a task again.
+
+    Together with an eviction policy that spills, such as "spill", nothing is dropped that cannot be read back.
+    """
+
+    def plan(self, object_id: ObjectID, lineage: Lineage) -> Plan:
+        return Plan(impossible=f"object {short(object_id)} is not made again: the reconstruction policy says so")
+
+
 class LineageReconstruction:
     """See the module."""
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from dualray.shared.handles import CALL_TASK
 from dualray.shared.model.commands import RunTask
 from dualray.shared.model.ids import TaskID
 from dualray.sim.processes.code_process import CodeProcess
@@ -67,7 +68,7 @@ class EventLoops:
             self._process.spawn_seeded(lambda: self._run_loop(loop), seed)
 
     def _begin_coroutine(self, loop: VirtualLoop, task: RunTask) -> None:
-        running = loop.create_task(self._process.core.execute_async(task))
+        running = loop.create_task(self._process.core.execute_async(task), name=CALL_TASK)
         task_id = task.spec.task_id
         self._coroutines[task_id] = running  # the loop keeps only weak references
         running.add_done_callback(lambda ended: self._end_coroutine(task_id, ended))

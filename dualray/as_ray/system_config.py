@@ -1,0 +1,34 @@
+"""What of Ray's `_system_config` means something here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+_WITHOUT_LINEAGE: Final = {
+    "reconstruction_policy": "dualray.shared.policies.reconstruction:NoReconstruction",
+    "eviction_policy": "spill",
+}
+
+
+def limits_of_ray(key: str, value: Any) -> dict[str, Any] | None:
+    """Our limits for a key of Ray's `_system_config`; None: it means nothing here."""
+    match key:
+        case "max_direct_call_object_size":
+            return {"inline_bytes_max": value}
+        case "lineage_pinning_enabled":
+            return {} if value else dict(_WITHOUT_LINEAGE)
+        case "memory_monitor_refresh_ms":
+            return {"memory_check_ns": int(value * 1_000_000)}
+        case "memory_usage_threshold":
+            return {"memory_limit_percent": round(value * 100)}
+        case _:
+            return None
+
+
+def all_limits_of_ray(config: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Our limits for those keys that mean something here."""
+    found: dict[str, Any] = {}
+    for key, value in (config or {}).items():
+        found |= limits_of_ray(key, value) or {}
+    return found
