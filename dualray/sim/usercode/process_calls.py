@@ -18,6 +18,8 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NoReturn, Protocol, Self, TypeAlias, cast
 
+import psutil
+
 from dualray.shared.core.interruption import is_importing
 from dualray.sim.kernel.fibers import Fiber, FiberOwner
 from dualray.sim.usercode.substitutions import Substitution, in_user_code
@@ -117,8 +119,9 @@ class ProcessCalls:
         def getpid(fiber: Fiber) -> int:
             """`psutil.Process()` asks what /proc says of it: that of the process that simulates."""
             caller = frame_at(2)
-            is_psutil = caller is not None and caller.f_globals.get("__name__") == "psutil"
-            return real_getpid() if is_psutil else fiber.owner.pid
+            name = "" if caller is None else str(caller.f_globals.get("__name__"))
+            is_real = name == "psutil" or (name in _OF_PROCESSES and fiber.owner is self._driver_owner())
+            return real_getpid() if is_real else fiber.owner.pid
 
         def stay_off(fiber: Fiber) -> None:
             """Automatic collection would make the run depend on how many objects the interpreter holds."""
@@ -260,6 +263,9 @@ class ProcessCalls:
         if pid == fiber.owner.pid:
             self._receive(fiber, signal_number)
             return
+        if fiber.owner is self._driver_owner() and _is_child(pid):
+            _REAL_KILL(pid, signal_number)
+            return
         has_it = self.end_worker(pid, signal_number) if signal_number in _TO_OTHERS else None
         if has_it is None:
             raise PermissionError(
@@ -271,12 +277,24 @@ class ProcessCalls:
             raise ProcessLookupError(errno.ESRCH, f"the virtual worker of pid {pid} has ended")
 
 
+_OF_PROCESSES: Final = ("multiprocessing.process", "multiprocessing.queues", "multiprocessing.util")
+"""Modules that tell a process of the system from the children that it forks."""
+_REAL_GETPID: Final = os.getpid
+_REAL_KILL: Final = os.kill
 _STANDARD: Final = (0, 1, 2)
 _SHARED_DESCRIPTORS: Final = (
     "all virtual processes share the descriptors of the process that simulates: close those that you have opened, by "
     "os.close"
 )
 _TO_OTHERS: Final = (0, signal.SIGKILL, signal.SIGTERM)
+
+
+def _is_child(pid: int) -> bool:
+    """Whether it is a process of the system that the driver has started."""
+    try:
+        return bool(psutil.Process(pid).ppid() == _REAL_GETPID())
+    except psutil.Error:
+        return False
 
 
 def _no_worker(pid: int, signal_number: int) -> bool | None:

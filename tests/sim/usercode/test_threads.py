@@ -449,6 +449,66 @@ def test_an_interpreter_that_ends_waits_for_threads_of_the_driver_alone():
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "beats\nlast 100\nlast 100\n", "")
 
 
+PROCESSES = """
+import multiprocessing, os, queue, signal, subprocess, dualray
+from concurrent.futures import ProcessPoolExecutor
+
+def square(x):
+    return x * x
+
+def refuse(x):
+    raise ValueError(x)
+
+if __name__ == "__main__":
+    dualray.init(mode="sim")
+    plus = dualray.remote(lambda x: x + 1)
+    came = queue.Queue()
+    with multiprocessing.Pool(2) as pool:
+        print(pool.map(square, [1, 2, 3]), dualray.get(plus.remote(1)))
+        pool.apply_async(square, (5,), callback=came.put)
+        print(came.get())
+        pool.apply_async(refuse, (6,), error_callback=came.put)
+        print(came.get())
+        print(sorted(pool.imap_unordered(square, range(4))))
+    child = multiprocessing.Process(target=square, args=(1,))
+    child.start()
+    child.join()
+    print(child.exitcode)
+    between = multiprocessing.Queue()
+    child = multiprocessing.Process(target=between.put, args=("sent",))
+    child.start()
+    print(between.get())
+    child.join()
+    with ProcessPoolExecutor(2) as pool:
+        print(list(pool.map(square, [1, 2])), dualray.get(plus.remote(2)))
+    sleeps = subprocess.Popen(["sleep", "100"])
+    sleeps.terminate()
+    print(sleeps.wait() == -signal.SIGTERM)
+    try:
+        os.kill(os.getppid(), 0)
+    except PermissionError:
+        print("not a child of its own")
+"""
+SAID = """\
+[1, 4, 9] 2
+25
+6
+[0, 1, 4, 9]
+0
+sent
+[1, 4] 3
+True
+not a child of its own
+"""
+
+
+def test_pools_of_processes_serve_the_driver(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(PROCESSES)
+    ended = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stdout) == (0, SAID), ended.stderr
+
+
 def test_who_does_not_wait_is_named(capfd, monkeypatch):
     monkeypatch.setattr(watchdog.Watchdog.__init__, "__kwdefaults__", {"still_s": 0.3})
     simulate()
