@@ -123,6 +123,10 @@ class ClusterNode:
         """SIGKILL to node manager and workers, all at once, as when the machine loses power."""
         self._signal(signal.SIGKILL)
 
+    def kill_raylet(self) -> None:
+        """As `kill`, under Ray's name."""
+        self.kill()
+
     def cut_power(self) -> None:
         """As `kill`, and its daemon may boot it again: for a node that takes faults."""
         for process in self.processes():

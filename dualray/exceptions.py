@@ -42,6 +42,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from types import GetSetDescriptorType, MemberDescriptorType
+from typing import Any
 
 
 class DualrayError(Exception):
@@ -71,12 +72,22 @@ class TaskError(DualrayError):
             cannot be pickled, a `RayError` that says why, with its traceback. Of a task that never ran because an
             argument was lost, or never made, the error of that argument. None where it is not known.
         function_name: the task's function, or `Class.method`.
-        remote_traceback: the traceback as the worker printed it; also `traceback_str`.
+        remote_traceback: the traceback as the worker printed it; also `traceback_str`, as Ray's constructor calls it,
+            whose other arguments (`proctitle`, `pid`, `ip`, ...) are ignored.
     """
 
     traceback_str = _Words("remote_traceback")
 
-    def __init__(self, function_name: str, remote_traceback: str, cause: BaseException | None = None) -> None:
+    def __init__(
+        self,
+        function_name: str,
+        remote_traceback: str = "",
+        cause: BaseException | None = None,
+        *,
+        traceback_str: str | None = None,
+        **_of_ray: Any,
+    ) -> None:
+        remote_traceback = remote_traceback if traceback_str is None else traceback_str
         super().__init__(function_name, remote_traceback, cause)
         self.function_name = function_name
         self.remote_traceback = remote_traceback
@@ -109,6 +120,8 @@ class TaskError(DualrayError):
     def as_instanceof_cause(self) -> TaskError:
         """`as_instance_of_cause` under Ray's name."""
         return self.as_instance_of_cause()
+
+    make_dual_exception_instance = as_instanceof_cause
 
 
 def builtin_base(cls: type[BaseException]) -> type[BaseException]:

@@ -56,8 +56,8 @@ class PlacementGroup:
 
     __slots__ = ("bundle_specs", "id")
 
-    def __init__(self, id: bytes, bundle_specs: Sequence[Mapping[str, float]]) -> None:  # noqa: A002 - Ray's
-        self.id = GroupID(id)
+    def __init__(self, id: bytes, bundle_specs: Sequence[Mapping[str, float]] = ()) -> None:  # noqa: A002 - Ray's
+        self.id = GroupID(bytes(id))
         self.bundle_specs = [dict(bundle) for bundle in bundle_specs]
 
     @staticmethod

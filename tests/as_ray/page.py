@@ -24,7 +24,8 @@ _PRIVATE = [f"ray._common.{name}" for name in ("constants", "network_utils", "te
     f"ray._private.{name}"
     for name in (
         *("client_mode_hook", "internal_api", "ray_constants", "services"),
-        *("runtime_env.context", "runtime_env.plugin", "state", "test_utils", "utils", "worker"),
+        *("runtime_env.context", "runtime_env.plugin", "state", "state_api_test_utils"),
+        *("test_utils", "utils", "worker"),
     )
 ]
 

@@ -134,6 +134,9 @@ class Pool:
         ActorDiedError: the initializer has raised.
     """
 
+    _raises_in_turn = True
+    """Whether `imap` raises what the function has raised; else it is a result like others."""
+
     def __init__(
         self,
         processes: int | None = None,
@@ -285,7 +288,12 @@ class Pool:
         _check_chunksize(chunksize)
         chunks = _cut((((value,), {}) for value in iterable), chunksize)
         submitted = (self._submit(func, chunk) for chunk in chunks)
-        return IMapIterator(submitted, ahead=len(self._actors) * _AHEAD_PER_PROCESS, is_ordered=is_ordered)
+        return IMapIterator(
+            submitted,
+            ahead=len(self._actors) * _AHEAD_PER_PROCESS,
+            is_ordered=is_ordered,
+            raises=self._raises_in_turn,
+        )
 
     # ---- Chunks ----------------------------------------------------------------------------------------------
 
@@ -381,8 +389,11 @@ def _fitting(processes: int | None) -> int:
 class IMapIterator:
     """What `imap` and `imap_unordered` return."""
 
-    def __init__(self, submitted: Iterator[ObjectRef[Any]], *, ahead: int, is_ordered: bool) -> None:
+    def __init__(
+        self, submitted: Iterator[ObjectRef[Any]], *, ahead: int, is_ordered: bool, raises: bool = True
+    ) -> None:
         self._submitted = submitted
+        self._raises = raises
         self._is_ordered = is_ordered
         self._refs = list(itertools.islice(submitted, ahead))
         self._answers: deque[tuple[bool, Any]] = deque()
@@ -413,7 +424,7 @@ class IMapIterator:
             self._refs.extend(itertools.islice(self._submitted, 1))
             self._answers.extend(api.get(ready[0]))
         has_failed, value = self._answers.popleft()
-        if has_failed:
+        if has_failed and self._raises:
             raise value
         return value
 

@@ -3,4 +3,6 @@
 from dualray.as_ray.refusals import refusing
 from dualray.util.multiprocessing.pool import *
 
+from dualray.as_ray.pools import *  # isort: skip - the Pool of this name comes last
+
 __getattr__ = refusing("ray.util.multiprocessing.pool")

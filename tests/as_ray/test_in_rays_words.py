@@ -1,0 +1,93 @@
+"""Small things that programs for Ray do: the same program in both modes, under the name `ray`."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+PROGRAM = """\
+import dualray.as_ray
+
+dualray.as_ray.install()
+import pickle
+
+import ray
+from ray._private.state_api_test_utils import invoke_state_api, invoke_state_api_n
+from ray.util.multiprocessing import Pool
+from ray.util.placement_group import PlacementGroup
+from ray.util.state import list_actors
+
+
+def odd(x):
+    if x % 2 == 0:
+        raise ValueError(x)
+    return x
+
+
+class Two(Exception):
+    def __init__(self, one, two):
+        self.one, self.two = one, two
+
+    def __reduce__(self):
+        return Two, (self.one, self.two)
+
+
+ray.init(num_cpus=2)
+with Pool(2) as pool:
+    assert list(map(repr, pool.imap(odd, range(4)))) == ["ValueError(0)", "1", "ValueError(2)", "3"]
+    assert sorted(map(repr, pool.imap_unordered(odd, range(3)))) == ["1", "ValueError(0)", "ValueError(2)"]
+    try:
+        pool.map(odd, range(2))
+    except ValueError as error:
+        assert error.args == (0,)
+    else:
+        raise AssertionError("map raises")
+
+made = ray.exceptions.RayTaskError(function_name="f", traceback_str="where", cause=Two(1, 2), pid=1, ip="10.0.0.1")
+both = pickle.loads(ray.cloudpickle.dumps(made.make_dual_exception_instance()))
+assert isinstance(both, Two) and isinstance(both, ray.exceptions.RayTaskError)
+assert (both.one, both.two, both.traceback_str, both.function_name) == (1, 2, "where", "f")
+
+
+@ray.remote(num_cpus=0)
+class Actor:
+    pass
+
+
+actors = [Actor.remote() for _ in range(3)]
+ray.get([actor.__ray_ready__.remote() for actor in actors])
+named = [("class_name", "=", Actor.__ray_metadata__.class_name), ("state", "=", "ALIVE")]
+assert len(invoke_state_api(lambda rows: len(rows) == 3, list_actors, filters=named)) == 3
+invoke_state_api_n(lambda rows: len(rows) == 3, list_actors, filters=named)
+try:
+    invoke_state_api(lambda rows: False, list_actors)
+except AssertionError as error:
+    assert "list_actors has answered" in str(error)
+else:
+    raise AssertionError("it is not right")
+
+nowhere = PlacementGroup(ray.PlacementGroupID.from_random())
+assert nowhere.bundle_specs == []
+ray.util.remove_placement_group(nowhere)
+assert ray.util.placement_group_table(nowhere) == {}
+print("all of it")
+"""
+
+
+@pytest.mark.parametrize("mode", ["real", "sim"])
+def test_what_programs_for_ray_do(mode: str):
+    made = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "DUALRAY_MODE": mode},
+        capture_output=True,
+        text=True,
+    )
+    assert made.returncode == 0, made.stderr
+    assert made.stdout.strip() == "all of it"
