@@ -373,7 +373,7 @@ class ActorHandle(CountedReference):
         return hash(self.ref.object_id)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        self.check()
+        self._check_usable()
         actor = self._actor
         fields: tuple[Any, ...] = (actor.class_name, self._methods, actor.function, tuple(actor.limits))
         if actor.is_weak:  # said where it is so alone: every byte takes its time
@@ -545,7 +545,7 @@ class ActorMethod:
             parameters.check(f"{self._handle._actor.class_name}.{self._name}.remote()", args, kwargs)
         verbs = runtime.current(self._name).verbs
         handle = self._handle
-        handle.check()
+        handle._check_usable()
         method, has_one_result, is_streaming = handle._prepare(self._name, self._options)
         limit = handle._actor.limits.max_pending_calls
         if limit > 0:

@@ -274,7 +274,7 @@ def get(refs: Any, *, timeout: float | None = None) -> Any:
         TypeError: something that is not a reference.
     """
     if isinstance(refs, ObjectRef):
-        refs.check()
+        refs._check_usable()
         return runtime.current("get").verbs.get([refs.ref], _timeout_ns(timeout))[0]
     if isinstance(refs, ObjectRefGenerator):
         return refs
@@ -363,7 +363,7 @@ def _check_refs(verb: str, refs: Sequence[Any]) -> None:
     for index, ref in enumerate(refs):
         if not isinstance(ref, ObjectRef):
             raise WrongTypeError(f"{verb}: item {index} is {ref!r} (a {type(ref).__name__}), not an ObjectRef")
-        ref.check()
+        ref._check_usable()
 
 
 def _timeout_ns(timeout: float | None) -> int | None:
@@ -389,7 +389,7 @@ def kill(actor: ActorHandle, *, no_restart: bool = True) -> None:
         raise WrongTypeError(
             f"kill takes an actor handle, not {actor!r} (a {type(actor).__name__}); cancel() is for tasks"
         )
-    actor.check()
+    actor._check_usable()
     runtime.current("kill").verbs.kill_actor(actor.ref, no_restart=no_restart)
 
 
@@ -414,7 +414,7 @@ def cancel(ref: ObjectRef[Any] | ObjectRefGenerator, *, force: bool = False, rec
         ref = ref.completed()
     if not isinstance(ref, ObjectRef):
         raise TypeError(f"cancel takes an ObjectRef, not {ref!r} (a {type(ref).__name__})")
-    ref.check()
+    ref._check_usable()
     runtime.current("cancel").verbs.cancel(ref.ref, force=force, recursive=recursive)
 
 

@@ -43,7 +43,7 @@ class CountedReference(Reference):
             return
         drop(self.ref.object_id)
 
-    def check(self) -> None:
+    def _check_usable(self) -> None:
         """Raise when the cluster that the reference belongs to is gone.
 
         Raises:
@@ -128,14 +128,14 @@ class ObjectRef(CountedReference, Generic[T]):
         """Whether it keeps the value."""
         return self.holder is not _NOWHERE
 
-    def check(self) -> None:
+    def _check_usable(self) -> None:
         """As of every reference."""
         if self.holder is _NOWHERE:
             raise DualrayError(
                 f"{self!r} was made of an id alone, which does not say who has the value, and this process holds no "
                 f"other reference to it: use the one that .remote() or put() has returned, or a pickled copy of it"
             )
-        super().check()
+        super()._check_usable()
 
     def hex(self) -> str:
         """The object's id: 40 hex digits."""
@@ -171,10 +171,10 @@ class ObjectRef(CountedReference, Generic[T]):
     def __repr__(self) -> str:
         return f"ObjectRef({self.hex()})"
 
-    def reduced(self) -> tuple[Any, ...]:
+    def _reduced(self) -> tuple[Any, ...]:
         if self.holder is _NOWHERE:
             return type(self), (self.binary(),)
-        self.check()
+        self._check_usable()
         return _revive, self.holder.parts_of(self.ref)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -183,7 +183,7 @@ class ObjectRef(CountedReference, Generic[T]):
         Raises:
             OufOfBandObjectRefSerializationException: RAY_allow_out_of_band_object_ref_serialization is 0 here.
         """
-        reduced = self.reduced()
+        reduced = self._reduced()
         self.holder.pin(self.ref)
         return reduced
 
@@ -191,14 +191,14 @@ class ObjectRef(CountedReference, Generic[T]):
         """`await ref`: the value, or what `get` raises. The event loop goes on meanwhile."""
         from dualray.aio import value_of  # noqa: PLC0415 - it imports asyncio, which most programs do without
 
-        self.check()
+        self._check_usable()
         return value_of(self.ref, self.holder, self).__await__()
 
     def future(self) -> Future[T]:
         """A `concurrent.futures.Future` that has the value when it is there, or what `get` raises."""
         from dualray.aio import ReferenceFuture  # noqa: PLC0415 - as above
 
-        self.check()
+        self._check_usable()
         return ReferenceFuture(self.ref, self.holder, self)
 
     def _on_completed(self, py_callback: Callable[[Any], object]) -> None:
@@ -224,7 +224,7 @@ class ObjectRef(CountedReference, Generic[T]):
 
         from dualray.aio import value_of  # noqa: PLC0415 - as above
 
-        self.check()
+        self._check_usable()
         return asyncio.get_running_loop().create_task(value_of(self.ref, self.holder, self))
 
     def __iter__(self) -> NoReturn:

@@ -60,7 +60,7 @@ class ObjectRefGenerator(CountedReference):
         """
         timeout_ns = None if timeout_s is None else round(timeout_s * 1e9)
         while (item := self._item) is not None:
-            self.check()
+            self._check_usable()
             if not self.holder.wait([item.ref], num_returns=1, timeout_ns=timeout_ns, fetch_local=False):
                 return None
             if self._take(item):
@@ -85,7 +85,7 @@ class ObjectRefGenerator(CountedReference):
         from dualray.aio import until_ready  # noqa: PLC0415 - it imports asyncio, which most programs do without
 
         while (item := self._item) is not None:
-            self.check()
+            self._check_usable()
             await until_ready(item.ref, self.holder)
             if self._take(item):
                 return item
@@ -98,12 +98,17 @@ class ObjectRefGenerator(CountedReference):
         """A reference that is ready when the generator has ended; `get` of it raises what the generator has raised."""
         return self._completed
 
+    @property
+    def _generator_ref(self) -> ObjectRef[None]:
+        """As `completed()`, under the name that Ray's own tests use."""
+        return self._completed
+
     def is_finished(self) -> bool:
         """Whether all items have been taken, and there will be no more. Does not wait."""
         item = self._item
         if item is None:
             return True
-        self.check()
+        self._check_usable()
         if self.holder.wait([item.ref], num_returns=1, timeout_ns=0, fetch_local=False):
             return self.holder.has_ended_before(item.ref)
         return False

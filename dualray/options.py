@@ -385,7 +385,8 @@ def _check_returns(options: TaskOptions | MethodOptions, what: str) -> None:
         raise TypeError(f"{what}: _generator_backpressure_num_objects={ahead!r} must be an int")
     if ahead < 1 and ahead != -1:
         raise ValueError(
-            f"{what}: _generator_backpressure_num_objects={ahead!r} must be at least 1, or -1 for any number"
+            f"{what}: _generator_backpressure_num_objects={ahead!r} must be at least 1, or -1 for any number. "
+            f"(backpressure_num_objects={ahead!r} is not allowed.)"
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+import warnings
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
@@ -21,6 +22,10 @@ ACCELERATORS = (GPU, "FURIOSA", "HPU", "MBLT", "NPU", "RBLN", "TPU", "TTNPU", "n
 
 def _id_or_none(text: str | None) -> HexId | None:
     return None if text is None else HexId(text)
+
+
+def _deprecated(name: str) -> None:
+    warnings.warn(f"RuntimeContext.{name} is deprecated. Use get_{name}() instead", DeprecationWarning, stacklevel=3)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,22 +126,26 @@ class RuntimeContext:
 
     @property
     def job_id(self) -> HexId:
-        """As `get_job_id`, in the form of Ray's ids."""
+        """As `get_job_id`, in the form of Ray's ids. Deprecated, as in Ray."""
+        _deprecated("job_id")
         return HexId(self._here.job_id)
 
     @property
     def node_id(self) -> HexId:
-        """As `get_node_id`, in the form of Ray's ids."""
+        """As `get_node_id`, in the form of Ray's ids. Deprecated, as in Ray."""
+        _deprecated("node_id")
         return HexId(self._here.node_id)
 
     @property
     def task_id(self) -> HexId | None:
-        """As `get_task_id`, in the form of Ray's ids."""
+        """As `get_task_id`, in the form of Ray's ids. Deprecated, as in Ray."""
+        _deprecated("task_id")
         return _id_or_none(self._here.task_id)
 
     @property
     def actor_id(self) -> HexId | None:
-        """As `get_actor_id`, in the form of Ray's ids."""
+        """As `get_actor_id`, in the form of Ray's ids. Deprecated, as in Ray."""
+        _deprecated("actor_id")
         return _id_or_none(self._here.actor_id)
 
     @property

@@ -98,6 +98,8 @@ def _bytes(name: str, value: Any) -> int | None:
         return None
     if isinstance(value, str):
         value = int(value) if value.isdigit() else parse_size_bytes(value, name)
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{name}={value!r} must be a number of bytes, or a text such as '2GiB'")
     if value < 1024 * 1024:

@@ -116,7 +116,7 @@ def test_every_setting_and_limit_is_described():
         ({"memory": -500}, "memory=-500 must be more than 0 bytes"),
         ({"memory": "much"}, "memory: 'much' is not understood"),
         ({"object_store_memory": "2 parsecs"}, "'2 parsecs' is not understood"),
-        ({"object_store_memory": 1e9}, "must be a number of bytes, or a text such as '2GiB'"),
+        ({"object_store_memory": 1e9 + 0.5}, "must be a number of bytes, or a text such as '2GiB'"),
         ({"resources": "disk=2"}, "resources='disk=2' must be JSON"),
         ({"limits": [1]}, "limits=[1] must be a dict of name to value"),
         ({"resources": ["disk"]}, "resources=['disk'] must be a dict of name to amount"),

@@ -103,13 +103,17 @@ def defaults() -> dict[str, Any]:
     return {"infeasible": "wait"} if resolve({})["infeasible"].value is None else {}
 
 
+class UnknownArgumentError(TypeError, RuntimeError):
+    """An argument that nobody knows: a TypeError, as in Python, and a RuntimeError, as in Ray."""
+
+
 def _check_known(given: Mapping[str, Any]) -> None:
     known = {*inspect.signature(api.init).parameters, *_IGNORED, *_TAKEN, *api.OF_RAY} - {"of_ray"}
     public = sorted(name for name in known if not name.startswith("_"))
     for name in given:
         if name not in known:
             message = unknown_name("argument", name, public, "ray.init()")
-            raise RuntimeError(message) if name.startswith("_") else TypeError(message)
+            raise UnknownArgumentError(message)
 
 
 def _is_ignored(name: str, value: Any) -> bool:

@@ -10,6 +10,7 @@ import psutil
 
 from dualray import api, runtime
 from dualray.as_ray.global_worker import rows_of
+from dualray.as_ray.resources import nodes, store_bytes_free
 from dualray.hex_id import HexId
 from dualray.util import get_node_ip_address, state
 
@@ -109,12 +110,17 @@ def node_ids() -> list[str]:
 
 def total_resources_per_node() -> dict[str, dict[str, float]]:
     """What each node that lives has."""
-    return {row["NodeID"]: row["Resources"] for row in api.nodes() if row["Alive"]}
+    return {row["NodeID"]: row["Resources"] for row in nodes() if row["Alive"]}
 
 
 def available_resources_per_node() -> dict[str, dict[str, float]]:
     """What of it is free."""
-    return {row["NodeID"]: row["Available"] for row in api.nodes() if row["Alive"]}
+    free = store_bytes_free()
+    return {
+        row["NodeID"]: {**row["Available"], "object_store_memory": free.get(row["NodeID"], 0.0)}
+        for row in api.nodes()
+        if row["Alive"]
+    }
 
 
 def actors(actor_id: str | None = None, job_id: Any = None, actor_state_name: str | None = None) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any, Final
 from dualray import api
 from dualray.as_ray.global_worker import rows_of
 
-__all__ = ["available_resources", "cluster_resources", "nodes"]
+__all__ = ["available_resources", "cluster_resources", "nodes", "store_bytes_free"]
 
 _STORE: Final = "object_store_memory"
 
@@ -37,6 +37,14 @@ def cluster_resources() -> dict[str, float]:
 
 def available_resources() -> dict[str, float]:
     """What of them nothing holds now: see `dualray.available_resources`."""
-    free, stores = api.available_resources(), _store_bytes()
-    used = sum(row["size_bytes"] for row in rows_of("objects") for node in row["node_ids"] if node in stores)
-    return {**free, _STORE: max(0.0, sum(stores.values()) - used)}
+    return {**api.available_resources(), _STORE: sum(store_bytes_free().values())}
+
+
+def store_bytes_free() -> dict[str, float]:
+    """What is free of the store of each node that lives."""
+    free = _store_bytes()
+    for row in rows_of("objects"):
+        for node in row["node_ids"]:
+            if node in free:
+                free[node] = max(0.0, free[node] - row["size_bytes"])
+    return free

@@ -22,8 +22,8 @@ class ObjectID(ObjectRef[T]):
     def __repr__(self) -> str:
         return f"ObjectID({self.hex()})"
 
-    def reduced(self) -> tuple[Any, ...]:
-        self.check()
+    def _reduced(self) -> tuple[Any, ...]:
+        self._check_usable()
         return _revive, self.holder.parts_of(self.ref)
 
 

@@ -66,5 +66,5 @@ def _checked(verb: str, obj_refs: Sequence[ObjectRef[Any]]) -> list[ObjectRef[An
     for ref in wanted:
         if not isinstance(ref, ObjectRef):
             raise TypeError(f"{verb} takes a list of references, and {ref!r} (a {type(ref).__name__}) is among them")
-        ref.check()
+        ref._check_usable()
     return wanted

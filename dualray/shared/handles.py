@@ -69,10 +69,10 @@ class Reference:
     is_counted: Any = True
     """Whether it keeps what it refers to."""
 
-    def check(self) -> None:
+    def _check_usable(self) -> None:
         """Raise when the reference cannot be used any more."""
 
-    def reduced(self) -> tuple[Any, ...]:
+    def _reduced(self) -> tuple[Any, ...]:
         """What stands for it in a value that the core pickles, and whose references it counts."""
         reduced = self.__reduce__()
         assert isinstance(reduced, tuple)

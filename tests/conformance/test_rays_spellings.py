@@ -503,3 +503,29 @@ def test_a_class_says_what_the_state_calls_it():
 def test_an_id_that_is_none_makes_no_reference(wrong):
     with pytest.raises((ValueError, TypeError), match=r"needs to have length|takes the bytes"):
         ray.ObjectRef(wrong)
+
+
+def test_methods_may_have_the_names_that_handles_use_themselves():
+    @ray.remote
+    class Shy:
+        def check(self):
+            return "check"
+
+        def reduced(self):
+            return "reduced"
+
+        def options(self):
+            return "options"
+
+    shy = Shy.remote()
+    names = ["check", "reduced", "options"]
+    assert get([getattr(shy, name).remote() for name in names]) == names
+    assert get(add.remote([], [shy])) == [shy]
+    ray.kill(shy)
+
+
+def test_older_properties_of_the_context_say_which_functions_to_call():
+    context = ray.get_runtime_context()
+    for name in ("node_id", "job_id", "task_id", "actor_id"):
+        with pytest.warns(DeprecationWarning, match=rf"Use get_{name}\(\) instead"):
+            assert getattr(context, name) == getattr(context, f"get_{name}")()

@@ -284,8 +284,10 @@ def test_the_drivers_context_in_full():
         "worker_id": "driver-1",
     }
     assert (found["job_id"].hex(), found["node_id"].hex()) == ("00000001", "node-0")
-    assert context.job_id.binary() == b"\0\0\0\1"
-    assert (context.node_id, context.task_id, context.actor_id) == ("node-0", None, None)
+    with pytest.warns(DeprecationWarning, match="is deprecated"):
+        assert context.job_id.binary() == b"\0\0\0\1"
+    with pytest.warns(DeprecationWarning, match="is deprecated"):
+        assert (context.node_id, context.task_id, context.actor_id) == ("node-0", None, None)
     assert context.current_placement_group_id is None
     assert context.gcs_address
     assert context.get_session_name()

@@ -110,7 +110,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle ships 
         if isinstance(obj, Reference):
             if obj.is_counted:
                 self._refs.append(obj.ref)
-            return obj.reduced()
+            return obj._reduced()
         registered = _registered.get(type(obj))
         if registered is not None:
             serializer, deserializer = registered

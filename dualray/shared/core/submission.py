@@ -291,7 +291,7 @@ class CoreSubmission(CoreTasks):
         found: list[bytes | None] = []
         for reference in references:
             if reference.holder is not holder or is_closed:
-                reference.check()
+                reference._check_usable()
             ref = reference.ref
             value = get(ref.object_id)
             found.append(
