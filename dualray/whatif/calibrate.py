@@ -37,10 +37,10 @@ import numpy as np
 
 from dualray import api
 from dualray.cluster_utils import Cluster
-from dualray.real.processes.run_recorder import machine_words
 from dualray.recording.calibration import Calibration
 from dualray.recording.file import read_record_file
 from dualray.recording.graph import SUBMIT, Graph, graph_of
+from dualray.recording.usage import machine_words
 from dualray.shared.model.config import Config
 from dualray.shared.model.demands import parse_resources
 from dualray.sim.cost.cost_model import CostModel
