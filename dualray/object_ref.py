@@ -77,7 +77,7 @@ class _Nowhere:
 
 
 _NOWHERE: Any = _Nowhere()
-_RAYS_ID_BYTES = 28
+_RAYS_ID_BYTES, _RAYS_TASK_ID_BYTES = 28, 24
 _NIL = b"\xff" * OBJECT_ID_BYTES
 
 
@@ -143,11 +143,17 @@ class ObjectRef(CountedReference, Generic[T]):
 
     def task_id(self) -> HexId:
         """The id of the task that makes the object, in hex; of what `put` has made, of the task that has put it."""
-        return HexId(task_of(self.ref.object_id).hex())
+        object_id = self.ref.object_id
+        if len(object_id) == _RAYS_ID_BYTES:
+            return HexId(object_id[:_RAYS_TASK_ID_BYTES].hex())
+        return HexId(task_of(object_id).hex())
 
     def job_id(self) -> HexId:
         """The number of the driver that the object goes back to, as 8 hex digits."""
-        return HexId(f"{job_of(self.ref.object_id):08x}")
+        object_id = self.ref.object_id
+        if len(object_id) == _RAYS_ID_BYTES:
+            return HexId(object_id[_RAYS_TASK_ID_BYTES - 4 : _RAYS_TASK_ID_BYTES].hex())
+        return HexId(f"{job_of(object_id):08x}")
 
     @classmethod
     def size(cls) -> int:

@@ -11,7 +11,7 @@ import dualray as ray
 from dualray.exceptions import ActorDiedError, TaskCancelledError, TaskError
 from dualray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from dualray.util.state import list_workers
-from tests.conformance.support import Gate, Tally, eventually, get
+from tests.conformance.support import Gate, Tally, eventually, get, node_ids
 
 pytestmark = pytest.mark.usefixtures("cluster")
 
@@ -209,7 +209,7 @@ def test_tasks_pushed_behind_one_that_holds_are_taken_from_the_queue(tally: Tall
             gate.wait()
         return index
 
-    strategy = NodeAffinitySchedulingStrategy("node-0", soft=False)
+    strategy = NodeAffinitySchedulingStrategy(min(node_ids()), soft=False)
     step = step.options(scheduling_strategy=strategy)
     gate.open()
     get([step.remote(gate, tally, -1) for _ in range(100)])

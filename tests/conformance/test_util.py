@@ -17,7 +17,7 @@ from dualray.util import (
     inspect_serializability,
     register_serializer,
 )
-from tests.conformance.support import get
+from tests.conformance.support import get, node_ids
 
 CLUSTER = {"num_cpus": 2}
 pytestmark = pytest.mark.usefixtures("cluster")
@@ -31,7 +31,7 @@ def test_a_node_knows_its_address(mode):
     address = ray.remote(get_node_ip_address)
     mine = get_node_ip_address()
     assert ipaddress.ip_address(mine).version == 4
-    assert get(address.options(scheduling_strategy=on("node-0")).remote()) == mine
+    assert get(address.options(scheduling_strategy=on(min(node_ids()))).remote()) == mine
     if mode == "sim":
         assert get(address.options(scheduling_strategy=on("node-2")).remote()) == "10.0.0.3"
 
