@@ -392,7 +392,7 @@ SETTINGS = {
         Setting(
             name="record",
             default=None,
-            modes=_OF_THE_CORE,
+            modes=MODES,
             parse=_record,
             help="a Parquet file for the record of the run: docs/whatif.md",
         ),
@@ -576,7 +576,6 @@ _NOT_ON_RAY = {
     "seed": "Ray seeds no tasks; seed inside the task, or run with mode='sim'",
     "object_id_seed": "Ray makes ids of its own; run with mode='sim' for ids that repeat",
     "decision_log": "Ray logs no decisions that could be replayed; run with mode='sim' or mode='real'",
-    "record": "a run on Ray is not recorded; record it with mode='real'",
     "limits": "Ray decides by policies and limits of its own; run with mode='sim' or mode='real' to choose them",
     "log_directory": "Ray writes the logs, below the directory that `ray start --temp-dir` names",
     "num_redis_shards": "Ray has a control store of its own; leave it out",

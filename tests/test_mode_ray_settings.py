@@ -14,7 +14,6 @@ from dualray import settings
 def test_a_setting_that_ray_has_no_counterpart_of_is_refused_with_the_way_out(name, tmp_path):
     values = {
         "decision_log": tmp_path / "log",
-        "record": tmp_path / "run.parquet",
         "limits": {"push_window_max": 8},
         "log_directory": tmp_path,
         "redirect_output": True,

@@ -62,7 +62,7 @@ def record_command(
     script: Annotated[Path, typer.Argument(help="A Python file that calls dualray.init().")],
     args: Annotated[list[str] | None, typer.Argument(help="For the script; after `--` all are.")] = None,
     output: Annotated[Path, typer.Option("--output", "-o", help="The file to write.")] = Path("run.parquet"),
-    mode: Annotated[str | None, typer.Option(help="real or sim.")] = None,
+    mode: Annotated[str | None, typer.Option(help="real, sim or ray.")] = None,
     num_cpus: Annotated[float | None, typer.Option(help="CPUs of each node.")] = None,
 ) -> None:
     """Run an unchanged script and record it: tasks, times, sizes, placement, for `dualray predict`."""

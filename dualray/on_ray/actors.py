@@ -34,6 +34,9 @@ class PreparedClass(NamedTuple):
     limits: ActorLimits
     get_if_exists: bool
     problem: str
+    words: tuple[str, str] = ("", "")
+    creates: tuple[int, int, bool] = (0, 0, False)
+    """With `words`, what a run that is recorded notes."""
 
 
 class PreparedMethod(NamedTuple):
@@ -43,6 +46,7 @@ class PreparedMethod(NamedTuple):
     name: str
     returns: Returns
     terms: Terms | None
+    words: tuple[str, str] = ("", "")
 
 
 class RayActors(RayTasks):
@@ -79,7 +83,7 @@ class RayActors(RayTasks):
             "concurrency_groups": dict(options.concurrency_groups) if options.concurrency_groups else None,
         }
         said = {key: value for key, value in said.items() if value is not None}
-        front = class_for(target, cls, _methods_of(cls), key, is_async=is_async)
+        front = class_for(target, cls, _methods_of(cls), key, is_async=is_async, record_to=self.record_to)
         return PreparedClass(
             ray.remote(**said)(front).remote,
             cls,
@@ -91,7 +95,7 @@ class RayActors(RayTasks):
 
     def create_actor(self, prepared: PreparedClass, args: Sequence[Any], kwargs: Mapping[str, Any]) -> ActorInfo:
         if prepared.problem:
-            raise ActorUnschedulableError(f"actor {prepared.name} can never be placed: {prepared.problem}")
+            raise ActorUnschedulableError(prepared.problem)
         handle = submitted(prepared.remote, prepared.name, args, kwargs)
         if prepared.get_if_exists:
             return _found(handle)

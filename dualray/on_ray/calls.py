@@ -18,6 +18,7 @@ import ray
 
 from dualray.on_ray.errors import Carrier, Retried, carried
 from dualray.on_ray.here import as_ours, have_runtime
+from dualray.on_ray.notes import noted, running_now
 from dualray.shared.handles import SHUTDOWN, ActorExit, Reference, method_of
 
 TERMS = "__dualray_terms__"
@@ -48,17 +49,26 @@ class Method(NamedTuple):
 
 
 def function_for(
-    target: Callable[..., Any], name: str, retried: Retried, *, count: int, is_generator: bool
+    target: Callable[..., Any],
+    name: str,
+    retried: Retried,
+    *,
+    count: int,
+    is_generator: bool,
+    record_to: Any = None,
 ) -> Callable[..., Any]:
-    """The function that Ray is given for one of the user's. `count`: of its results; 1 where items come one by one."""
+    """The function that Ray is given for one of the user's. `count`: of its results; 1 where items come one by one.
+    `record_to`: where its calls are noted, of a run that is recorded."""
     if is_generator:
 
         def call(*args: Any, **kwargs: Any) -> Any:
+            have_runtime(record_to)
             yield from _stream(target, name, retried, args, kwargs, count)
 
     else:
 
         def call(*args: Any, **kwargs: Any) -> Any:
+            have_runtime(record_to)
             return _run(target, name, retried, args, kwargs, count)
 
     call.__name__ = call.__qualname__ = name
@@ -69,10 +79,24 @@ def function_for(
 def _run(
     target: Any, name: str, retried: Retried, args: Sequence[Any], kwargs: Mapping[str, Any], count: int = 1
 ) -> Any:
-    have_runtime()
+    notes = have_runtime().notes
+    if notes is not None:
+        target = noted(notes, target, count)
     try:
         result = target(*map(as_ours, args), **_ours(kwargs))
         return result if count == 1 else _split(result, count, name)
+    except ActorExit:
+        _exit()
+    except _OF_RAY:
+        raise
+    except Exception as exception:  # noqa: BLE001 - the user's, and it travels to whoever asked
+        raise carried(name, exception, retried) from None
+
+
+def _called(target: Any, name: str, retried: Retried, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """What a generator function returns at once."""
+    try:
+        return target(*map(as_ours, args), **_ours(kwargs))
     except ActorExit:
         _exit()
     except _OF_RAY:
@@ -101,7 +125,10 @@ def _stream(
     target: Any, name: str, retried: Retried, args: Sequence[Any], kwargs: Mapping[str, Any], count: int
 ) -> Iterator[Any]:
     """What a generator yields; `count`: how many, at most and at least, unless it is 1."""
-    made = _run(target, name, retried, args, kwargs)
+    notes = have_runtime().notes
+    if notes is not None:
+        target = noted(notes, target, count)
+    made = _called(target, name, retried, args, kwargs)
     yielded = 0
     if inspect.isasyncgen(made):
         made = _drained(made)
@@ -169,19 +196,26 @@ def kind_of(function: Any) -> str:
 
 
 def class_for(
-    maker: Callable[..., Any], cls: type[Any], methods: Mapping[str, Method], key: str, *, is_async: bool
+    maker: Callable[..., Any],
+    cls: type[Any],
+    methods: Mapping[str, Method],
+    key: str,
+    *,
+    is_async: bool,
+    record_to: Any = None,
 ) -> type[Any]:
     """The class that Ray is given for one of the user's: `maker` makes the instance. Of one with coroutines all methods
     are coroutines, as Ray runs them on its loop."""
     name = cls.__name__
 
     def construct(self: Any, *args: Any, **kwargs: Any) -> None:
+        have_runtime(record_to)
         self.__dict__["instance"] = _made(maker, name, args, kwargs)
 
     members: dict[str, Any] = {"__init__": construct, "__doc__": cls.__doc__}
     if "__repr__" in {name for base in cls.__mro__[:-1] for name in vars(base)}:
         members["__repr__"] = _shown
-    if hasattr(cls, SHUTDOWN):
+    if hasattr(cls, SHUTDOWN) or record_to is not None:
         members[SHUTDOWN] = _shut_down
     for method, described in {**methods, CALLED: Method("plain", Terms(False), {})}.items():
         called = CALL_KIND if method == CALLED else method
@@ -204,11 +238,24 @@ def _shown(self: Any) -> str:
 
 
 def _shut_down(self: Any) -> None:
-    getattr(self.instance, SHUTDOWN)()
+    own = getattr(self.instance, SHUTDOWN, None)
+    try:
+        if own is not None:
+            own()
+    finally:
+        notes = have_runtime().notes
+        if notes is not None:
+            notes.send(_LAST_NOTES_S)
+
+
+_LAST_NOTES_S = 2.0
+"""How long an actor that ends may take to send its notes."""
 
 
 def _made(maker: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     here = have_runtime()
+    if here.notes is not None:
+        maker = noted(here.notes, maker, 0)
     try:
         here.instance = maker(*map(as_ours, args), **_ours(kwargs))
     except ActorExit:
@@ -256,17 +303,26 @@ async def _awaited(
     instance: Any, method: str, name: str, terms: Terms, args: Sequence[Any], kwargs: dict[str, Any]
 ) -> Any:
     retried, count = kwargs.pop(TERMS, terms)
+    notes = have_runtime().notes
+    begun = None if notes is None else notes.begin(*running_now())
+    error = "APPLICATION"
+    results: Sequence[Any] = ()
     try:
         result = method_of(instance, method)(*map(as_ours, args), **_ours(kwargs))
         if inspect.isawaitable(result) and not isinstance(result, Reference):  # a reference is a result like others
             result = await result
-        return result if count == 1 else _split(result, count, name)
+        made = result if count == 1 else _split(result, count, name)
+        error, results = "", (made,) if count == 1 else made or ()
+        return made
     except ActorExit:
         _exit()
     except _OF_RAY:
         raise
     except Exception as exception:  # noqa: BLE001 - the user's
         raise carried(name, exception, retried) from None
+    finally:
+        if begun is not None:
+            notes.end(begun, error, results, is_alone=False)
 
 
 async def _items(
@@ -274,7 +330,10 @@ async def _items(
 ) -> AsyncIterator[Any]:
     retried, _ = kwargs.pop(TERMS, terms)
     try:
-        made = method_of(instance, method)(*map(as_ours, args), **_ours(kwargs))
+        call, notes = method_of(instance, method), have_runtime().notes
+        if notes is not None:
+            call = noted(notes, call, 1)
+        made = call(*map(as_ours, args), **_ours(kwargs))
         if hasattr(made, "__anext__"):
             async for item in made:
                 yield item

@@ -14,6 +14,10 @@ from dualray.exceptions import PlacementGroupUnschedulableError
 from dualray.on_ray import terms
 from dualray.on_ray.states import rows_of
 from dualray.shared.labels import parse_selector
+from dualray.shared.model.demands import parse_named
+from dualray.shared.model.ids import FIRST_DRIVER, PlacementGroupID
+from dualray.shared.model.specs import GroupStrategy, PlacementGroupSpec
+from dualray.shared.policies.bundles import why_never
 from dualray.user_verbs import NodeRow
 
 
@@ -88,34 +92,16 @@ class RayCluster:
 
 def _problem(bundles: Sequence[Mapping[str, float]], strategy: str, selectors: Sequence[Mapping[str, str]]) -> str:
     """Why the nodes that are alive can never take a group; "" when they may."""
-    nodes = [node for node in ray.nodes() if node["Alive"]]
-    for index, selector in enumerate(selectors):
-        unmet = terms.labels_problem(parse_selector(f"bundle_label_selector[{index}]", selector), None, nodes)
-        if unmet:
-            return f"bundle {index}: {unmet}"
-    if strategy == "STRICT_SPREAD" and len(bundles) > len(nodes):
-        return f"STRICT_SPREAD gives each of {len(bundles)} bundles a node of its own, and there are {len(nodes)}"
-    wanted: list[dict[str, float]] = [dict(bundle) for bundle in bundles]
-    if strategy == "STRICT_PACK":
-        whole: dict[str, float] = {}
-        for bundle in bundles:
-            for resource, amount in bundle.items():
-                whole[resource] = whole.get(resource, 0) + amount
-        wanted = [whole]
-    for index, bundle in enumerate(wanted):
-        problem = terms.shortfall(bundle, nodes)
-        if problem:
-            return problem if strategy == "STRICT_PACK" else f"bundle {index}: {problem}"
-    sums: dict[str, float] = {}
-    for bundle in bundles:
-        for resource, amount in bundle.items():
-            sums[resource] = sums.get(resource, 0) + amount
-    everything: dict[str, float] = {}
-    for node in nodes:
-        for resource, amount in node["Resources"].items():
-            everything[resource] = everything.get(resource, 0) + amount
-    lacking = [f"{amount:g} {name}" for name, amount in sums.items() if everything.get(name, 0) < amount]
-    return f"its bundles demand {', '.join(lacking)}, more than all nodes have" if lacking else ""
+    spec = PlacementGroupSpec(
+        group_id=PlacementGroupID(b""),
+        bundles=tuple([parse_named(bundle) for bundle in bundles]),
+        strategy=GroupStrategy(strategy),
+        owner=FIRST_DRIVER,
+        selectors=tuple(
+            [parse_selector(f"bundle_label_selector[{index}]", each) for index, each in enumerate(selectors)]
+        ),
+    )
+    return why_never(spec, {}, terms.nodes_alive()) or ""
 
 
 def _group_row(row: Mapping[str, Any]) -> dict[str, Any]:

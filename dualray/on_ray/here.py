@@ -10,11 +10,14 @@ import ray
 from dualray.runtime import ambient
 
 
-def have_runtime() -> Any:
-    """The runtime of this process; a worker that has none gets one."""
-    if ambient.runtime is None:
-        ambient.runtime = import_module("dualray.on_ray.runtime").of_worker()
-    return ambient.runtime
+def have_runtime(record_to: Any = None) -> Any:
+    """The runtime of this process; a worker that has none gets one. `record_to`: see notes.py; None: as it is."""
+    here: Any = ambient.runtime
+    if here is None:
+        here = ambient.runtime = import_module("dualray.on_ray.runtime").of_worker()
+    if record_to is not None and here.notes is None:
+        here.begin_notes(record_to)
+    return here
 
 
 def as_ours(value: Any) -> Any:

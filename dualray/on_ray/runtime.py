@@ -11,11 +11,15 @@ import shutil
 import socket
 import warnings
 from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
 from typing import Any, NoReturn
 
 import ray
+from ray.experimental.internal_kv import _internal_kv_get, _internal_kv_put
 
 from dualray.exceptions import DualrayError
+from dualray.on_ray.notes import Notes, RecordTo, here
 from dualray.on_ray.refusals import refused
 from dualray.on_ray.shipping import with_package, workers_have_package
 from dualray.on_ray.verbs import RayVerbs
@@ -41,9 +45,28 @@ class RayRuntime:
     def __init__(self, *, is_worker: bool, owns_connection: bool, waits_for_nodes: bool) -> None:
         self.is_worker = is_worker
         self.owns_connection = owns_connection
-        self.verbs = RayVerbs(is_worker=is_worker, waits_for_nodes=waits_for_nodes)
+        self.verbs: RayVerbs = RayVerbs(is_worker=is_worker, waits_for_nodes=waits_for_nodes)
+        self.notes: Notes | None = None
+        """Of a process of a run that is recorded."""
+        self.record: Any = None
+        """Makes the record, in the driver: a `RunOnRay`."""
         self.instance: Any = None
         """Of the user's class, in an actor."""
+
+    def begin_notes(self, record_to: RecordTo) -> None:
+        """This worker runs a task of a run that is recorded."""
+        self.notes = here(record_to)
+        recorded = import_module("dualray.on_ray.recorded")
+        self.verbs = recorded.in_worker(self.notes, waits_for_nodes=self.verbs.waits_for_nodes)
+
+    def begin_record(self, path: Path) -> None:
+        """Record what this program does."""
+        recorded = import_module("dualray.on_ray.recorded")
+        self.record = recorded.RunOnRay(path)
+        verbs = recorded.RecordedVerbs(
+            is_worker=False, waits_for_nodes=self.verbs.waits_for_nodes, notes=self.record.notes
+        )
+        self.verbs = verbs
 
     @property
     def gpu_names(self) -> tuple[str, ...]:
@@ -93,6 +116,14 @@ class RayRuntime:
         if self.is_worker:
             return
         self.verbs.is_closed = True
+        record, self.record = self.record, None
+        try:
+            if record is not None and ray.is_initialized():
+                record.write()
+        finally:
+            self._disconnect()
+
+    def _disconnect(self) -> None:
         DISPLAY.forget()
         METRICS.clear()
         if self.owns_connection and ray.is_initialized():
@@ -102,7 +133,7 @@ class RayRuntime:
 def of_worker() -> RayRuntime:
     """The runtime of a process that Ray runs tasks in, or of a program that has connected itself to Ray."""
     is_worker = ray._private.worker.global_worker.mode == ray.WORKER_MODE
-    return RayRuntime(is_worker=is_worker, owns_connection=False, waits_for_nodes=_may_grow(""))
+    return RayRuntime(is_worker=is_worker, owns_connection=False, waits_for_nodes=_said_waits())
 
 
 def start(settings: Mapping[str, Any], config: Any) -> RayRuntime:
@@ -114,9 +145,14 @@ def start(settings: Mapping[str, Any], config: Any) -> RayRuntime:
     """
     if ray.is_initialized():
         is_worker = ray._private.worker.global_worker.mode == ray.WORKER_MODE
-        return RayRuntime(
-            is_worker=is_worker, owns_connection=False, waits_for_nodes=_may_grow(settings["infeasible"] or "")
-        )
+        waits = _may_grow(settings["infeasible"] or "")
+        _say_waits(waits)
+        adopted = RayRuntime(is_worker=is_worker, owns_connection=False, waits_for_nodes=waits)
+        if settings["record"] is not None:
+            if is_worker:
+                raise ValueError("init(record=...) inside a task of Ray's: give it to the init of the driver")
+            adopted.begin_record(settings["record"])
+        return adopted
     address = settings["address"] or os.environ.get("RAY_ADDRESS") or "local"
     is_joined = address != "local"
     environment: dict[str, Any] = json.loads(settings["runtime_env"] or "{}")
@@ -150,7 +186,11 @@ def start(settings: Mapping[str, Any], config: Any) -> RayRuntime:
         ray.shutdown()
         raise
     waits = _may_grow(settings["infeasible"] or ("" if is_joined else "raise"))
-    return RayRuntime(is_worker=False, owns_connection=True, waits_for_nodes=waits)
+    _say_waits(waits)
+    started = RayRuntime(is_worker=False, owns_connection=True, waits_for_nodes=waits)
+    if settings["record"] is not None:
+        started.begin_record(settings["record"])
+    return started
 
 
 def _for_ray(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -170,3 +210,20 @@ def _connect(said: Mapping[str, Any]) -> None:
 def _may_grow(infeasible: str) -> bool:
     """Whether what no node can meet waits: as the program says; else where nodes may join."""
     return infeasible != "raise"
+
+
+_KV_NAMESPACE = b"dualray"
+
+
+def _key_of_job() -> bytes:
+    return f"waits for nodes, {ray.get_runtime_context().get_job_id()}".encode()
+
+
+def _say_waits(waits: bool) -> None:
+    """Tell the job's workers how the driver has chosen."""
+    _internal_kv_put(_key_of_job(), b"1" if waits else b"0", namespace=_KV_NAMESPACE)
+
+
+def _said_waits() -> bool:
+    """What the job's driver has chosen; where it has said nothing, calls wait, as on any cluster of Ray's."""
+    return bool(_internal_kv_get(_key_of_job(), namespace=_KV_NAMESPACE) != b"0")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, NoReturn
@@ -24,7 +25,7 @@ from dualray.options import STREAMING, ActorOptions, Returns, TaskOptions, is_ge
 from dualray.scheduling_strategies import PlacementGroupSchedulingStrategy
 from dualray.shared.core.serialization import serialize
 from dualray.shared.handles import Reference as Handle
-from dualray.shared.model.specs import NODE_ID_LABEL
+from dualray.shared.model.specs import LeaseShape
 from dualray.user_verbs import Collect
 
 
@@ -35,6 +36,8 @@ class PreparedFunction(NamedTuple):
     name: str
     returns: Returns
     problem: DualrayError | None
+    words: tuple[str, str] = ("", "")
+    """In a run that is recorded: its name, and what it demands."""
 
 
 def unwrapped(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
@@ -47,8 +50,11 @@ def unwrapped(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[list[Any]
 
 def _in_place(handle: Handle) -> Any:
     """What Ray gets for a reference: its own, of a value; a handle to an actor is a value itself."""
+    if not handle.is_value:
+        return handle
+    handle.check()
     reference: Any = handle.ref
-    return reference.ray if handle.is_value else handle
+    return reference.ray
 
 
 def submitted(remote: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -88,12 +94,22 @@ class RayTasks:
 
     __slots__ = ()
 
-    waits_for_nodes = False
+    waits_for_nodes: bool
     """Whether what no node can meet waits for one that can."""
+    warned: set[str]
+    """What the user was told already."""
+    record_to: Any
+    """Where calls are noted, of a run that is recorded; None of others."""
 
     def prepare_function(
         self, target: Any, options: TaskOptions, returns: Returns, name: str, *, captured: bool, collect: Collect
     ) -> PreparedFunction:
+        try:
+            problem = self.problem_of(options, name)
+        except TaskPlacementGroupRemoved as error:
+            return PreparedFunction(None, name, returns, error)
+        if problem:
+            return PreparedFunction(None, name, returns, TaskUnschedulableError(problem))
         retried = terms.retried_of(options.retry_exceptions)
         said: dict[str, Any] = {
             **terms.where(options),
@@ -113,14 +129,9 @@ class RayTasks:
             retried,
             count=1 if returns.kind else returns.number,
             is_generator=bool(returns.kind) or (returns.number > 1 and is_generator(target)),
+            record_to=self.record_to,
         )
-        remote = ray.remote(**said)(function).remote
-        try:
-            problem = self.problem_of(options, name)
-        except TaskPlacementGroupRemoved as error:
-            return PreparedFunction(remote, name, returns, error)
-        never = TaskUnschedulableError(f"{name} can never run: {problem}") if problem else None
-        return PreparedFunction(remote, name, returns, never)
+        return PreparedFunction(ray.remote(**said)(function).remote, name, returns, None)
 
     def problem_of(self, options: TaskOptions | ActorOptions, name: str) -> str:
         """Why no node can ever run a call; "" when one can, or may join.
@@ -132,25 +143,31 @@ class RayTasks:
         problems = [
             self._problem_of(replace(options, label_selector=selector), name) for selector in selectors_of(options)
         ]
-        return problems[0] if all(problems) else ""
+        if not all(problems):
+            return ""
+        self._warn(f"dualray: {name} can never run in this cluster: {problems[0]}.")
+        return f"{name} cannot be scheduled: {problems[0]}."
+
+    def _warn(self, text: str) -> None:
+        """Tell it the user, once."""
+        if text not in self.warned:
+            self.warned.add(text)
+            sys.stderr.write(text + "\n")
 
     def _problem_of(self, options: TaskOptions | ActorOptions, name: str) -> str:
         is_task = isinstance(options, TaskOptions)
         strategy = options.scheduling_strategy
         said = (options.num_cpus, options.num_gpus, options.memory, options.resources)
         demand, held = (task_demand(*said),) * 2 if is_task else actor_demands(*said)
-        _, _, wanted = placed(strategy, options.label_selector, demand, held, name, None)
+        demand, held, wanted = placed(strategy, options.label_selector, demand, held, name, None)
         group = strategy.placement_group if isinstance(strategy, PlacementGroupSchedulingStrategy) else None
         if group is not None and not getattr(group, "is_empty", False):
             if terms.state_of_group(group.id) == "REMOVED":
                 removed = TaskPlacementGroupRemoved if is_task else ActorPlacementGroupRemoved
                 raise removed(f"{name} was to run in the placement group {group.id.hex()}, which was removed")
             return ""
-        nodes = ray.nodes()
-        of_labels = terms.labels_problem(wanted.labels, wanted.node if not wanted.soft else None, nodes)
-        if of_labels and (not self.waits_for_nodes or NODE_ID_LABEL in of_labels):
-            return of_labels
-        return "" if self.waits_for_nodes else terms.shortfall(terms.demand_of(options), nodes)
+        shape = LeaseShape(resources=held, placement=demand, strategy=wanted, name=name)
+        return terms.why_never(shape, waits_for_nodes=self.waits_for_nodes)
 
     def captures_children(self) -> bool:
         return False  # Ray sends what a task makes to its group

@@ -16,15 +16,16 @@ from dualray import scheduling_strategies as ours
 from dualray.exceptions import RuntimeEnvSetupError
 from dualray.on_ray.errors import Retried, RetriedCarrier
 from dualray.options import ActorOptions, MethodOptions, TaskOptions
-from dualray.shared.model.specs import NODE_ID_LABEL, LabelTerm, labels_match
-from dualray.shared.units import parse_size_bytes
+from dualray.shared.model.demands import memory_bytes
+from dualray.shared.model.ids import NodeID
+from dualray.shared.model.resources import UNITS, Resources, from_units
+from dualray.shared.model.specs import NODE_ID_LABEL, LeaseShape, NodeInfo, Strategy, StrategyKind, labels_match
+from dualray.shared.policies.feasibility import why_infeasible
 
 
 def bytes_of(memory: float | str | None) -> int | None:
     """`memory=` as Ray takes it."""
-    if memory is None:
-        return None
-    return parse_size_bytes(memory, "memory") if isinstance(memory, str) else int(memory)
+    return None if memory is None else memory_bytes("memory", memory)
 
 
 def retried_of(retry_exceptions: bool | Sequence[type[BaseException]]) -> Retried:
@@ -74,6 +75,8 @@ def _environment(said: Mapping[str, Any]) -> dict[str, Any]:
 def strategy_of(chosen: Any) -> Any:
     """A scheduling strategy as Ray's own."""
     match chosen:
+        case ours.NodeAffinitySchedulingStrategy() if _is_no_id(chosen.node_id):
+            return "DEFAULT"  # no node is called that: a call that must go there is never made
         case ours.NodeAffinitySchedulingStrategy():
             return of_ray.NodeAffinitySchedulingStrategy(
                 chosen.node_id, chosen.soft, chosen._spill_on_unavailable, chosen._fail_on_unavailable
@@ -90,6 +93,11 @@ def strategy_of(chosen: Any) -> Any:
                 chosen.placement_group_capture_child_tasks,
             )
     return chosen
+
+
+def _is_no_id(node_id: str) -> bool:
+    """Whether Ray names no node so: its ids are hex."""
+    return len(node_id) != 2 * ray.NodeID.size() or bool(set(node_id) - set("0123456789abcdefABCDEF"))
 
 
 def _conditions(conditions: Mapping[str, Any]) -> dict[str, Any]:
@@ -133,38 +141,39 @@ def marks_of(options: MethodOptions, returns: int | str | None) -> dict[str, Any
 # ---- What can never be met -------------------------------------------------------------------------------------------
 
 
-def demand_of(options: TaskOptions | ActorOptions) -> dict[str, float]:
-    """What one node must have, by name: of a call that goes to no placement group, whose bundles Ray has checked."""
-    one_cpu = isinstance(options, TaskOptions) or not (options.num_gpus or options.resources)
-    named = {
-        "CPU": (1 if one_cpu else 0) if options.num_cpus is None else options.num_cpus,
-        "GPU": options.num_gpus or 0,
-        "memory": bytes_of(options.memory) or 0,
-        **(options.resources or {}),
-    }
-    return {name: amount for name, amount in named.items() if amount}
+def nodes_alive() -> list[NodeInfo]:
+    """The nodes that are alive, as the rules of the other modes see them."""
+    return [
+        NodeInfo(
+            node=NodeID(node["NodeID"]),
+            incarnation=0,
+            total=_offered(node["Resources"]),
+            store_bytes=round(node["Resources"].get(_STORE, 0)),
+            labels=tuple(sorted(label for label in node["Labels"].items() if label[0] != NODE_ID_LABEL)),
+        )
+        for node in ray.nodes()
+        if node["Alive"]
+    ]
 
 
-def labels_problem(terms: tuple[LabelTerm, ...], node: str | None, nodes: Sequence[Mapping[str, Any]]) -> str:
-    """In words, why no node that is alive has the labels, or is the node, that are demanded; "" when one does. To
-    name a node that there is not would end this process: Ray gives up on such an id."""
-    alive = [each for each in nodes if each["Alive"]]
-    if node is not None and all(each["NodeID"] != node for each in alive):
-        return f"there is no node {node!r} that is alive ({NODE_ID_LABEL})"
-    if not alive or not terms or any(labels_match(terms, each["Labels"]) for each in alive):
-        return ""
-    has = ", ".join(f"{key}={value}" for key, value in sorted(alive[0]["Labels"].items()) if key != NODE_ID_LABEL)
-    best = min(alive, key=lambda each: sum(not labels_match((term,), each["Labels"]) for term in terms))
-    unmet = " and ".join(str(term) for term in terms if not labels_match((term,), best["Labels"]))
-    return f"no node has the labels: one has {has or 'none'}, and {unmet} does not hold there"
+_STORE = "object_store_memory"
+"""Ray counts the bytes of a node's store among its resources."""
 
 
-def shortfall(demand: Mapping[str, float], nodes: Sequence[Mapping[str, Any]]) -> str:
-    """In words, why no node that is alive could ever take a demand; "" when one could, or none is known."""
-    totals = [node["Resources"] for node in nodes if node["Alive"]]
-    if not totals or any(all(total.get(name, 0) >= amount for name, amount in demand.items()) for total in totals):
-        return ""
-    lacking = {name: max(total.get(name, 0) for total in totals) for name in demand}
-    most = ", ".join(f"{amount:g} {name}" for name, amount in lacking.items())
-    wanted = ", ".join(f"{amount:g} {name}" for name, amount in demand.items())
-    return f"it demands {wanted} of one node, and the most that a node has is {most}"
+def _offered(amounts: Mapping[str, float]) -> Resources:
+    return from_units({name: round(amount * UNITS) for name, amount in amounts.items() if name != _STORE})
+
+
+def why_never(shape: LeaseShape, *, waits_for_nodes: bool) -> str:
+    """In words, why no node can ever take a call; "" when one can, or may join. A node that there is not is always
+    refused: Ray ends the program that names one."""
+    nodes = nodes_alive()
+    why = why_infeasible(shape, nodes) or ""
+    return "" if waits_for_nodes and not _names_no_node(shape.strategy, nodes) else why
+
+
+def _names_no_node(strategy: Strategy, nodes: Sequence[NodeInfo]) -> bool:
+    if strategy.kind is StrategyKind.NODE_AFFINITY and not strategy.soft:
+        return all(info.node != strategy.node for info in nodes)
+    own = [term for term in strategy.labels if term.key == NODE_ID_LABEL]
+    return bool(own) and not any(labels_match(tuple(own), info.all_labels()) for info in nodes)

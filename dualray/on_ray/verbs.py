@@ -22,7 +22,7 @@ class RayVerbs(RayActors, RayValues, RayCluster):
     waits_for_nodes: whether what no node can meet waits, for nodes may join.
     """
 
-    __slots__ = ("is_closed", "is_in_task", "key", "promises", "waits_for_nodes")
+    __slots__ = ("is_closed", "is_in_task", "key", "promises", "record_to", "waits_for_nodes", "warned")
 
     def __init__(self, *, is_worker: bool, waits_for_nodes: bool) -> None:
         self.is_closed = False
@@ -30,6 +30,8 @@ class RayVerbs(RayActors, RayValues, RayCluster):
         self.key = ProcessKey()
         self.promises = Promises()
         self.waits_for_nodes = waits_for_nodes
+        self.warned: set[str] = set()
+        self.record_to: Any = None
 
     @property
     def runtime_env(self) -> str:

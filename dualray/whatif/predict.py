@@ -176,7 +176,7 @@ def predict(
     job = _Job(trace.graph, posterior, cores, host_cores, cold_start_ns, draws)
     # Those that are replayed once more come last, so that a sweep which is broken off has seen each cluster.
     pieces: list[_Piece] = [(config, seed) for seed in range(seeds) for config in configs]
-    if trace.graph.facts.get("mode") == "real":
+    if trace.graph.facts.get("mode") in ("real", "ray") and trace.graph.facts.get("cores"):
         pieces.append((None, 0))
     results: dict[_Piece, Replayed] = {}
     for config, seed, replayed in _all(job, pieces, jobs):
