@@ -41,6 +41,7 @@ GROUPS: Final[dict[str, dict[str, tuple[str, str]]]] = {
     },
     "Predict": {
         "record": ("whatif", "Record a program's tasks and their durations."),
+        "import-ray": ("import_ray", "Make a record of the events that a Ray cluster has left."),
         "calibrate": ("whatif", "Measure this machine's costs."),
         "predict": ("whatif", "Predict a recorded program's time on other clusters."),
     },

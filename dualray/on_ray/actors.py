@@ -160,10 +160,18 @@ class RayActors(RayTasks):
 def _unknown(name: str, namespace: str | None) -> str:
     """The sentence for a name that no actor has, with the nearest one."""
     wanted = namespace or ray.get_runtime_context().namespace
-    names = [row["name"] for row in ray.util.list_named_actors(all_namespaces=True) if row["namespace"] == wanted]
+    rows = ray.util.list_named_actors(all_namespaces=True)
+    names = [row["name"] for row in rows if row["namespace"] == wanted]
+    elsewhere = [row["namespace"] for row in rows if row["name"] == name]
     nearest = difflib.get_close_matches(name, names, n=1)
-    hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
-    return f"there is no actor of the name {name!r} in namespace {wanted!r}.{hint}"
+    if nearest:
+        hint = f" Did you mean {nearest[0]!r}?"
+    elif elsewhere:
+        hint = f" There is one in namespace {elsewhere[0]!r}: pass namespace={elsewhere[0]!r}."
+    else:
+        hint = f" Names there: {', '.join(names) or 'none'}."
+    gone = "it was never made, or has ended."
+    return f"Failed to look up actor with name {name!r} in namespace {wanted!r}: {gone}{hint}"
 
 
 def _methods_of(cls: type[Any]) -> dict[str, Method]:

@@ -70,6 +70,7 @@ def carried(name: str, exception: BaseException, retried: Retried) -> Carrier:
             f"{type(exception).__qualname__} isn't serializable, and did not arrive: {why}\nIts traceback:\n{text}"
         )
         data = pickled(TaskError(name, note, cause))
+    text = text.encode("utf-8", "backslashreplace").decode()  # Ray's worker dies of what is not Unicode
     return (RetriedCarrier if is_retried else Carrier)(data, text)
 
 

@@ -5,14 +5,17 @@
     Item     the next item of a generator; once taken, an object
     Stream   a generator's consumer: Ray's `ObjectRefGenerator`
 
-A pickle holds Ray's reference, so that Ray sees it among the values that refer to it. Where it is unpickled first, the
-process gets its runtime.
+A pickle holds Ray's reference, so that Ray sees it among the values that refer to it; where the program pickles, Ray
+keeps the object from then on. Where it is unpickled first, the process gets its runtime.
 """
 
 from __future__ import annotations
 
 from threading import Lock
 from typing import Any, NoReturn
+
+import ray
+from ray import cloudpickle
 
 from dualray.on_ray.here import have_runtime
 
@@ -32,7 +35,9 @@ class Value:
         return self.ray
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _value, (self.ray,)
+        if is_pickled_by_ray():
+            return _value, (self.ray,)
+        return _value_of, (cloudpickle.dumps(self.ray),)  # with its owner; and Ray keeps the object from now on
 
 
 class Actor:
@@ -51,6 +56,15 @@ class Actor:
 def _value(ray_ref: Any) -> Value:
     have_runtime()
     return Value(ray_ref)
+
+
+def _value_of(pickled: bytes) -> Value:
+    return _value(cloudpickle.loads(pickled))
+
+
+def is_pickled_by_ray() -> bool:
+    """Whether Ray pickles a value just now, and counts the references in it; else the program does."""
+    return bool(ray._private.worker.global_worker.get_serialization_context().is_in_band_serialization())
 
 
 def _actor(handle: Any) -> Actor:

@@ -38,6 +38,8 @@ class PreparedFunction(NamedTuple):
     problem: DualrayError | None
     words: tuple[str, str] = ("", "")
     """In a run that is recorded: its name, and what it demands."""
+    target: Any = None
+    """The user's function."""
 
 
 def unwrapped(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
@@ -57,8 +59,8 @@ def _in_place(handle: Handle) -> Any:
     return reference.ray
 
 
-def submitted(remote: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """What Ray's `.remote()` returns.
+def submitted(remote: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], target: Any = None) -> Any:
+    """What Ray's `.remote()` returns. `target`: the user's function, which Ray pickles with the first call.
 
     Raises:
         SerializationError: the function or an argument cannot be pickled.
@@ -74,6 +76,7 @@ def submitted(remote: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, 
             raise
         for place, value in [*enumerate(args), *kwargs.items()]:
             serialize(value, f"argument {place!r} of {name}")  # it says which part cannot be pickled
+        serialize(target, f"remote function {name}")
         raise SerializationError(f"{name}: {error}") from error
 
 
@@ -131,7 +134,7 @@ class RayTasks:
             is_generator=bool(returns.kind) or (returns.number > 1 and is_generator(target)),
             record_to=self.record_to,
         )
-        return PreparedFunction(ray.remote(**said)(function).remote, name, returns, None)
+        return PreparedFunction(ray.remote(**said)(function).remote, name, returns, None, target=target)
 
     def problem_of(self, options: TaskOptions | ActorOptions, name: str) -> str:
         """Why no node can ever run a call; "" when one can, or may join.
@@ -181,7 +184,7 @@ class RayTasks:
     def _submitted(self, prepared: PreparedFunction, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         if prepared.problem is not None:
             return _failing(prepared, prepared.problem)
-        return submitted(prepared.remote, prepared.name, args, kwargs)
+        return submitted(prepared.remote, prepared.name, args, kwargs, prepared.target)
 
     def cancel(self, reference: Any, *, force: bool, recursive: bool) -> None:
         assert isinstance(reference, Value | Item)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import ray
 
-from dualray.exceptions import GetTimeoutError, SerializationError
+from dualray.core_verbs import PICKLED_BY_ANYBODY
+from dualray.exceptions import GetTimeoutError, OufOfBandObjectRefSerializationException, SerializationError
 from dualray.on_ray.errors import raise_translated
 from dualray.on_ray.here import as_ours
 from dualray.on_ray.promises import Promises
-from dualray.on_ray.references import Actor, Item, Value
+from dualray.on_ray.references import Actor, Item, Value, is_pickled_by_ray
 from dualray.on_ray.refusals import refused
 from dualray.shared.core.serialization import serialize
 from dualray.user_verbs import Awaited
@@ -117,7 +119,13 @@ class RayValues:
         """As `adopt`."""
 
     def pin(self, reference: Any, /) -> None:
-        """Ray pins what it pickles itself."""
+        """Ray keeps what the program has pickled: see references.py."""
+        is_forbidden = isinstance(reference, Value) and os.environ.get(PICKLED_BY_ANYBODY) == "0"
+        if is_forbidden and not is_pickled_by_ray():
+            raise OufOfBandObjectRefSerializationException(
+                f"ObjectRef({reference.object_id.hex()}) was pickled by the program, and {PICKLED_BY_ANYBODY} is 0: "
+                "nobody would know how long it is needed. Pass the reference to a task or an actor, or return it."
+            )
 
     def parts_of(self, reference: Any, /) -> tuple[Any, ...]:
         return (reference,)

@@ -71,7 +71,7 @@ class RunRecord:
         rows: in order of time, each with the columns that its kind uses.
         facts: what is known of the run as a whole: `mode`, `nodes` (by name: its resources by name, and
             `object_store`, bytes), `driver` (the id of its execution in hex), `began_ns` and `ended_ns` (of the
-            program), `machine`, `cores`, `date`, `inline_bytes_max`.
+            program), `machine`, `cores`, `date`, `inline_bytes_max`; `estimates` of what was not seen, in sentences.
     """
 
     rows: Sequence[Mapping[str, Any]]

@@ -196,7 +196,7 @@ def left_out(graph: Graph, record: RunRecord) -> list[str]:
     labelled = [it.name for it in graph.templates if it.words.get("labels")]
     if any(json.loads(words)["labels"] for words in graph.groups.values()):
         labelled.append("the bundles of a placement group")
-    remarks = []
+    remarks = [str(each) for each in graph.facts.get("estimates", ())]
     if labelled:
         remarks.append(
             f"Not modelled: labels. {_listed(labelled)} asked for nodes by their labels, and may run on any node here."
