@@ -28,6 +28,12 @@ from dualray.recording.ray_events import ARGUMENTS_THERE, SUBMITTED, Call
 
 _SEEN_NS = 500_000
 """A call that waits for an argument goes on within this after the argument's maker has ended."""
+_SEEN_LATE_NS = 3_000_000
+_LONG_NS = 5_000_000
+"""Of many that wait for one argument the last goes on later: a call that has waited for longer than _LONG_NS may go on
+within _SEEN_LATE_NS."""
+_SEEN_SHARE_MIN = 0.3
+"""Of the calls of a function whose calls agree on no pattern: when fewer are seen to wait, chance explains it."""
 _SOON_NS = 3_000_000
 """A caller that has waited submits again within this."""
 _PAUSE_NS = 1_000_000
@@ -126,6 +132,8 @@ def _infer_edges(epoch: Sequence[Call], found: Inferred, said: dict[str, None]) 
             continue
         makers = [call for call in epoch if not call.is_creation]
         best, pattern, agree = _best(group, makers, seen, taken)
+        if agree < _AGREE_MIN and len(waiting) < _SEEN_SHARE_MIN * len(group):
+            continue
         if agree < _AGREE_MIN:
             best, pattern = {call.task: (seen[call.task].task,) for call in waiting}, "what it is seen to wait for"
         for call in group:
@@ -150,7 +158,8 @@ def _seen(epoch: Sequence[Call]) -> dict[str, Call]:
         states = call.attempts[min(call.attempts)].states
         there_ns, submitted_ns = states.get(ARGUMENTS_THERE, 0), states.get(SUBMITTED, 0)
         place = bisect_right(ends_ns, there_ns) - 1
-        if place >= 0 and ends_ns[place] > submitted_ns and there_ns - ends_ns[place] <= _SEEN_NS:
+        within_ns = _SEEN_LATE_NS if there_ns - submitted_ns > _LONG_NS else _SEEN_NS
+        if place >= 0 and ends_ns[place] > submitted_ns and there_ns - ends_ns[place] <= within_ns:
             seen[call.task] = ordered[place]
     return seen
 
@@ -178,7 +187,9 @@ def _best(
         tried.append((_in_order(group, makers, taken, count), f"the next {results}, in their order"))
     best: tuple[Arguments, str, float] = ({}, "", -1.0)
     for given, words in tried:
-        agree = sum(_agrees(call, given.get(call.task, ()), seen, ends_ns) for call in group) / len(group)
+        agreeing = [call for call in group if _agrees(call, given.get(call.task, ()), seen, ends_ns)]
+        of_waiting = sum(call.task in seen for call in agreeing) / len(waited)
+        agree = min(len(agreeing) / len(group), of_waiting)
         if agree > best[2]:
             best = given, words, agree
     return best

@@ -60,6 +60,27 @@ def test_the_edges_of_common_shapes_are_inferred(name: str, workers: int, tmp_pa
     assert found.seen + found.guessed == len(inferred)
 
 
+def test_of_many_that_wait_for_one_argument_the_last_go_on_later(tmp_path: Path):
+    rows = rows_of(map_reduce(4, 12))
+    late_ns = 0
+    for row in rows:
+        if row.get("task_info", {}).get("func_or_class_name") == "reducer":
+            late_ns += 150_000
+            states = row["state_updates"]["state_ts_ns"]
+            states["2"] = str(int(states["2"]) + late_ns)
+    found = infer(read_events(write(tmp_path, rows)).calls, {})
+    assert {len(makers) for makers in found.arguments.values()} == {4}
+    assert len(found.arguments) == 12
+
+
+def test_calls_that_go_on_by_chance_when_another_ends_wait_for_nothing(tmp_path: Path):
+    rows = rows_of([Made("work", takes_ms=5)] * 30)
+    owners = [row["state_updates"]["state_ts_ns"] for row in rows if "task_info" in row]
+    for late, early in ((10, 2), (11, 3), (20, 7)):
+        owners[late]["2"] = str(int(owners[early]["11"]) + 100_000)
+    assert infer(read_events(write(tmp_path, rows)).calls, {}).arguments == {}
+
+
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_what_is_imported_from_one_worker_predicts_several(name: str, tmp_path: Path):
     program = PROGRAMS[name]
