@@ -17,7 +17,7 @@ PONG_MINUTES ?= 60
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help env demo pong lint format test test-core test-ray test-slow test-pythons release test-release docs bench bench-sim bench-transfer bench-compare \
+.PHONY: help env demo ray-demo pong lint format test test-core test-ray test-slow test-pythons release test-release docs bench bench-sim bench-transfer bench-compare \
     build clean
 
 help:  ## Print this help
@@ -29,6 +29,9 @@ env: $(VENV)/.installed-dev-all  ## Make .venv, with dualray in place and the de
 
 demo: $(VENV)/.installed-examples  ## Train on real processes and on virtual clusters, and compare the runs in one table
 	@$(BIN)/python examples/demo.py
+
+ray-demo: $(VENV)/.installed-examples $(VENV)/.installed-ray  ## Run one program simulated, on real processes and on a local Ray of three nodes
+	@$(BIN)/python -W ignore examples/ray_demo.py
 
 pong: $(VENV)/.installed-examples  ## Learn to play Pong from pixels for PONG_MINUTES (60), and draw the curve
 	@OPENBLAS_NUM_THREADS=1 $(BIN)/python examples/rl_pong/driver.py --batch-size=10 --iterations=1000000 \
