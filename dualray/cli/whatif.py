@@ -35,6 +35,7 @@ from dualray.whatif.answers import (
 )
 from dualray.whatif.calibrate import SECONDS_MAX, calibrate, check_seconds
 from dualray.whatif.configurations import configurations
+from dualray.whatif.engines import engine_of
 from dualray.whatif.predict import SEEDS, Prediction, as_list, load, predict, what_would_help
 from dualray.whatif.predicted import Row
 
@@ -99,8 +100,12 @@ def calibrate_command(
         float, typer.Option(help="How long to measure, at most: 1 to 60; a round takes about 10.")
     ] = SECONDS_MAX,
     report: Annotated[Path | None, typer.Option(help="Write a page with fit and residuals: one HTML file.")] = None,
+    engine: Annotated[str, typer.Option(help="dualray: real mode on this machine; ray: Ray.")] = "dualray",
+    address: Annotated[
+        str | None, typer.Option(help="ray: of a cluster, auto or host:port; default: a local Ray of its own.")
+    ] = None,
 ) -> None:
-    """Measure this machine, and fit the cost model of simulations and predictions to it."""
+    """Measure this machine, or a Ray cluster, and fit the cost model of simulations and predictions to it."""
     try:
         check_page(report)
         check_can_write(output, "--output")
@@ -111,7 +116,7 @@ def calibrate_command(
             def show(rounds: int, left_s: float) -> None:
                 progress.update(bar, completed=seconds - left_s, description=f"measuring, {rounds} rounds")
 
-            fit = calibrate(seconds=seconds, on_round=show)
+            fit = calibrate(seconds=seconds, on_round=show, engine=engine_of(engine, address))
         from dualray.whatif import calibration_page as shown  # noqa: PLC0415 - plotly takes half a second to import
 
         console = Console()

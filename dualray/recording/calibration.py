@@ -18,6 +18,7 @@ class Calibration:
 
     Attributes:
         machine, date: where and when it was measured.
+        engine: of what: "dualray", which is real mode, or "ray".
         costs: parameters of the cost model, in their units (ns, bytes/s).
         intervals: of each of them, the 95 % confidence interval.
         slowdown: by how much (0.05: 5 %) each further busy core slows the others down; see dualray/sim/kernel/cores.py.
@@ -28,6 +29,7 @@ class Calibration:
     """
 
     machine: str = ""
+    engine: str = "dualray"
     date: str = ""
     costs: Mapping[str, int] = field(default_factory=dict)
     intervals: Mapping[str, tuple[float, float]] = field(default_factory=dict)
@@ -40,6 +42,7 @@ class Calibration:
         """The file's text."""
         content = {
             "format": FORMAT,
+            **({"engine": self.engine} if self.engine != "dualray" else {}),
             "machine": self.machine,
             "date": self.date,
             "held_out_error": self.error,
@@ -79,6 +82,7 @@ def load_calibration(path: Path) -> Calibration:
         raise ValueError(f"{path}: noise={noise!r} must be a number from 0 to 100")
     return Calibration(
         machine=str(content.get("machine", "")),
+        engine=str(content.get("engine", "dualray")),
         date=str(content.get("date", "")),
         costs=costs,
         intervals={name: (pair[0], pair[1]) for name, pair in (content.get("intervals") or {}).items()},

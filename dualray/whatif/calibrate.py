@@ -19,15 +19,13 @@ the held-out error.
 
 from __future__ import annotations
 
-import contextlib
 import datetime as dt
 import gc
 import math
-import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -35,18 +33,16 @@ from typing import Any
 
 import numpy as np
 
-from dualray import api
-from dualray.cluster_utils import Cluster
 from dualray.recording.calibration import Calibration
 from dualray.recording.file import read_record_file
 from dualray.recording.graph import SUBMIT, Graph, graph_of
-from dualray.recording.usage import machine_words
 from dualray.shared.model.config import Config
 from dualray.shared.model.demands import parse_resources
 from dualray.sim.cost.cost_model import CostModel
 from dualray.sim.network.topologies import Nic
 from dualray.sim.processes.node import Hardware
 from dualray.sim.replay.replay import ReplayCluster
+from dualray.whatif.engines import STORE_BYTES, Engine, OwnEngine
 from dualray.whatif.micro import ONE_NODE, THERE, TWO_NODES, MicroRun, company
 
 SECONDS_MAX = 60.0
@@ -64,7 +60,6 @@ _RESAMPLED = 1000
 _PATIENCE_NS = 10**15
 """The search tries messages that take minutes, and no node is out of reach for that."""
 _Z95 = 1.96
-_STORE_BYTES = 512 << 20
 
 FITTED: Mapping[str, tuple[str, ...]] = {
     ONE_NODE.name: (
@@ -129,42 +124,50 @@ class _Measured:
 
 
 def calibrate(
-    *, seconds: float = SECONDS_MAX, on_round: Callable[[int, float], object] = lambda done, left_s: None
+    *,
+    seconds: float = SECONDS_MAX,
+    on_round: Callable[[int, float], object] = lambda done, left_s: None,
+    engine: Engine | None = None,
 ) -> Fit:
-    """Measure this machine and fit the cost model to it.
+    """Measure an engine, and fit the cost model to it.
 
     Args:
         seconds: how long it may measure, 1 to 60; one round, of about ten seconds, it always measures; below 20 it
             takes less in each phase.
         on_round: called after each round with how many are done, and how many seconds are left.
+        engine: what to measure (engines.py); None: real mode, on this machine.
 
     Raises:
         ValueError: `seconds` is out of range.
         AlreadyInitializedError: a runtime is active.
     """
     check_seconds(seconds)
-    cores = len(os.sched_getaffinity(0))
-    one, two = _Measured(ONE_NODE, 1, cores), _Measured(TWO_NODES, 2, 1)
+    engine = engine or OwnEngine()
+    alone, pair = engine.alone(), engine.pair()
+    cores = round(alone.cpus)
+    one = _Measured(ONE_NODE, alone.nodes, alone.cpus)
+    programs = [(one, alone)]
+    if pair is not None:
+        programs.append((_Measured(TWO_NODES, pair.nodes, pair.cpus), pair))
     scale = 1.0 if seconds >= 20 else 0.4
     begun_s = time.perf_counter()
     rounds = 0
     alone_s: list[float] = []
     beside_s: list[float] = []
-    with tempfile.TemporaryDirectory(prefix="dualray-calibrate-") as directory, _two_nodes() as cluster:
+    with tempfile.TemporaryDirectory(prefix="dualray-calibrate-") as directory, engine:
         path = Path(directory) / "run.parquet"
         while True:
             round_begun_s = time.perf_counter()
-            for measured in (one, two):
-                resources = {THERE: 1} if measured is two else {}
-                with _running(num_cpus=1, resources=resources, record=path):
-                    measured.program.run(scale)
+            for measured, place in programs:
+                with place.recorded(path) as there:
+                    measured.program.run(scale, there)
                 measured.graphs.append(graph_of(read_record_file(path)))
-            with _running(num_cpus=cores):
-                one.phases_s.append(_differences(one.program.run(scale)))
-                for all_s, of_round_s in zip((alone_s, beside_s), company(cores), strict=True):
-                    all_s.extend(of_round_s)
-            with _running(address=cluster.address):
-                two.phases_s.append(_differences(two.program.run(scale)))
+            for measured, place in programs:
+                with place.measured() as there:
+                    measured.phases_s.append(_differences(measured.program.run(scale, there)))
+                    if measured is one:
+                        for all_s, of_round_s in zip((alone_s, beside_s), company(cores), strict=True):
+                            all_s.extend(of_round_s)
             rounds += 1
             now_s = time.perf_counter()
             left_s = seconds - (now_s - begun_s)
@@ -174,7 +177,10 @@ def calibrate(
     measured_for_s = time.perf_counter() - begun_s
     slowdown, interval = slowdown_of(alone_s, beside_s, cores)
     noise = float(np.median(alone_s) / np.min(alone_s)) - 1.0
-    return Fit(*_fit([one, two], cores, slowdown, interval, noise), rounds=rounds, measured_for_s=measured_for_s)
+    all_measured = [measured for measured, _ in programs]
+    calibration, phases = _fit(all_measured, cores, slowdown, interval, noise)
+    calibration = replace(calibration, engine=engine.name, machine=engine.words)
+    return Fit(calibration, phases, rounds=rounds, measured_for_s=measured_for_s)
 
 
 def check_seconds(seconds: float) -> None:
@@ -183,28 +189,6 @@ def check_seconds(seconds: float) -> None:
     """
     if not SECONDS_MIN <= seconds <= SECONDS_MAX:
         raise ValueError(f"seconds={seconds:g} must be from {SECONDS_MIN:g} to {SECONDS_MAX:g}")
-
-
-@contextlib.contextmanager
-def _running(**settings: Any) -> Iterator[None]:
-    if "address" not in settings:
-        settings["object_store_memory"] = _STORE_BYTES
-    api.init(mode="real", log_to_driver=False, **settings)
-    try:
-        yield
-    finally:
-        api.shutdown()
-
-
-@contextlib.contextmanager
-def _two_nodes() -> Iterator[Cluster]:
-    cluster = Cluster()
-    try:
-        cluster.add_node(num_cpus=1, object_store_memory=_STORE_BYTES)
-        cluster.add_node(num_cpus=1, object_store_memory=_STORE_BYTES, resources={THERE: 1})
-        yield cluster
-    finally:
-        cluster.shutdown()
 
 
 def _differences(times_s: Sequence[float]) -> list[float]:
@@ -245,7 +229,7 @@ class _Replays:
         for index in range(measured.nodes):
             resources = {THERE: 1.0} if index == 1 else {}
             total = parse_resources(num_cpus=measured.cpus, num_gpus=0, resources=resources)
-            hardware.append(Hardware(total=total, store_bytes=_STORE_BYTES, nic=_LOOPBACK))
+            hardware.append(Hardware(total=total, store_bytes=STORE_BYTES, nic=_LOOPBACK))
         cluster = ReplayCluster(
             self._graph,
             config=Config(inline_bytes_max=self._graph.inline_bytes_max, link_patience_ns=_PATIENCE_NS),
@@ -349,7 +333,6 @@ def _calibration(
     held_out: Sequence[Phase],
 ) -> Calibration:
     return Calibration(
-        machine=machine_words(),
         date=dt.datetime.now(dt.UTC).date().isoformat(),
         costs=costs,
         intervals=intervals,

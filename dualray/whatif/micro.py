@@ -8,7 +8,7 @@ inside, so that workers get them by value and import nothing of this package for
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,13 +29,14 @@ class MicroRun:
 
     Attributes:
         run: performs it in the runtime that there is, `scale` times as much as it must; returns when each phase
-            ended, in seconds of `time.perf_counter`, the first entry being its begin.
+            ended, in seconds of `time.perf_counter`, the first entry being its begin. The second argument says by which
+            options tasks go to the other node, of two.
         phases: their names, in order; those that begin with "+" are held out: no parameter is fitted to them; those
             that begin with "-" are preparations, and not looked at.
     """
 
     name: str
-    run: Callable[[float], list[float]]
+    run: Callable[[float, Mapping[str, Any]], list[float]]
     phases: tuple[str, ...]
 
 
@@ -71,7 +72,7 @@ ONE_NODE_PHASES = (
 )
 
 
-def _one_node(scale: float) -> list[float]:
+def _one_node(scale: float, there: Mapping[str, Any]) -> list[float]:
     """On one node: with one CPU while it is recorded, with one for each core while it is measured."""
     times, mark = _marker()
 
@@ -209,23 +210,23 @@ TWO_NODES_PHASES = (
 )
 
 
-def _two_nodes(scale: float) -> list[float]:
+def _two_nodes(scale: float, there: Mapping[str, Any]) -> list[float]:
     """With the resource THERE: on the only node while it is recorded, on a second one while it is measured."""
     times, mark = _marker()
 
-    @api.remote(resources={THERE: 1})
+    @api.remote(**there)
     def empty() -> None:
         return None
 
-    @api.remote(resources={THERE: 1})
+    @api.remote(**there)
     def size_of(array: Any) -> int:
         return len(array)
 
-    @api.remote(resources={THERE: 1})
+    @api.remote(**there)
     def make(count: int) -> Any:
         return np.ones(count)
 
-    @api.remote(resources={THERE: 1})
+    @api.remote(**there)
     def work(array: Any) -> float:
         begun = time.thread_time()
         while time.thread_time() - begun < 0.01:

@@ -183,7 +183,7 @@ def predict(
         results[config, seed] = replayed
         on_done(len(results), len(pieces))
     least_s = least_ns(trace.graph) / 1e9
-    noise = calibration.noise if calibration is not None else 0.0
+    noise = _noise_of(calibration)
     prices = Prices(price, gpu_price, spot_price)
     terms = _Terms(least_s, noise, prices)
     rows = [
@@ -202,6 +202,14 @@ def predict(
         cold_start_s=cold_start_ns / 1e9,
         prices=prices,
     )
+
+
+def _noise_of(calibration: Calibration | None) -> float:
+    """By how much intervals are wider for what was calibrated. Ray is modelled by dualray's own machines: what that
+    leaves open is the error of what was held out."""
+    if calibration is None:
+        return 0.0
+    return max(calibration.noise, (calibration.error or 0.0) if calibration.engine == "ray" else 0.0)
 
 
 def _cold_start_ns(asked: str | float | None, graph: Graph) -> int:
