@@ -126,9 +126,8 @@ class RayActors(RayTasks):
         if is_last:
             said = {"max_task_retries": 0}
         wanted = Terms(terms.retried_of(options.retry_exceptions), 1 if returns.kind else returns.number)
-        return PreparedMethod(
-            method.options(**said).remote, called, returns, None if wanted == Terms(False) or is_last else wanted
-        )
+        is_usual = is_last or wanted == _usual_terms(reference.handle, name)
+        return PreparedMethod(method.options(**said).remote, called, returns, None if is_usual else wanted)
 
     def submit_method(
         self, actor: Actor, prepared: PreparedMethod, args: Sequence[Any], kwargs: Mapping[str, Any], /
@@ -155,6 +154,14 @@ class RayActors(RayTasks):
         if have_runtime().instance is None:
             raise TypeError(EXIT_OUTSIDE)
         raise ActorExit
+
+
+def _usual_terms(handle: Any, name: str) -> Terms | None:
+    """By which a method goes when a call says nothing, as far as its handle tells; None: it does not."""
+    count = handle._ray_method_num_returns.get(name, 1)
+    if handle._ray_method_retry_exceptions.get(name):
+        return None
+    return Terms(False, count if isinstance(count, int) else 1)
 
 
 def _unknown(name: str, namespace: str | None) -> str:

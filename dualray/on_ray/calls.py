@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import islice
 from types import GeneratorType
 from typing import Any, NamedTuple, NoReturn
@@ -237,6 +238,14 @@ def _shown(self: Any) -> str:
     return repr(self.instance)
 
 
+def _shut_down_instance(instance: Any) -> None:
+    """Ray does not do so where a coroutine ends its actor."""
+    own = getattr(instance, SHUTDOWN, None)
+    if own is not None:
+        with suppress(Exception):  # Ray, too, goes on
+            own()
+
+
 def _shut_down(self: Any) -> None:
     own = getattr(self.instance, SHUTDOWN, None)
     try:
@@ -315,6 +324,7 @@ async def _awaited(
         error, results = "", (made,) if count == 1 else made or ()
         return made
     except ActorExit:
+        _shut_down_instance(instance)
         _exit()
     except _OF_RAY:
         raise

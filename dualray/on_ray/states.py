@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
+
+import ray
+from ray.util.placement_group import placement_group_table
 
 from dualray.exceptions import DualrayError
 from dualray.on_ray.refusals import refused
+from dualray.shared.model.resources import HEAD_NODE
+from dualray.shared.model.specs import NODE_ID_LABEL
 
 _LIMIT = 10_000
 """Rows that Ray's state API gives at most."""
@@ -19,6 +24,10 @@ def rows_of(table: str, timeout_s: float) -> list[dict[str, Any]]:
     Raises:
         DualrayError: Ray's dashboard, which answers for its state, does not run.
     """
+    if table == "nodes":
+        return [_node(node) for node in ray.nodes()]
+    if table == "placement_groups":
+        return [_group(dict(row)) for row in placement_group_table().values()]
     from ray.util import state  # noqa: PLC0415 - few ask, and it imports much
 
     if table not in _TABLES:
@@ -72,9 +81,18 @@ def _object(row: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _node(row: dict[str, Any]) -> dict[str, Any]:
-    return {key: row.get(key) for key in ("node_id", "node_ip", "node_name", "state", "resources_total", "labels")} | {
-        "is_head_node": row.get("is_head_node")
+def _node(node: Mapping[str, Any]) -> dict[str, Any]:
+    """The control store answers for its nodes itself."""
+    resources = dict(node["Resources"])
+    return {
+        "node_id": node["NodeID"],
+        "node_ip": node["NodeManagerAddress"],
+        "node_name": node["NodeName"],
+        "state": "ALIVE" if node["Alive"] else "DEAD",
+        "incarnation": 0,
+        "resources_total": resources,
+        "labels": {key: value for key, value in node["Labels"].items() if key != NODE_ID_LABEL},
+        "is_head_node": HEAD_NODE in resources,
     }
 
 
@@ -89,16 +107,18 @@ def _worker(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _group(row: dict[str, Any]) -> dict[str, Any]:
-    return {
-        key: row.get(key) for key in ("placement_group_id", "name", "state", "bundles", "is_detached", "creator_job_id")
-    }
+    kept = ("placement_group_id", "name", "state", "strategy", "is_detached", "creator_job_id")
+    nodes = row["bundles_to_node_id"]
+    bundles = [
+        {"index": index, "resources": dict(resources), "node_id": nodes.get(index, "")}
+        for index, resources in row["bundles"].items()
+    ]
+    return {**{key: row.get(key) for key in kept}, "bundles": bundles}
 
 
 _TABLES: dict[str, tuple[str, Callable[[dict[str, Any]], dict[str, Any]]]] = {
     "tasks": ("list_tasks", _task),
     "actors": ("list_actors", _actor),
     "objects": ("list_objects", _object),
-    "nodes": ("list_nodes", _node),
     "workers": ("list_workers", _worker),
-    "placement_groups": ("list_placement_groups", _group),
 }

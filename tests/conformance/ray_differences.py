@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 DIFFERENCES = {
-    "The words about a lost process, actor or object, and about a name that is taken, are Ray's; the class of the "
-    "error is the same.": (
+    "The words about a lost process, actor or object, about a name that is taken, and about what cannot be pickled, "
+    "are Ray's; the class of the error is the same.": (
         "test_actor_endings.py::test_exit_actor_ends_the_actor_and_the_calls_behind",
         "test_actor_endings.py::test_max_pending_calls",
         "test_actor_endings.py::test_ray_terminate_comes_after_the_calls_before_it",
@@ -20,6 +20,15 @@ DIFFERENCES = {
         "test_named_actors.py::test_a_name_that_is_taken",
         "test_placement_groups.py::test_what_can_never_be_placed_is_refused_and_says_what_lacks",
         "test_named_actors.py::test_an_actor_that_is_not_detached_ends_with_its_maker",
+        "test_nothing_hangs.py::test_a_get_of_a_borrowed_reference_ends_with_its_owner",
+        "test_rays_spellings.py::test_a_function_that_captures_too_much_is_refused",
+        "test_rays_spellings.py::test_a_generator_with_one_result_gives_its_value",
+        "test_rays_spellings.py::test_an_actor_that_exits_in_its_constructor_never_was",
+        "test_references.py::test_an_object_is_lost_with_the_process_that_owns_it",
+        "test_threads.py::test_a_thread_can_end_its_process",
+        "test_util.py::test_the_error_has_the_path_to_what_cannot_be_pickled",
+        "test_worker_death.py::test_the_error_names_function_and_exit",
+        "test_worker_death.py::test_what_depends_on_a_crashed_task_has_its_error",
     ),
     "A call in flight when its actor is lost may be called unavailable or dead, and be sent again in another order, as "
     "Ray finds out.": (
@@ -48,6 +57,9 @@ DIFFERENCES = {
         "test_async_actors.py::test_what_a_coroutine_raises",
         "test_concurrent_actors.py::test_cancelling_takes_what_waits_and_leaves_what_runs",
         "test_generators.py::test_cancel",
+        "test_nothing_hangs.py::test_a_nested_get_ends_when_what_it_waits_for_is_cancelled",
+        "test_nothing_hangs.py::test_a_wait_for_several_counts_those_that_die_are_cancelled_or_killed",
+        "test_rays_spellings.py::test_a_wait_is_never_shorter_than_asked",
     ),
     "What needs the value of a task that crashed, or an object that was lost, raises that error, and not a TaskError "
     "with it as the cause.": (
@@ -98,10 +110,85 @@ DIFFERENCES = {
     "Locations of objects are refused.": (
         "test_util.py::test_a_task_asks_where_objects_are",
         "test_util.py::test_objects_have_locations",
+        "test_spill.py::test_an_object_on_disk_says_so",
     ),
     "Ids are Ray's: an object's has 28 bytes, and says nothing of its index; a node has an id, and no name.": (
         "test_util.py::test_a_node_knows_its_address",
         "test_generators.py::test_the_death_of_the_worker_gives_no_item_twice",
+        "test_references.py::test_a_reference_has_an_id_and_compares_by_it",
+        "test_resources.py::test_a_tasks_context",
+        "test_resources.py::test_the_drivers_context",
+    ),
+    "An exception of the user's that is no `Exception` is an error of its task, whose worker lives on; a "
+    "KeyboardInterrupt cancels the task.": (
+        "test_process_oddities.py::test_a_keyboard_interrupt_that_a_task_raises_ends_its_worker_and_not_the_driver",
+        "test_worker_death.py::test_a_base_exception_that_nobody_catches_ends_the_worker_and_not_the_cluster",
+    ),
+    "Ray sends no text that is not Unicode: an error with a lone surrogate is one of encoding.": (
+        "test_errors.py::test_texts_with_lone_surrogates",
+    ),
+    "A store that is full spills to disk; nothing that can be made again is evicted, and no object is refused for "
+    "being larger than the store.": (
+        "test_memory.py::test_a_variable_that_keeps_the_store_full_is_named_with_its_line",
+        "test_spill.py::test_an_object_larger_than_memory_is_refused",
+        "test_spill.py::test_when_memory_and_disk_are_full_nothing_is_lost_and_the_error_names_both",
+        "test_store.py::test_a_result_for_which_there_is_no_room_is_an_error_of_its_task",
+        "test_store.py::test_a_result_is_made_again_as_often_as_it_is_evicted_and_that_uses_no_retry",
+        "test_store.py::test_an_argument_whose_reference_is_gone_is_made_again_for_its_descendant",
+        "test_store.py::test_an_object_larger_than_the_store_is_refused_at_once",
+        "test_store.py::test_arguments_that_were_stored_go_when_another_finds_no_room",
+        "test_store.py::test_more_results_than_the_store_holds_are_made_again_when_they_are_read",
+        "test_store.py::test_objects_that_were_put_are_not_evicted_and_a_full_store_says_who_holds_it",
+        "test_store.py::test_the_result_used_longest_ago_leaves_first",
+        "test_store.py::test_what_a_lost_result_was_made_from_is_made_again_too",
+    ),
+    "A late `get` says what is missing, and not why; `explain` is refused.": (
+        "test_nothing_hangs.py::test_a_group_that_can_wait_for_ever_waits_no_longer_than_it_is_told",
+        "test_nothing_hangs.py::test_a_late_get_follows_the_chain_of_arguments",
+        "test_nothing_hangs.py::test_a_late_get_in_a_task_says_why_too",
+        "test_nothing_hangs.py::test_a_late_get_names_what_its_actor_does_instead",
+        "test_nothing_hangs.py::test_a_late_get_names_who_holds_the_cpus",
+        "test_nothing_hangs.py::test_a_late_get_of_a_borrowed_reference_asks_its_owner",
+        "test_nothing_hangs.py::test_a_late_get_of_a_call_of_an_actor_that_finds_no_place",
+        "test_nothing_hangs.py::test_a_late_get_of_a_call_of_an_actor_whose_constructor_waits",
+        "test_nothing_hangs.py::test_a_late_get_of_an_actor_that_waits_for_itself",
+        "test_nothing_hangs.py::test_a_late_get_of_what_a_blocked_task_makes",
+        "test_nothing_hangs.py::test_a_program_can_ask_why_a_value_is_not_there",
+    ),
+    "The state API asks Ray's dashboard (`ray[default]`) for all but nodes and placement groups, and its rows have "
+    "Ray's ids, states and fields.": (
+        "test_state.py::test_a_task_can_ask_too",
+        "test_state.py::test_a_task_that_has_ended_is_still_known",
+        "test_state.py::test_actors_are_listed_while_they_live_and_after",
+        "test_state.py::test_an_actors_context_in_full",
+        "test_state.py::test_calls_of_actors_are_tasks",
+        "test_state.py::test_objects_are_listed_with_what_keeps_them",
+        "test_state.py::test_rows_answer_to_rays_names",
+        "test_state.py::test_tasks_are_listed_in_every_state",
+        "test_state.py::test_tasks_are_summarized_by_name",
+        "test_state.py::test_the_drivers_context_in_full",
+        "test_state.py::test_the_job_and_its_environment",
+        "test_state.py::test_workers_are_listed",
+    ),
+    "`timeline` is refused.": (
+        "test_timeline.py::test_a_run_that_is_not_recorded_says_how_to",
+        "test_timeline.py::test_a_task_has_no_timeline",
+        "test_timeline.py::test_the_timeline_of_the_program",
+    ),
+    "Progress bars are those of the driver: a task's or an actor's is not shown.": (
+        "test_progress.py::test_a_bar_can_be_an_actor",
+        "test_progress.py::test_bars_of_tasks_and_actors_reach_the_driver",
+        "test_progress.py::test_on_a_terminal_bars_stand_below_what_is_printed",
+        "test_progress.py::test_without_a_terminal_a_bar_writes_few_lines",
+    ),
+    "A node's custom resources are whole numbers, and the bytes of its store are among its resources.": (
+        "test_resources.py::test_cluster_resources_are_those_of_all_nodes",
+        "test_resources.py::test_nodes_says_what_each_node_has",
+    ),
+    "Code that holds no GPU sees `CUDA_VISIBLE_DEVICES` as its node has it.": (
+        "test_rays_spellings.py::test_who_holds_no_gpu_sees_none",
+        "test_resources.py::test_cuda_is_shown_the_gpus_of_the_lease_and_none_without_one",
+        "test_resources.py::test_what_an_actor_writes_of_its_gpus_is_its_own",
     ),
 }
 
