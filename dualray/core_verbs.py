@@ -29,12 +29,13 @@ from dualray.shared.model.ids import (
     is_put,
     job_of,
 )
-from dualray.shared.model.resources import NOTHING, add, in_plain_names, ip_offered
+from dualray.shared.model.resources import NOTHING, Resources, add, in_plain_names, ip_offered
 from dualray.shared.model.specs import (
     NODE_ID_LABEL,
     ActorSpec,
     FunctionTemplate,
     GroupStrategy,
+    LabelTerm,
     NamedActor,
     NodeState,
     Ref,
@@ -85,6 +86,7 @@ class VerbsOverCore:
         "is_closed",
         "pin",
         "put",
+        "spawn",
         "submit",
         "submit_method",
         "wait",
@@ -106,6 +108,7 @@ class VerbsOverCore:
         self.find = core.find
         self.get = core.get
         self.put = core.put
+        self.spawn = core.spawn
         self.submit = core.submit_task
         self.submit_method = core.submit_actor_task
         self.wait = core.wait
@@ -410,8 +413,15 @@ class VerbsOverCore:
     def remove_placement_group(self, group_id: bytes) -> None:
         self.core.remove_placement_group(PlacementGroupID(group_id))
 
-    def spawn(self, function: Callable[[], object]) -> None:
-        self.core.spawn(function)
+    def request_resources(
+        self, *, bundles: Sequence[Mapping[str, float]], selectors: Sequence[Mapping[str, str]]
+    ) -> None:
+        counts: dict[tuple[Resources, tuple[LabelTerm, ...]], int] = {}
+        for index, (bundle, selector) in enumerate(zip(bundles, selectors, strict=True)):
+            terms = parse_selector(f"bundle_label_selectors[{index}]", selector)
+            key = parse_named(bundle), terms
+            counts[key] = counts.get(key, 0) + 1
+        self.core.request_resources(counts)
 
 
 def _limits_of(promises: ActorSpec) -> ActorLimits:

@@ -320,6 +320,15 @@ class ClusterVerbs(Protocol):
     def remove_placement_group(self, group_id: bytes) -> None:
         """Give back what a group has reserved, and end what runs in it."""
 
+    def request_resources(
+        self, *, bundles: Sequence[Mapping[str, float]], selectors: Sequence[Mapping[str, str]]
+    ) -> None:
+        """Have the cluster be large enough for these bundles, in place of those that this job wanted before.
+
+        Raises:
+            ValueError, TypeError: an amount that is none; more kinds of bundles than a cluster takes.
+        """
+
     def spawn(self, function: Callable[[], object]) -> None:
         """Run it beside the caller: it may wait, and ends with the process at the latest."""
 

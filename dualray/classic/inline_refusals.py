@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from dualray.exceptions import DualrayError
@@ -104,3 +104,6 @@ class InlineRefusals:
 
     def remove_placement_group(self, group_id: PlacementGroupID) -> None:
         _refuse("placement groups")
+
+    def request_resources(self, demands: Mapping[tuple[Resources, tuple[LabelTerm, ...]], int]) -> None:
+        _refuse("nodes to launch")

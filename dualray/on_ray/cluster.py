@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import ray
+from ray.autoscaler.sdk import request_resources
 from ray.util.placement_group import placement_group as make_group
 from ray.util.placement_group import placement_group_table, remove_placement_group
 
@@ -85,6 +86,14 @@ class RayCluster:
 
     def remove_placement_group(self, group_id: bytes) -> None:
         remove_placement_group(terms.group_of(group_id))
+
+    def request_resources(
+        self, *, bundles: Sequence[Mapping[str, float]], selectors: Sequence[Mapping[str, str]]
+    ) -> None:
+        request_resources(
+            bundles=[dict(bundle) for bundle in bundles],
+            bundle_label_selectors=[dict(each) for each in selectors] if any(selectors) else None,
+        )
 
     def spawn(self, function: Callable[[], object]) -> None:
         threading.Thread(target=function, daemon=True, name="dualray-spawned").start()

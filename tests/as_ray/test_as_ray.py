@@ -178,6 +178,34 @@ def test_a_suite_runs_under_pytest(tmp_path):
     assert "--dualray-mode='simulated' must be real or sim" in wrong.stderr
 
 
+REQUESTS = """\
+import ray
+from ray.autoscaler.sdk import request_resources
+
+ray.init()
+request_resources(num_cpus=2, bundles=[{"GPU": 1, "CPU": 4}])
+request_resources()
+try:
+    ray.autoscaler.sdk.teardown_cluster
+except AttributeError as error:
+    print(error)
+try:
+    import ray.autoscaler.v2
+except ModuleNotFoundError as error:
+    print(error)
+"""
+
+
+def test_a_program_may_request_resources_where_no_node_is_launched(tmp_path):
+    (tmp_path / "program.py").write_text(REQUESTS)
+    finished = run(sys.executable, "-m", "dualray.as_ray", "program.py", cwd=tmp_path, DUALRAY_MODE="sim")
+    assert finished.returncode == 0, finished.stderr
+    first, second = finished.stdout.splitlines()
+    assert "ray.autoscaler.sdk.teardown_cluster is not in dualray" in first
+    assert "it has request_resources alone" in first
+    assert "ray.autoscaler.v2 is not in dualray" in second
+
+
 def test_an_error_under_the_name_is_dualrays_own():
     from dualray.as_ray import AbsentModuleError, RayIsImportedError
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dualray.exceptions import DualrayError
@@ -18,6 +18,7 @@ from dualray.shared.model.events import (
     ClusterStateAsked,
     PlacementGroupAsked,
     PlacementGroupRemovalAsked,
+    ResourcesWanted,
     RowsAsked,
 )
 from dualray.shared.model.ids import (
@@ -167,6 +168,26 @@ class CoreQueries(CoreWaiting):
     def remove_placement_group(self, group_id: PlacementGroupID) -> None:
         """Have the head remove a placement group, with what runs in it."""
         self.dispatch(PlacementGroupRemovalAsked(group_id=group_id))
+
+    def request_resources(self, demands: Mapping[tuple[Resources, tuple[LabelTerm, ...]], int]) -> None:
+        """Have the cluster be large enough for so many of each bundle, in place of what this job wanted before.
+
+        Raises:
+            ValueError: there are more kinds of bundles than `bundles_max`.
+        """
+        if len(demands) > self.config.bundles_max:
+            raise ValueError(
+                f"request_resources: {len(demands)} different bundles, and bundles_max is {self.config.bundles_max}"
+            )
+        self.dispatch(
+            ResourcesWanted(
+                requester=self.address,
+                job=self._job(),
+                bundles=tuple([bundle for bundle, _ in demands]),
+                counts=tuple(demands.values()),
+                selectors=tuple([terms for _, terms in demands]),
+            )
+        )
 
     def _next_task_id(self) -> TaskID:
         with self.host.lock:

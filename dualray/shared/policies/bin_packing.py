@@ -397,9 +397,10 @@ class BinPacking:
         packing.keep_least()
         packing.keep_most()
         unmet: list[Unmet] = []
-        runs = _sorted([_Run(bundle, (), 1) for bundle in view.requested])
-        if runs and not packing.pack_whole(runs, as_empty=True):
-            unmet.append(_unmet_whole(packing, "what request_resources asked for", runs))
+        for requested in view.requested:
+            runs = _sorted([_Run(demand.resources, demand.labels, demand.count) for demand in requested])
+            if not packing.pack_whole(runs, as_empty=True):
+                unmet.append(_unmet_whole(packing, _request_words(runs), runs))
         for gang in sorted(view.gangs, key=_gang_rank, reverse=True):
             runs = _runs_of_gang(gang)
             for place in packing.places:
@@ -494,6 +495,11 @@ def _idle(packing: _Packing) -> dict[str, str]:
 # ---- Why not -----------------------------------------------------------------------------------------------------
 
 
+def _request_words(runs: Sequence[_Run]) -> str:
+    count = sum(run.count for run in runs)
+    return f"the {count} {'bundle' if count == 1 else 'bundles'} that request_resources asked for"
+
+
 def _unmet_whole(packing: _Packing, what: str, runs: Sequence[_Run]) -> Unmet:
     """What gets all or nothing: of each group, why not even its largest request, or why not all of them."""
     reasons: dict[str, str] = {}
@@ -505,7 +511,7 @@ def _unmet_whole(packing: _Packing, what: str, runs: Sequence[_Run]) -> Unmet:
             reasons[group.name] = (
                 _why_not_now(packing, group) or "all of it has no room, and it goes whole or not at all"
             )
-    return Unmet(what=what, count=sum(run.count for run in runs), reasons=reasons)
+    return Unmet(what=what, count=sum(run.count for run in runs), reasons=reasons, is_whole=True)
 
 
 def _unmet(packing: _Packing, run: _Run, count: int, allowed: int | None) -> Unmet:

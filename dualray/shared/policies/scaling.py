@@ -85,7 +85,7 @@ class ScaleView:
     """All that a decision depends on.
 
     Attributes:
-        requested: bundles for which the cluster is to be large enough, used or not (`request_resources`).
+        requested: for what the cluster is to be large enough, used or not (`request_resources`); each job's apart.
         idle_timeout_ns: a node may leave that was idle for longer.
         speed_percent: so many nodes may be launched at a time for plain demands, of those that have joined, and
             `SPEED_LEAST` in any case; 0: any number.
@@ -96,7 +96,7 @@ class ScaleView:
     nodes: Sequence[ScaledNode]
     demands: Sequence[Demand] = ()
     gangs: Sequence[Gang] = ()
-    requested: Sequence[Resources] = ()
+    requested: Sequence[Sequence[Demand]] = ()
     idle_timeout_ns: int
     speed_percent: int = 0
     closed: Mapping[str, str] = field(default_factory=dict)
@@ -117,12 +117,17 @@ class Unmet:
 
     Attributes:
         what: the demand in words; see `demand_words`.
+        is_whole: it is met whole or not at all, as a placement group is; `count` are its bundles.
         reasons: by group, why none of it is launched.
     """
 
     what: str
     count: int
     reasons: Mapping[str, str]
+    is_whole: bool = False
+
+    def __str__(self) -> str:
+        return self.what if self.is_whole else f"{self.count} x {self.what}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -49,6 +49,7 @@ LOCAL = {
         events.PromiseKept,
         events.PlacementGroupAsked,
         events.PlacementGroupRemovalAsked,
+        events.ResourcesWanted,
         events.RowsAsked,
         events.SpaceWanted,
         events.SpaceWritten,

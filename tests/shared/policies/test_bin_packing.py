@@ -84,6 +84,6 @@ def test_idle_nodes_leave_down_to_the_least_but_not_those_that_are_needed() -> N
     nodes = [node("node-1", cpu, idle_s=61), node("node-2", cpu, idle_s=90), node("node-3", cpu, idle_s=60)]
     assert choose(cpu, nodes=nodes).leaving == {"node-2": "idle for 90 s", "node-1": "idle for 61 s"}
     assert choose(cpu, nodes=nodes[:2]).leaving == {"node-2": "idle for 90 s"}
-    assert choose(cpu, nodes=nodes, requested=[amounts(CPU=4)] * 3).leaving == {}
+    assert choose(cpu, nodes=nodes, requested=[[Demand(resources=amounts(CPU=4), count=3)]]).leaving == {}
     assert choose(cpu, nodes=nodes, demands=[Demand(resources=amounts(CPU=2), count=6)]).leaving == {}
-    assert choose(cpu, requested=[amounts(CPU=4)] * 3).launches == {"cpu": 3}
+    assert choose(cpu, requested=[[Demand(resources=amounts(CPU=4), count=3)]]).launches == {"cpu": 3}

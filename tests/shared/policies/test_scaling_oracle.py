@@ -59,7 +59,7 @@ def view_of(case: dict[str, Any]) -> ScaleView:
             )
             for index, gang in enumerate(case["gangs"])
         ],
-        requested=[amounts(bundle) for bundle in case["requested"]],
+        requested=[[Demand(resources=amounts(bundle)) for bundle in case["requested"]]] if case["requested"] else (),
         idle_timeout_ns=case["idle_timeout_s"] * 10**9,
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 import dualray
 from dualray import runtime
+from dualray.autoscaler import request_resources
 from dualray.report.proof import check_directory
 from dualray.shared.scenario.fault_model import parse_fault
 from dualray.shared.scenario.file import ScenarioError, parse_scenario
@@ -175,3 +177,68 @@ def test_a_policy_that_decides_wrongly_is_found_without_any_fault(name: str) -> 
         if BUGS[name] in said:
             return
     pytest.fail(f"not found in {SEEDS} seeds")
+
+
+# ---- request_resources -------------------------------------------------------------------------------------------
+
+
+def test_a_request_launches_before_anything_waits_and_ends_when_it_is_taken_back(start: Callable[..., Any]) -> None:
+    start()
+    request_resources(num_cpus=4, bundles=[{"CPU": 2}])
+    time.sleep(15)
+    assert len(alive()) == 3
+    time.sleep(100)
+    assert len(alive()) == 3, "nobody has used them for long, and the request stands"
+    request_resources()
+    time.sleep(40)
+    assert len(alive()) == 1
+
+
+def test_a_request_from_a_task_is_the_programs(start: Callable[..., Any]) -> None:
+    @dualray.remote(num_cpus=0)
+    def asks() -> None:
+        request_resources(bundles=[{"CPU": 2}] * 2)
+
+    start()
+    dualray.get(asks.remote())
+    time.sleep(100)
+    assert len(alive()) == 2
+
+
+def test_a_request_with_labels_launches_of_the_group_that_has_them(start: Callable[..., Any]) -> None:
+    start("labels: {zone: a}")
+    request_resources(bundles=[{"CPU": 1}] * 3, bundle_label_selectors=[{"zone": "a"}, {}, {"zone": "in(b)"}])
+    time.sleep(20)
+    assert len(alive()) == 1, "one of them has no node that could be, and a request goes whole or not at all"
+    request_resources(bundles=[{"CPU": 2}] * 3, bundle_label_selectors=[{"zone": "a"}, {}, {"zone": "!b"}])
+    time.sleep(20)
+    assert len(alive()) == 3
+
+
+@pytest.mark.parametrize(
+    ("said", "error", "message"),
+    [
+        ({"num_cpus": 1.5}, TypeError, "num_cpus=1.5 must be an int"),
+        ({"num_cpus": True}, TypeError, "num_cpus=True must be an int"),
+        ({"num_cpus": -1}, ValueError, "num_cpus=-1 must be 0 to 10,000,000"),
+        ({"bundles": {"CPU": 1}}, TypeError, "must be a list of dicts"),
+        ({"bundles": [1]}, TypeError, "bundle 0 is 1, and must be a dict"),
+        ({"bundles": [{"CPU": 1}, {"CPU": "many"}]}, TypeError, "bundle 1: "),
+        ({"bundles": [{"CPU": -1}]}, ValueError, "bundle 0: "),
+        ({"bundles": [{}]}, ValueError, "bundle 0, {}, asks for nothing"),
+        ({"bundle_label_selectors": [{"zone": "a"}]}, ValueError, "has 1 selectors for 0 bundles"),
+        ({"bundles": [{"CPU": 1}], "bundle_label_selectors": {"zone": "a"}}, TypeError, "must be a list of dicts"),
+        ({"bundles": [{"CPU": 1}], "bundle_label_selectors": [{"zone": 1}]}, TypeError, "must be text on both sides"),
+        (
+            {"bundles": [{f"r{n}": 1} for n in range(1001)]},
+            ValueError,
+            "1001 different bundles, and bundles_max is 1000",
+        ),
+    ],
+)
+def test_requests_that_make_no_sense_are_refused(
+    start: Callable[..., Any], said: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    start()
+    with pytest.raises(error, match=re.escape(message)):
+        request_resources(**said)

@@ -98,7 +98,7 @@ class Autoscaler:
         self.leaving: dict[NodeID, str] = {}
         """Nodes that were told to leave and are still there, each with its group."""
         self.last_use_ns: dict[NodeID, int] = {}
-        self.requested: dict[Address, tuple[Resources, ...]] = {}
+        self.requested: dict[Address, tuple[Demand, ...]] = {}
         """What each process wants the cluster to be large enough for."""
         self.decision = ScaleDecision()
         """The last one."""
@@ -160,10 +160,10 @@ class Autoscaler:
                 self._close(launch, f"the provider has refused it: {event.reason}")
         self.look()
 
-    def request(self, process: Address, bundles: tuple[Resources, ...]) -> None:
+    def request(self, process: Address, demands: tuple[Demand, ...]) -> None:
         """The cluster is to be large enough for these, until the process says otherwise or ends."""
-        if bundles:
-            self.requested[process] = bundles
+        if demands:
+            self.requested[process] = demands
         else:
             self.requested.pop(process, None)
         self.look()
@@ -291,7 +291,7 @@ class Autoscaler:
             nodes=nodes,
             demands=self._demands(),
             gangs=self.supply.gangs(),
-            requested=[bundle for bundles in self.requested.values() for bundle in bundles],
+            requested=list(self.requested.values()),
             idle_timeout_ns=self.config.idle_timeout_ns,
             speed_percent=self.config.upscaling_speed_percent,
             closed={group: why for group, (until_ns, why) in self._closed.items() if until_ns > now_ns},
@@ -383,10 +383,7 @@ class Autoscaler:
 
     def explain(self) -> list[str]:
         """In words, of each demand that no launch will meet, why not, by group."""
-        return [
-            f"no node is launched for {unmet.count} x {unmet.what}: {_words(unmet.reasons)}"
-            for unmet in self.decision.unmet
-        ]
+        return [f"no node is launched for {unmet}: {_words(unmet.reasons)}" for unmet in self.decision.unmet]
 
     def check_invariants(self) -> None:
         for launch_id, launch in self.launches.items():

@@ -88,6 +88,7 @@ from dualray.shared.model.resources import from_units, without_bundles
 from dualray.shared.model.specs import NodeInfo, NodeState
 from dualray.shared.model.states import ActorState, GroupState, NodeHealth
 from dualray.shared.policies import load_policy
+from dualray.shared.policies.scaling import Demand
 
 ANNOUNCE_TIMER = "announce-cluster"
 
@@ -393,8 +394,13 @@ class Head(Composition):
             self.autoscaler.on_backlog(event)
 
     def _on_resources_wanted(self, event: ResourcesWanted) -> None:
-        if self.autoscaler is not None and not self.membership.is_gone(event.requester):
-            self.autoscaler.request(event.requester, event.bundles)
+        """A request is its job's, and ends with the job's driver; an actor that outlives that has its own."""
+        drivers = [driver for driver in self.membership.drivers if job_of_driver(driver) == event.job]
+        process = drivers[0] if drivers else event.requester
+        if self.autoscaler is not None and not self.membership.is_gone(process):
+            rows = zip(event.bundles, event.selectors, event.counts, strict=True)
+            demands = [Demand(resources=bundle, labels=terms, count=count) for bundle, terms, count in rows]
+            self.autoscaler.request(process, tuple(demands))
 
     def check_invariants(self) -> None:
         self.membership.check_invariants()

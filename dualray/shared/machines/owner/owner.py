@@ -2,9 +2,8 @@
 
 Theory of operation. The owner is composed of six machines that share one outbox: values (objects and waits), tasks
 (submission, retries, lineage), leases (push windows), actor_calls (order per actor), executor (tasks pushed to this
-process; idle in a driver), and cancellation. Smaller parts serve them: pushes, losses, puts, questions. After the
-event's own method, `drain` lets them react to one another in a fixed order until nothing is left: values that became
-ready wake tasks, tasks that are ready queue, queues are matched with leases, waits that ended start or end tasks.
+process; idle in a driver), and cancellation. Smaller parts serve them. After the event's own method, `drain` lets them
+react in a fixed order until nothing is left: ready values wake tasks, ready tasks queue, queues meet leases.
 
 Runners hand it events, or call `submit` and `put_small`, which each stand for one; what they may read is in queries.py.
 
@@ -599,6 +598,7 @@ _TABLE: Final[Mapping[type[Any], Callable[[Any, Any], object]]] = {
     events.RowsRequested: lambda owner, event: owner.questions.on_rows_requested(event),
     events.RowsReported: lambda owner, event: owner.questions.on_rows_reported(event),
     events.BacklogWanted: lambda owner, event: owner.leases.report_backlog(),
+    events.ResourcesWanted: lambda owner, event: owner.out.send(HEAD, event),
     events.WaitExplained: lambda owner, event: owner.out.add(TellWait(words=event.words)),
     ClusterChanged: Owner._on_cluster_changed,
     Started: Owner._on_started,

@@ -389,6 +389,7 @@ LocalEvent: TypeAlias = (
     | ObjectReceived
     | ReceiveFailed
     | LaunchesFailed
+    | ResourcesWanted
 )
 """What the process itself and its runner report."""
 

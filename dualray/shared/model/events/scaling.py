@@ -5,7 +5,7 @@ from __future__ import annotations
 from dualray.shared.model.ids import Address
 from dualray.shared.model.records import dataclass
 from dualray.shared.model.resources import Resources
-from dualray.shared.model.specs import LeaseShape
+from dualray.shared.model.specs import LabelTerm, LeaseShape
 
 
 @dataclass(slots=True, kw_only=True)
@@ -24,10 +24,20 @@ class BacklogReported:
 
 @dataclass(slots=True, kw_only=True)
 class ResourcesWanted:
-    """To the head: the cluster is to be large enough for these bundles, in place of those that `requester` wanted."""
+    """`request_resources` was called, in the process itself and then to the head: the cluster is to be large enough for
+    these bundles, in place of those that the job wanted before.
+
+    Attributes:
+        job: whose request it is, while its driver is there; afterwards it is that of `requester`.
+        counts: how many of each bundle.
+        selectors: of each, what the labels of its node must meet.
+    """
 
     requester: Address
+    job: int
     bundles: tuple[Resources, ...]
+    counts: tuple[int, ...]
+    selectors: tuple[tuple[LabelTerm, ...], ...]
 
 
 @dataclass(slots=True, kw_only=True)

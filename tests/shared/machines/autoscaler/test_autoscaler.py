@@ -15,12 +15,14 @@ from dualray.shared.model.events import (
     BacklogWanted,
     DrainAsked,
     DriverJoined,
+    DriverLeft,
     LaunchesFailed,
     NodeJoined,
     PeerLost,
     PlacementGroupRequested,
     ResourcesWanted,
     TimerFired,
+    WorkerDied,
 )
 from dualray.shared.model.ids import Address, NodeID, PlacementGroupID, WaitID
 from dualray.shared.model.resources import NOTHING
@@ -28,6 +30,8 @@ from dualray.shared.model.specs import (
     LAUNCH_LABEL,
     NODE_GROUP_LABEL,
     GroupStrategy,
+    LabelOperator,
+    LabelTerm,
     NodeInfo,
     PlacementGroupSpec,
     Strategy,
@@ -37,6 +41,7 @@ from dualray.shared.policies.scaling import Demand, NodeGroupSpec, ScaleDecision
 from tests.shared.builders import DRIVER, HeadStepper, cpus, info, of, sends, shape
 
 SECOND_NS = 10**9
+NO_ROOM = "all of it has no room, and it goes whole or not at all"
 CPU = NodeGroupSpec(name="cpu", total=cpus(2), most=4)
 
 
@@ -159,15 +164,59 @@ def test_a_group_waits_whole_and_a_task_in_it_is_no_demand() -> None:
     assert [len(ids) for _, ids in launched(head.decide())] == [3]
 
 
+def wanted(count: int, *, requester: Address = DRIVER, job: int = 1, zone: str = "", size: int = 2) -> ResourcesWanted:
+    terms = (LabelTerm(key="zone", operator=LabelOperator.IN, values=(zone,)),) if zone else ()
+    bundles = (cpus(size),) if count else ()
+    counts, selectors = (count,) * len(bundles), (terms,) * len(bundles)
+    return ResourcesWanted(requester=requester, job=job, bundles=bundles, counts=counts, selectors=selectors)
+
+
 def test_requested_resources_are_kept_until_they_are_not_wanted() -> None:
     head = Grower(idle_timeout_ns=SECOND_NS)
-    head(ResourcesWanted(requester=DRIVER, bundles=(cpus(2), cpus(2))))
+    head(wanted(2))
     assert launched(head.decide()) == [("cpu", ("launch-1",))], "node-0 is large enough for one"
     head.join(1, "launch-1")
     head.now_ns += 100 * SECOND_NS
     assert drained(head.decide()) == []
-    head(ResourcesWanted(requester=DRIVER, bundles=()))
+    head(wanted(0))
     assert drained(head.decide()) == ["node-1"]
+
+
+def test_a_request_is_its_jobs_and_ends_with_its_driver() -> None:
+    head = Grower(idle_timeout_ns=SECOND_NS)
+    head(wanted(2, requester=Address("node-0/w1")))
+    assert launched(head.decide()) == [("cpu", ("launch-1",))]
+    head.join(1, "launch-1")
+    head(WorkerDied(worker=Address("node-0/w1"), node=NodeID("node-0"), reason=""))
+    head.now_ns += 100 * SECOND_NS
+    assert drained(head.decide()) == [], "the worker that called is gone, and its job is not"
+    head(DriverLeft(address=DRIVER))
+    assert drained(head.decide()) == ["node-1"]
+
+
+def test_a_request_of_an_actor_that_outlives_its_driver_is_its_own() -> None:
+    head = Grower(idle_timeout_ns=SECOND_NS)
+    head(DriverLeft(address=DRIVER))
+    head(wanted(2, requester=Address("node-0/w1")))
+    assert launched(head.decide()) == [("cpu", ("launch-1",))]
+    head(WorkerDied(worker=Address("node-0/w1"), node=NodeID("node-0"), reason=""))
+    assert head.machine.autoscaler is not None
+    assert head.machine.autoscaler.requested == {}
+
+
+def test_what_one_job_asks_for_in_vain_is_nothing_to_another_and_says_why() -> None:
+    head = Grower()
+    other = Address("driver-2")
+    head(DriverJoined(address=other, node=NodeID("node-0")))
+    head(wanted(9))
+    head(wanted(1, requester=other, job=2, zone="b"))
+    assert launched(head.decide()) == []
+    assert head.machine.explain()[-2:] == [
+        f"no node is launched for the 9 bundles that request_resources asked for: cpu: {NO_ROOM}",
+        "no node is launched for the 1 bundle that request_resources asked for: cpu: its labels do not meet zone=b",
+    ]
+    head(wanted(3, requester=other, job=2))
+    assert launched(head.decide()) == [("cpu", ("launch-1", "launch-2"))]
 
 
 def test_nobody_has_a_timer_where_nothing_is_due() -> None:

@@ -1,0 +1,5 @@
+"""`ray.autoscaler`, of dualray."""
+
+from dualray.as_ray.refusals import refusing
+
+__getattr__ = refusing("ray.autoscaler")

@@ -1,0 +1,84 @@
+"""`request_resources`, under the name of the module that has it in Ray (`ray.autoscaler.sdk`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dualray.first_verb import started
+from dualray.shared.labels import parse_selector
+from dualray.shared.model.demands import parse_named
+
+__all__ = ["request_resources"]
+
+_ONE_CPU = {"CPU": 1.0}
+_CPUS_MAX = 10_000_000
+
+
+def request_resources(
+    num_cpus: int | None = None,
+    bundles: Sequence[Mapping[str, float]] | None = None,
+    bundle_label_selectors: Sequence[Mapping[str, str]] | None = None,
+) -> None:
+    """Have the cluster be large enough for these CPUs and bundles, whether they are used or not.
+
+    Nodes are launched at once, whatever `upscaling_speed_percent` says, and stay while the request stands. All of it is
+    met, or none: what the groups' `max` does not allow launches nothing. Tasks that run count: `num_cpus=100` makes
+    room for 100 CPUs in all. A call replaces what the program asked for before; one without arguments, or with
+    `num_cpus=0`, takes it back. So does the end of the program. In a cluster without groups of nodes nothing happens.
+
+    Args:
+        num_cpus: so many times one CPU.
+        bundles: what is to fit on one node each, by name: `[{"CPU": 4, "GPU": 1}]`.
+        bundle_label_selectors: for each bundle, what the labels of its node must meet: `[{"zone": "in(a, b)"}]`.
+
+    Raises:
+        TypeError, ValueError: arguments that are wrong.
+        NotInitializedError: no cluster runs, and none can be started here.
+    """
+    if num_cpus is not None and (isinstance(num_cpus, bool) or not isinstance(num_cpus, int)):
+        raise TypeError(f"request_resources: num_cpus={num_cpus!r} must be an int")
+    if num_cpus is not None and not 0 <= num_cpus <= _CPUS_MAX:
+        raise ValueError(f"request_resources: num_cpus={num_cpus!r} must be 0 to {_CPUS_MAX:,}")
+    wanted = _parse_bundles(bundles)
+    selectors = _parse_selectors(bundle_label_selectors, len(wanted))
+    ones = num_cpus or 0
+    started("request_resources").verbs.request_resources(
+        bundles=[*[_ONE_CPU] * ones, *wanted], selectors=[*[{}] * ones, *selectors]
+    )
+
+
+def _parse_bundles(bundles: Any) -> list[Mapping[str, float]]:
+    if bundles is None:
+        return []
+    if not isinstance(bundles, list | tuple):
+        raise TypeError(f"request_resources: bundles={bundles!r} must be a list of dicts, such as [{{'CPU': 4}}]")
+    for index, bundle in enumerate(bundles):
+        if not isinstance(bundle, Mapping):
+            raise TypeError(
+                f"request_resources: bundle {index} is {bundle!r}, and must be a dict, such as {{'CPU': 4}}"
+            )
+        try:
+            demand = parse_named(bundle)
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"request_resources: bundle {index}: {error}") from None
+        if not demand.units:
+            raise ValueError(f"request_resources: bundle {index}, {bundle!r}, asks for nothing")
+    return list(bundles)
+
+
+def _parse_selectors(selectors: Any, count: int) -> list[Mapping[str, str]]:
+    if selectors is None:
+        return [{}] * count
+    if not isinstance(selectors, list | tuple):
+        raise TypeError(
+            f"request_resources: bundle_label_selectors={selectors!r} must be a list of dicts, such as "
+            "[{'zone': 'a'}]"
+        )
+    if len(selectors) != count:
+        raise ValueError(
+            f"request_resources: bundle_label_selectors has {len(selectors)} selectors for {count} bundles"
+        )
+    for index, selector in enumerate(selectors):
+        parse_selector(f"request_resources: bundle_label_selectors[{index}]", selector)
+    return list(selectors)
