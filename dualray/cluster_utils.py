@@ -26,11 +26,20 @@ from dualray.as_ray.system_config import all_limits_of_ray
 from dualray.cluster_address import ClusterAddress, planned
 from dualray.exceptions import DualrayError
 from dualray.options import unknown_name
-from dualray.real.cluster.launch import StartedNode, drain_node, node_options, start_node, stop_node
+from dualray.real.cluster.launch import (
+    StartedNode,
+    drain_node,
+    launch_plan,
+    node_options,
+    read_growth,
+    start_node,
+    stop_node,
+)
 from dualray.settings import SETTINGS, resolve
 from dualray.shared.labels import parse_labels
 from dualray.shared.model.config import Config
 from dualray.shared.model.demands import parse_resources
+from dualray.shared.scenario.growth import Growth
 from dualray.shared.units import parse_size_bytes
 from dualray.sim.cluster.planned_nodes import NodePlan, PlannedNode
 from dualray.sim.processes.worker_runtime import VIRTUAL_PORT
@@ -54,7 +63,9 @@ tracing_startup_hook webui worker_path worker_port_list _system_config
 """
 _WITHOUT_EFFECT = frozenset(_NAMES.split())
 """Arguments of a node that Ray's `Cluster.add_node` knows and that say nothing to dualray."""
-OF_THE_FIRST_NODE = "limits, seed, decision_log and num_redis_shards belong to the cluster: give them to its first node"
+OF_THE_FIRST_NODE = (
+    "limits, seed, decision_log, num_redis_shards and autoscale belong to the cluster: give them to its first node"
+)
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -314,6 +325,7 @@ class Cluster:
         decision_log: Path | str | None = None,
         metrics_port: int | None = None,
         num_redis_shards: int = 0,
+        autoscale: Path | str | Growth | None = None,
         **of_ray: Any,
     ) -> ClusterNode:
         """Start one more node; the first is the head's.
@@ -326,23 +338,25 @@ class Cluster:
             object_store_memory: bytes, or a text such as "64MiB"; default: a quarter of what the other nodes of this
                 machine leave of the default of a lone node; in sim mode 2 GiB.
             limits, seed, decision_log, num_redis_shards: of the whole cluster: for the first node only.
+            autoscale: of the first node: the file of `dualray start --autoscale`, with groups of nodes to launch.
             metrics_port: where it serves its metrics at 127.0.0.1; 0: any port that is free; None: not.
-            of_ray: what else Ray's `add_node` knows, such as `dashboard_port`: without effect.
+            of_ray: what else Ray's knows, such as `dashboard_port`: without effect.
 
         Raises:
             TypeError: an argument that neither knows, with the nearest name.
             DualrayError: it did not start; the message says why.
             ValueError: resources that are wrong; what is of the whole cluster for a further node.
         """
-        if self.head_node is not None and (limits or seed is not None or decision_log is not None or num_redis_shards):
-            raise ValueError(OF_THE_FIRST_NODE)
+        _check_first(self.head_node, limits or None, seed, decision_log, num_redis_shards or None, autoscale)
         _check_names(of_ray)
         if self.head_node is None:
             limits = {**all_limits_of_ray(of_ray.get("_system_config")), **(limits or {})}
         offers: dict[str, Any] = {"num_cpus": num_cpus, "num_gpus": num_gpus, "resources": resources, "labels": labels}
         offers["memory"] = None if memory is None else SETTINGS["memory"].parse("memory", memory)
         offers["object_store_memory"] = _bytes("object_store_memory", object_store_memory)
+        growth, source = _growth(autoscale)
         if self._plan is not None:
+            self._plan.growth = growth if growth is not None else self._plan.growth
             self._plan.say(limits=limits, seed=seed, decision_log=decision_log)
             planned.address_of = self._address_of_plan
             return self._take_in(_virtual_node(self._plan, **offers))
@@ -351,12 +365,13 @@ class Cluster:
             address=self.address if self.head_node is not None else None,
             node_ip=None,
             port=0,
-            config=Config(**{"infeasible": "wait", **(limits or {})}),  # a node that can take it may join
+            config=_config(growth, limits),
+            provider=launch_plan(growth, source) if growth is not None else None,
             metrics_port=metrics_port,
             num_redis_shards=num_redis_shards,
         )
-        record, takes_faults = _made(decision_log), self._takes_faults
-        options = dataclasses.replace(options, seed=seed, record_directory=record, takes_faults=takes_faults)
+        of_us: dict[str, Any] = {"seed": seed, "takes_faults": self._takes_faults}
+        options = dataclasses.replace(options, **of_us, record_directory=_made(decision_log))
         return self._take_in(ClusterNode(start_node(options, self._secret, is_detached=not self._ends_with_us)), wait)
 
     def _take_in(self, node: ClusterNode, wait: bool = False) -> ClusterNode:
@@ -460,6 +475,24 @@ def _virtual_node(
     )
     plan.add(planned)
     return VirtualNode(planned, plan)
+
+
+def _check_first(head_node: ClusterNode | None, *of_cluster: object) -> None:
+    """That nothing of the whole cluster is said of a node that is not its first."""
+    if head_node is not None and any(each is not None for each in of_cluster):
+        raise ValueError(OF_THE_FIRST_NODE)
+
+
+def _config(growth: Growth | None, limits: Mapping[str, Any] | None) -> Config:
+    """A node may join that can take what no node can take now: what none can take waits."""
+    return Config(**{"infeasible": "wait", **(growth.limits if growth else {}), **(limits or {})})
+
+
+def _growth(said: Path | str | Growth | None) -> tuple[Growth | None, Path | None]:
+    """What says how a cluster grows, and its file, if it is one."""
+    if isinstance(said, Path | str):
+        return read_growth(Path(said)), Path(said)
+    return said, None
 
 
 def _bytes(name: str, value: int | str | None) -> int | None:

@@ -52,6 +52,10 @@ def start_command(
     object_manager_port: Annotated[
         int | None, typer.Option(help="--address: where this node listens; default: any port. All goes through it.")
     ] = None,
+    autoscale: Annotated[
+        Path | None,
+        typer.Option(help="--head: a file with groups of nodes that the cluster launches and lets leave."),
+    ] = None,
     secret_file: Annotated[Path | None, typer.Option(help="The cluster's secret; else DUALRAY_SECRET.")] = None,
     num_redis_shards: Annotated[
         int | None,
@@ -78,16 +82,20 @@ def start_command(
     # Here, and not above: other commands need neither sockets nor redis.
     from dualray.real.cluster.address import parse_endpoint, read_secret  # noqa: PLC0415
     from dualray.real.cluster.encryption import tls_files_of  # noqa: PLC0415
-    from dualray.real.cluster.launch import node_options, start_node  # noqa: PLC0415
+    from dualray.real.cluster.launch import launch_plan, node_options, read_growth, start_node  # noqa: PLC0415
     from dualray.real.session.session import METRICS_FILE  # noqa: PLC0415
 
     if head == (address is not None):
         _refuse("give either --head, to start a cluster, or --address HOST:PORT, to join one")
     if head and object_manager_port is not None:
         _refuse("--object-manager-port is for nodes that join: everything of the head's node goes through --port")
-    if not head and any(option is not None for option in (port, num_workers, num_redis_shards)):
-        _refuse("--port, --num-workers and --num-redis-shards are the head's; a node that joins has none of them")
+    if not head and any(option is not None for option in (port, num_workers, num_redis_shards, autoscale)):
+        _refuse(
+            "--port, --num-workers, --num-redis-shards and --autoscale are the head's; a node that joins has none "
+            "of them"
+        )
     try:
+        growth = read_growth(autoscale) if autoscale is not None else None
         if address is not None:
             parse_endpoint(address, "--address")
         tls_files = tls_files_of(tls, tls_cert, tls_key, tls_ca)
@@ -103,7 +111,8 @@ def start_command(
             object_store_memory=parse_size_bytes(object_store_memory, "--object-store-memory")
             if object_store_memory is not None
             else None,
-            config=_config(),
+            config=_config(growth.limits if growth is not None else {}),
+            provider=launch_plan(growth, autoscale) if growth is not None else None,
             num_workers=num_workers,
             num_redis_shards=num_redis_shards or 0,
             metrics_port=metrics_port,
@@ -127,10 +136,12 @@ def start_command(
     os._exit(0)  # the daemon is this process's child and outlives it: nobody waits for it here
 
 
-def _config() -> Config:
-    """Of an open cluster: what no node can take waits for one that joins, unless the settings say otherwise."""
+def _config(of_file: dict[str, Any]) -> Config:
+    """Of an open cluster: what no node can take waits for one that joins, unless the settings say otherwise. They come
+    before what the file of a cluster that grows says."""
     settings = resolve({})
-    config = limits_of(settings)
+    said = settings["limits"].value or {}
+    config = replace(limits_of(settings), **{name: value for name, value in of_file.items() if name not in said})
     is_said = settings["infeasible"].value is not None or "infeasible" in (settings["limits"].value or {})
     return config if is_said else replace(config, infeasible="wait")
 

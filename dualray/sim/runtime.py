@@ -6,6 +6,7 @@ import json
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -18,6 +19,8 @@ from dualray.shared.model.demands import parse_resources
 from dualray.shared.model.ids import FunctionID, root_task_id
 from dualray.shared.model.resources import MEMORY_SHARE_PERCENT, add, node_resources
 from dualray.shared.proof.trace import TraceEvent
+from dualray.shared.scenario.cluster import ClusterModel
+from dualray.shared.scenario.growth import Growth
 from dualray.sim.cluster.cluster import DRIVER_NODE, Cluster, make_cluster
 from dualray.sim.cluster.examination import Examination, examine
 from dualray.sim.cluster.planned_nodes import PlannedAddress
@@ -154,16 +157,20 @@ def start(settings: Mapping[str, Any], config: Config) -> SimRuntime:
             stacklevel=3,
         )
     root = root_task_id(str(settings["object_id_seed"] or ""), 1)
+    growing = _growing(settings)
+    if isinstance(growing, Growth):
+        said = settings["limits"] or {}
+        config = replace(config, **{name: value for name, value in growing.limits.items() if name not in said})
     cluster = make_cluster(settings, config)
     record = None
     if settings["record"] is not None:
         from dualray.sim.cluster.run_recorder import RunRecorder  # noqa: PLC0415 - only who records needs it
 
         record = RunRecorder(settings["record"], cluster)
-    if scenario_groups := machine_groups(settings["scenario"]):
-        cluster.provider = Provider(cluster, scenario_groups, seed=cluster.seed)
+    if groups := machine_groups(growing.cluster) if growing is not None else {}:
+        cluster.provider = Provider(cluster, groups, seed=cluster.seed)
         cluster.head.launcher = cluster.provider
-        cluster.groups = {name: group.hardware for name, group in scenario_groups.items()}
+        cluster.groups = {name: group.hardware for name, group in groups.items()}
     driver = cluster.start(nodes=hardware, root=root, namespace=settings["namespace"] or "")
     scenario: Scenario | None = settings["scenario"]
     planned = scenario.planned() if scenario is not None else ()
@@ -229,11 +236,17 @@ def hardware_of_scenario(scenario: Scenario) -> list[Hardware]:
     return [hardware[id(group)] for group in groups]
 
 
-def machine_groups(scenario: Scenario | None) -> dict[str, MachineGroup]:
-    """What the provider has of each group of a scenario that grows and shrinks."""
-    if scenario is None:
-        return {}
-    said = scenario.cluster.scaling
+def _growing(settings: Mapping[str, Any]) -> Scenario | Growth | None:
+    """What says which groups of nodes there are, if anything does."""
+    if isinstance(settings["address"], PlannedAddress):
+        return settings["address"].plan.growth
+    scenario: Scenario | None = settings["scenario"]
+    return scenario
+
+
+def machine_groups(cluster: ClusterModel) -> dict[str, MachineGroup]:
+    """What the provider has of each group that grows and shrinks."""
+    said = cluster.scaling
     return {
         name: MachineGroup(
             hardware=_hardware_of_group(group),
@@ -246,7 +259,7 @@ def machine_groups(scenario: Scenario | None) -> dict[str, MachineGroup]:
             price=round(said[name].price * 1_000_000),
             paid_least_ns=said[name].paid_least,
         )
-        for name, group in scenario.cluster.scaled().items()
+        for name, group in cluster.scaled().items()
     }
 
 

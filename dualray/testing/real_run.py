@@ -22,7 +22,7 @@ import dualray
 from dualray import runtime
 from dualray.cluster_utils import Cluster
 from dualray.report.traces import read_traces
-from dualray.shared.scenario.cluster import NodeGroup
+from dualray.shared.scenario.growth import Growth, LocalProvider, ProviderModel, offer_of
 from dualray.shared.scenario.scenario import Scenario
 from dualray.testing.failures import Ended, call
 from dualray.testing.outcome import Outcome, make_outcome
@@ -45,10 +45,6 @@ def run_on_cluster(scenario: Scenario, program: Path | Callable[[], Any], decisi
     Raises:
         ValueError: a cluster, or a fault, that is not for real mode.
     """
-    if scenario.cluster.scaling:
-        raise ValueError(
-            "cluster: groups: real mode launches no nodes; run it with --mode sim, or give a number of nodes"
-        )
     nodes = scenario.cluster.each_node()
     if len(nodes) > NODES_MAX:
         raise ValueError(
@@ -63,9 +59,9 @@ def run_on_cluster(scenario: Scenario, program: Path | Callable[[], Any], decisi
         decision_log.mkdir(parents=True, exist_ok=True)
         record = decision_log.absolute()
         of_cluster = {"limits": scenario.limits, "seed": scenario.seed, "decision_log": record}
-        options = [_options(group) for _, group in nodes]
+        options = [offer_of(group) for _, group in nodes]
         takes_faults = any(fault.kind in OF_DOORS or fault.keeps_store for fault in plan)
-        head_node = options[0] | of_cluster
+        head_node = options[0] | of_cluster | _growth_of(scenario)
         with Cluster(
             initialize_head=True, connect=True, head_node_args=head_node, takes_faults=takes_faults
         ) as cluster:
@@ -109,17 +105,12 @@ def _what_is_left(cluster: Cluster) -> list[str]:
         time.sleep(LOOK_S)
 
 
-def _options(group: NodeGroup) -> dict[str, Any]:
-    """A node of this group, for `Cluster.add_node`."""
-    default = NodeGroup.model_fields["object_store"].default
-    return {
-        "num_cpus": group.cpus,
-        "num_gpus": group.gpus,
-        "resources": group.resources,
-        "memory": group.memory,
-        "labels": group.labels,
-        "object_store_memory": None if group.object_store == default else group.object_store,
-    }
+def _growth_of(scenario: Scenario) -> dict[str, Any]:
+    """What the first node has to know of groups of nodes, which are launched on this machine."""
+    if not scenario.cluster.scaling:
+        return {}
+    local = ProviderModel(local=LocalProvider(nodes=NODES_MAX))
+    return {"autoscale": Growth(name=scenario.name, cluster=scenario.cluster, provider=local)}
 
 
 def _run(scenario: Scenario, program: Path | Callable[[], Any], cluster: Cluster, faults: FaultPerformer) -> Ended:

@@ -24,8 +24,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -33,9 +32,13 @@ import redis
 
 from dualray.exceptions import DualrayError
 from dualray.real.cluster import address as addresses
+from dualray.real.cluster import launch
 from dualray.real.cluster.encryption import CertificateFiles, Encryption
 from dualray.real.cluster.gateway import CONTROL_PLANE, Gateway, dial, user_timeout_s
+from dualray.real.cluster.launch_commands import CommandPlace, CommandStarter, Ledger
 from dualray.real.cluster.node_faults import NodeFaults
+from dualray.real.cluster.node_options import START_TIMEOUT_S, NodeOptions
+from dualray.real.cluster.provider import LocalStarter, Provider, Starter
 from dualray.real.control_plane.shards import socket_names
 from dualray.real.limits import check_open_files, raise_open_files
 from dualray.real.logs import log_to
@@ -51,10 +54,11 @@ from dualray.shared.model.config import Config
 from dualray.shared.model.ids import HEAD, NodeID
 from dualray.shared.model.resources import Resources
 
-START_TIMEOUT_S: Final = 60.0
 REJOIN_TIMEOUT_S: Final = 60.0
 """How long a node that was declared dead tries to reach the head before it gives up."""
 _CHILD_END_TIMEOUT_S: Final = 8.0
+PROVIDER_END_TIMEOUT_S: Final = 60.0
+"""So long machines that were launched have to end when the head's node does."""
 _POLL_S: Final = 0.005
 _REJOIN_PAUSE_S: Final = 0.5
 
@@ -62,45 +66,6 @@ WORKERS_LOG: Final = "workers"
 """In the logs directory of a node that `dualray start` has started: what its workers print."""
 
 _log = logging.getLogger("dualray")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeOptions:
-    """What a daemon is started with: JSON on its command line. The secret comes through its standard input."""
-
-    address: str | None
-    """host:port of the head to join; None: this is the head."""
-    node_ip: str
-    """Where this node listens, and how others reach it."""
-    port: int
-    """Of the gateway; 0: any that is free."""
-    total: list[tuple[str, int]]
-    """The node's resources, in units."""
-    labels: list[tuple[str, str]] = dataclasses.field(default_factory=list)
-    gpu_names: list[str] = dataclasses.field(default_factory=list)
-    """Of its GPUs: see gpus.py."""
-    store_bytes: int
-    config: dict[str, Any]
-    """Limits; of the head only."""
-    seed: int | None = None
-    job_root: str = ""
-    record_directory: str | None = None
-    log_to_driver: bool = True
-    redis_shards: int = 0
-    """Of the control plane; of the head only."""
-    metrics_port: int | None = None
-    is_detached: bool = True
-    takes_faults: bool = False
-    """Its processes perform faults that they are told: see fault_door.py."""
-    tls: bool | None = None
-    """Whether connections to other machines are encrypted; None: as for their addresses (encryption.py)."""
-    tls_files: tuple[str, str, str] | None = None
-    """The user's own certificate, its key, and whom it trusts; None: the cluster's."""
-    status_fd: int
-    lifeline_fd: int | None = None
-
-    def to_json(self) -> str:
-        return json.dumps(dataclasses.asdict(self))
 
 
 class Daemon:
@@ -119,6 +84,7 @@ class Daemon:
         self._incarnation = 0
         self._endpoints: dict[str, tuple[str, int]] = {}
         self._is_told_to_end = False
+        self.provider: Provider | None = None
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         files = CertificateFiles(*options.tls_files) if options.tls_files is not None else None
         if options.address is None:
@@ -237,6 +203,8 @@ class Daemon:
         """
         deadline = time.monotonic() + START_TIMEOUT_S
         if self.place.has_head:
+            if self.options.provider is not None:
+                self.provider = Provider(self.session, self._starter(self.options.provider))
             self.children.spawn(HEAD, HEAD_MODULE)
             self._wait((self.session.directory / CONTROL_PLANE_FILE).exists, "the head", deadline)
         with addresses.local_client(self.session) as client:
@@ -354,8 +322,40 @@ class Daemon:
             return False
         return bool(select.select([self.options.lifeline_fd], [], [], 0)[0])
 
+    def _starter(self, plan: Mapping[str, Any]) -> Starter:
+        """What starts the nodes that the head wants."""
+        if plan["kind"] == "local":
+            return LocalStarter(plan, start=self._start_another, stop=launch.stop_node)
+        place = CommandPlace(
+            address=self.place.address,
+            secret_file=self.session.directory / "secret",
+            prefix=self.session.directory.name,
+            options=() if self.options.tls is None else ("--tls",) if self.options.tls else ("--no-tls",),
+        )
+        return CommandStarter(plan, place, Ledger(Path(plan["said"]["ledger"])))
+
+    def _start_another(self, offer: Mapping[str, Any], labels: Mapping[str, str]) -> launch.StartedNode:
+        """Start one more node of this cluster on this machine, which ends with us at the latest."""
+        options = launch.node_options(
+            **{**offer, "labels": labels},
+            address=self.place.address,
+            node_ip=self.options.node_ip,
+            port=0,
+            config=self.info.config,
+        )
+        options = dataclasses.replace(
+            options,
+            tls=self.options.tls,
+            tls_files=self.options.tls_files,
+            takes_faults=self.options.takes_faults,
+            log_to_driver=self.options.log_to_driver,
+        )
+        return launch.start_node(options, self.session.secret, is_detached=False)
+
     def close(self) -> None:
-        """End the children, close the gateway, remove every file."""
+        """End the nodes that were launched and the children, close the gateway, remove every file."""
+        if self.provider is not None:
+            self.provider.close(PROVIDER_END_TIMEOUT_S)
         self.children.end(_CHILD_END_TIMEOUT_S)
         self.loop.call_and_wait(self.gateway.close)
         if self._faults is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import os
 import select
@@ -18,14 +19,18 @@ from typing import Any, Final
 
 from dualray.exceptions import AuthenticationError, DualrayError
 from dualray.real.cluster.address import find_session
-from dualray.real.cluster.daemon import START_TIMEOUT_S, NodeOptions
+from dualray.real.cluster.node_options import START_TIMEOUT_S, NodeOptions
 from dualray.real.processes.offer import check_port, store_bytes, total_of
 from dualray.real.session import session as sessions
 from dualray.shared.labels import as_pairs, parse_labels
 from dualray.shared.model.config import Config
+from dualray.shared.scenario.file import parse_growth
+from dualray.shared.scenario.growth import Growth
 
 LOOPBACK: Final = "127.0.0.1"
 _STOP_TIMEOUT_S: Final = 15.0
+_STOP_LAUNCHED_TIMEOUT_S: Final = 75.0
+"""Of a daemon that has launched nodes, which has a minute to end those."""
 _KILL_TIMEOUT_S: Final = 5.0
 _POLL_S: Final = 0.01
 _STORE_PARTS: Final = 4
@@ -67,8 +72,10 @@ def node_options(
     num_workers: int | None = None,
     metrics_port: int | None = None,
     num_redis_shards: int = 0,
+    provider: Mapping[str, Any] | None = None,
 ) -> NodeOptions:
-    """A node's options with their defaults filled in; `num_workers` is how many workers are started with each node.
+    """A node's options with their defaults filled in; `num_workers` is how many workers are started with each node,
+    `provider` who starts further nodes (see `launch_plan`).
 
     Raises:
         ValueError: resources or labels that are wrong; more GPUs than there are; a port for metrics where somebody else
@@ -89,9 +96,33 @@ def node_options(
         store_bytes=object_store_memory or shared_store_bytes(),
         config=dataclasses.asdict(config),
         redis_shards=num_redis_shards,
+        provider=dict(provider) if provider is not None else None,
         metrics_port=check_port(metrics_port, "metrics_port"),
         status_fd=-1,
     )
+
+
+def launch_plan(growth: Growth, source: Path | None) -> dict[str, Any]:
+    """What the head's daemon has to know to launch nodes. `source`: the file that says it; each has a ledger."""
+    plan = growth.launch_plan()
+    if plan["kind"] == "command":
+        mark = hashlib.blake2b(str(source and source.absolute()).encode(), digest_size=4).hexdigest()
+        name = f"{source.stem if source is not None else 'cluster'}-{mark}.jsonl"
+        ledger = plan["said"]["ledger"] or Path.home() / ".dualray" / "launches" / name
+        plan["said"]["ledger"] = str(Path(ledger).absolute())
+    return plan
+
+
+def read_growth(path: Path) -> Growth:
+    """Read the file of a cluster that grows.
+
+    Raises:
+        ValueError: it cannot be read or used; the message says where, and what to write instead.
+    """
+    try:
+        return parse_growth(path.read_text(), str(path))
+    except OSError as error:
+        raise ValueError(f"{path}: cannot be read: {error.strerror}") from None
 
 
 def shared_store_bytes() -> int:
@@ -217,6 +248,11 @@ def _still_there(ending: list[Path], timeout_s: float) -> list[Path]:
     return alive
 
 
+def _launches(directory: Path) -> bool:
+    """Whether a session's daemon has launched further nodes, which it ends first."""
+    return (directory / sessions.PROVIDER_SOCKET).exists()
+
+
 def stop_detached() -> list[str]:
     """Stop every node of this user on this machine that `dualray start` has started; their names and clusters."""
     stopped = []
@@ -227,7 +263,8 @@ def stop_detached() -> list[str]:
         if sessions.end_founder(session.directory, signal.SIGTERM):
             ending.append(session.directory)
             stopped.append(f"{session.node} of the cluster at {session.cluster.address}")
-    for directory in _still_there(ending, _STOP_TIMEOUT_S):
+    timeout_s = _STOP_TIMEOUT_S if not any(_launches(directory) for directory in ending) else _STOP_LAUNCHED_TIMEOUT_S
+    for directory in _still_there(ending, timeout_s):
         sessions.end_founder(directory, signal.SIGKILL)
     _still_there(ending, _KILL_TIMEOUT_S)
     sessions.sweep()

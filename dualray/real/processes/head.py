@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from functools import partial
 
 from dualray.exceptions import ControlPlaneError
 from dualray.real.control_plane.server import begin_server, start_server
@@ -14,12 +15,22 @@ from dualray.real.control_plane.shards import list_shards, sockets_at, tables_at
 from dualray.real.net.messages import Payload
 from dualray.real.observe.counters import COUNTS, COUNTS_ASKED, TABLES_EMPTY, of_connections
 from dualray.real.observe.worker_output import DRIVER_ASKED, answer_driver_asked
+from dualray.real.processes.provider_client import ProviderClient
 from dualray.real.processes.runner import MachineProcess, begin
 from dualray.real.session import session as sessions
 from dualray.shared.machines.head.head import Head
 from dualray.shared.model.codec import pack
-from dualray.shared.model.commands import WriteRecord
-from dualray.shared.model.events import DriverJoined, Event, NodeHeard, NodeJoined, NodeSilent, PeerLost, Started
+from dualray.shared.model.commands import Command, LaunchNodes, TerminateNode, WriteRecord
+from dualray.shared.model.events import (
+    DriverJoined,
+    Event,
+    LaunchesFailed,
+    NodeHeard,
+    NodeJoined,
+    NodeSilent,
+    PeerLost,
+    Started,
+)
 from dualray.shared.model.ids import HEAD, Address, NodeID, is_driver, job_of_driver
 from dualray.shared.proof.decision_log import MachineSpec
 
@@ -53,6 +64,9 @@ class HeadProcess(MachineProcess):
         self.loop.call_soon(self._wait_for_servers)
         self.incarnations: dict[str, int] = {}
         """Of each node, its present life."""
+        self.provider: ProviderClient | None = None
+        if (socket := session.directory / sessions.PROVIDER_SOCKET).exists():
+            self.provider = ProviderClient(self.loop, socket, self._on_launches_failed)
         self.drivers: dict[int, str] = {}
         """Of each job, its driver while it is there: to whom what its tasks print is sent."""
 
@@ -138,6 +152,25 @@ class HeadProcess(MachineProcess):
         else:
             super().receive_raw(peer, header, buffers)
 
+    def perform(self, command: Command) -> None:
+        if isinstance(command, LaunchNodes):
+            ids = command.launch_ids
+            _log.info("group %s: %d nodes are launched: %s", command.group, len(ids), ", ".join(ids))
+            if self.provider is not None:
+                self.provider.launch(command.group, ids)
+            else:
+                failed = partial(self._on_launches_failed, command.group, ids, "nobody launches nodes in this cluster")
+                self.loop.call_soon(failed)
+        elif isinstance(command, TerminateNode):
+            if self.provider is not None:
+                self.provider.terminate(command.launch_id)
+        else:
+            super().perform(command)
+
+    def _on_launches_failed(self, group: str, launch_ids: tuple[str, ...], reason: str) -> None:
+        _log.warning("group %s: %s: %s", group, ", ".join(launch_ids), reason)
+        self.handle(LaunchesFailed(group=group, launch_ids=launch_ids, reason=reason))
+
     def write_record(self, command: WriteRecord) -> None:
         if command.table == "actors":
             fields = ", ".join(f"{name} {value}" for name, value in command.fields if value)
@@ -171,6 +204,8 @@ class HeadProcess(MachineProcess):
         while any(path.exists() for path in node_sockets) and time.monotonic() < deadline:
             time.sleep(0.001)
         super().clean_up()
+        if self.provider is not None:
+            self.provider.close()
         if self.control_plane is not None:
             self.control_plane.close()
         self._is_over.set()

@@ -53,6 +53,8 @@ CONTROL_PLANE_FILE = "control_plane"
 """Which control plane's server it is; written by the head once that answers."""
 METRICS_FILE = "metrics"
 """Where the node serves its metrics, host:port; written by the node manager when it does."""
+PROVIDER_SOCKET = "provider"
+"""Where the provider of nodes takes the head's orders, in a cluster that grows."""
 JOINED_FILE = "joined"
 """Made by the node manager when the head has welcomed it."""
 

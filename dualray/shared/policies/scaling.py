@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from dualray.shared.model.resources import Resources
-from dualray.shared.model.specs import GroupStrategy, LabelTerm
+from dualray.shared.model.resources import Resources, fits
+from dualray.shared.model.specs import GroupStrategy, LabelTerm, LeaseShape, StrategyKind, labels_match
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +31,14 @@ class NodeGroupSpec:
     least: int = 0
     most: int = 1
     price: int = 0
+
+    def could_take(self, shape: LeaseShape) -> bool:
+        """Whether a node of it that is empty could take a lease."""
+        strategy = shape.strategy
+        if strategy.kind is StrategyKind.NODE_AFFINITY and not strategy.soft:
+            return False
+        fitting = not strategy.labels or labels_match(strategy.labels, dict(self.labels))
+        return fitting and fits(dict(self.total.units), shape.placement)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,6 +35,7 @@ from dualray.shared.scenario.cluster import (
 from dualray.shared.scenario.expect import COUNTERS, Bounds, ErrorExpected, Expect, NumberBounds, TimeBounds
 from dualray.shared.scenario.fault_model import ENDS_PROCESSES, Fault, FaultKind, nodes_added
 from dualray.shared.scenario.file_faults import FaultModel, When
+from dualray.shared.scenario.growth import CommandProvider, Growth, LocalProvider, ProviderModel
 from dualray.shared.scenario.scenario import Scenario, Swarm, Workload
 from dualray.shared.scenario.values import DRIVER_NODE_NAME, HEAD_NAME
 from dualray.shared.units import size_words, time_words
@@ -73,6 +74,33 @@ def parse_scenario(text: str, name: str) -> Scenario:
         path = _real_path(tree, path)
         raise ScenarioError(f"{name}:{_line(tree, path)}: {_where(path)}{problem}")
     return scenario
+
+
+def parse_growth(text: str, name: str) -> Growth:
+    """Read the file of a cluster that grows, or what a scenario says of one.
+
+    Raises:
+        ScenarioError: as above.
+    """
+    tree = _load(text, name)
+    _check_commas(tree, name)
+    if "workload" in tree:
+        scenario = parse_scenario(text, name)
+        growth = Growth(
+            name=scenario.name, cluster=scenario.cluster, config=scenario.config, policies=scenario.policies
+        )
+    else:
+        try:
+            growth = Growth.model_validate(_plain(tree))
+        except ValidationError as error:
+            raise ScenarioError(_problems(error, tree, name, Growth)) from None
+    problems = [*_bad_config(growth), *_bad_groups(growth.cluster)]
+    if not growth.cluster.scaling:
+        problems.append((("cluster",), "it has no groups: say cluster: {groups: {cpu: {max: 4, cpus: 2}}}"))
+    for path, problem in problems:
+        path = _real_path(tree, path)
+        raise ScenarioError(f"{name}:{_line(tree, path)}: {_where(path)}{problem}")
+    return growth
 
 
 def dump_scenario(scenario: Scenario, *, as_json: bool = False) -> str:
@@ -191,12 +219,12 @@ def _plain(value: Any) -> Any:
 # ---- Messages ------------------------------------------------------------------------------------------------------
 
 
-def _problems(error: ValidationError, tree: CommentedMap, name: str) -> str:
+def _problems(error: ValidationError, tree: CommentedMap, name: str, root: type[BaseModel] = Scenario) -> str:
     """The problems in the order of the file, a line for each."""
     problems = []
     for problem in error.errors():
         path = _real_path(tree, problem["loc"])
-        problems.append((_line(tree, path), _say(problem, path)))
+        problems.append((_line(tree, path), _say(problem, path, root)))
     lines = [f"{name}:{line}: {words}" for line, words in sorted(set(problems))]
     more = [f"and {len(lines) - PROBLEMS_MAX} more"] if len(lines) > PROBLEMS_MAX else []
     return "\n".join([*lines[:PROBLEMS_MAX], *more])
@@ -226,11 +254,11 @@ def _has(here: Any, part: str | int) -> bool:
     return isinstance(here, Mapping) and part in here
 
 
-def _say(problem: Any, path: Path) -> str:
+def _say(problem: Any, path: Path, root: type[BaseModel]) -> str:
     where = _where(path)
     match problem["type"]:
         case "extra_forbidden":
-            known = _fields_at(path[:-1])
+            known = _fields_at(path[:-1], root)
             return f"unknown key {path[-1]!r}{_in(path[:-1])}{nearest(str(path[-1]), known)}"
         case "missing":
             return f"{_where(path[:-1])}key {path[-1]!r} is missing"
@@ -303,9 +331,9 @@ def _dotted(path: Path) -> str:
     return words
 
 
-def _fields_at(path: Path) -> list[str]:
+def _fields_at(path: Path, root: type[BaseModel]) -> list[str]:
     """The keys that are known at a place."""
-    model: type[BaseModel] = Scenario
+    model = root
     inside: dict[str, type[BaseModel]] = {
         "cluster": ClusterModel,
         "nodes": NodeGroup,
@@ -321,6 +349,9 @@ def _fields_at(path: Path) -> list[str]:
         "figures": NumberBounds,
         "error": ErrorExpected,
         "swarm": Swarm,
+        "provider": ProviderModel,
+        "local": LocalProvider,
+        "command": CommandProvider,
     }
     for part in path:
         if isinstance(part, str):
@@ -448,7 +479,7 @@ def _bad_racks(cluster: ClusterModel) -> Iterator[tuple[Path, str]]:
             yield place, "the racks give each node its label rack: say rack: NAME of a group, and no such label"
 
 
-def _bad_config(scenario: Scenario) -> Iterator[tuple[Path, str]]:
+def _bad_config(scenario: Scenario | Growth) -> Iterator[tuple[Path, str]]:
     known = {field.name: field.default for field in fields(Config)}
     for name, value in scenario.config.items():
         path: Path = ("config", name)

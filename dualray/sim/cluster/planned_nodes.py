@@ -16,6 +16,7 @@ from dualray.shared.labels import as_pairs
 from dualray.shared.model.events import DrainAsked
 from dualray.shared.model.ids import NodeID
 from dualray.shared.model.resources import Resources, add, node_resources
+from dualray.shared.scenario.growth import Growth
 from dualray.sim.cluster.cluster import DRIVER, Cluster
 from dualray.sim.processes.node import Hardware, NodeProcess
 from dualray.sim.usercode.process_calls import ip_of
@@ -88,6 +89,8 @@ class NodePlan:
 
     def __init__(self) -> None:
         self.nodes: list[PlannedNode] = []
+        self.growth: Growth | None = None
+        """Groups of which nodes are launched."""
         self.settings: dict[str, Any] = {"mode": "sim", "infeasible": "wait"}
         self._cluster: Cluster | None = None
 

@@ -24,6 +24,7 @@ leave within its idle timeout.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
 
@@ -376,10 +377,15 @@ class Autoscaler:
         return group in self._closed and self._closed[group][0] > self.out.now_ns
 
     def why_not(self, shape: LeaseShape) -> str:
-        """In words, by group, why no node is launched for a lease that waits; "" when one is, or nobody knows yet."""
+        """In words, by group, why no node is launched for a lease that waits, or how many are on their way."""
         what = demand_words(shape.placement, shape.strategy.labels)
         unmet = next((each for each in self.decision.unmet if each.what == what), None)
-        return "" if unmet is None else f"no node is launched for it: {_words(unmet.reasons)}"
+        if unmet is not None:
+            return f"no node is launched for it: {_words(unmet.reasons)}"
+        coming = Counter([each.group for each in self.launches.values() if each.state is LaunchState.REQUESTED])
+        could = [group.name for group in self.groups if group.name in coming and group.could_take(shape)]
+        words = [f"{coming[name]} of group {name}" for name in could]
+        return f"nodes are on their way: {', '.join(words)}" if words else ""
 
     def explain(self) -> list[str]:
         """In words, of each demand that no launch will meet, why not, by group."""

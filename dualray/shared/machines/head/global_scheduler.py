@@ -162,7 +162,7 @@ class GlobalScheduler:
         self.who_holds: Callable[[LeaseRequested], str] = lambda request: ""
         """In words, who holds what a request waits for, when that may be for ever."""
         self.why_not_launched: Callable[[LeaseShape], str] = lambda shape: ""
-        """In words, why no node is launched for what waits, where nodes are launched."""
+        """In words, which nodes are launched for what waits, or why none is; "" where none are ever launched."""
         self.on_choice: Callable[[LeaseRequested, PlacementPolicy, ClusterView, Placement], None] | None = None
         """Shown each choice, when a log is replayed to explain it."""
         default: PlacementPolicy = load_policy(config.placement_policy)
@@ -559,12 +559,15 @@ class GlobalScheduler:
         """In words, what waits here and why."""
         return [
             f"{request.count} x {request.shape.name} of {request.owner} waits for {request.shape.placement}: "
-            + "; ".join(filter(None, (self._choose(request).reason, self.who_holds(request), self._why_not(request))))
+            + "; ".join(filter(None, self._reasons(request)))
             for request in self.pending
         ] + self.groups.explain()
 
-    def _why_not(self, request: LeaseRequested) -> str:
-        return self.why_not_launched(request.shape)
+    def _reasons(self, request: LeaseRequested) -> tuple[str, str, str]:
+        placement, launched = self._choose(request), self.why_not_launched(request.shape)
+        is_none_now = launched and placement.outcome is Outcome.INFEASIBLE
+        reason = "no node that is there could take it" if is_none_now else placement.reason
+        return reason, self.who_holds(request), launched
 
     def check_invariants(self) -> None:
         self.groups.check_invariants()

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sized
 
+from dualray.shared.machines.autoscaler.groups import groups_of
 from dualray.shared.machines.base import Composition
 from dualray.shared.machines.owner.actor_calls import ActorCalls
 from dualray.shared.machines.owner.executor import Executor
@@ -106,8 +107,11 @@ class OwnerQueries(Composition):
         return Counter(record.state.value for record in self.tasks.records.values() if not record.is_done)
 
     def why_waiting(self, shape: LeaseShape) -> str | None:
-        """Why no node that there is now could take the demand, or None."""
-        return why_infeasible(shape, self.cluster) if self.cluster else None
+        """Why no node that there is now, or that may be launched, could take the demand, or None."""
+        why = why_infeasible(shape, self.cluster) if self.cluster else None
+        if why is None or not self.config.autoscaler_groups:
+            return why
+        return None if any(group.could_take(shape) for group in groups_of(self.config.autoscaler_groups)) else why
 
     def has_pending_calls(self, actor_id: ActorID, limit: int) -> bool:
         """Whether so many calls of an actor have no answer yet."""

@@ -1,0 +1,99 @@
+"""The file of a cluster that grows: its groups of nodes, who starts them on real machines, and how it decides.
+
+`dualray start --head --autoscale FILE` reads it. `cluster`, `config` and `policies` are those of a scenario.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from dualray.shared.machines.autoscaler.groups import groups_to_text
+from dualray.shared.scenario.cluster import ClusterModel, NodeGroup
+from dualray.shared.scenario.values import Model, Time
+
+
+class LocalProvider(Model):
+    """Each node is a daemon on the head's machine, and ends with it."""
+
+    nodes: int = Field(default=16, ge=1, le=1_000, description="that run at a time; launches beyond are refused")
+    parallel: int = Field(default=4, ge=1, le=64, description="that start at a time; the others wait")
+
+
+class CommandProvider(Model):
+    """Commands of the user's start machines and end them; see docs/growing.md for what they are told."""
+
+    launch: str = Field(min_length=1, description="starts one machine that joins the cluster; run by /bin/sh")
+    terminate: str = Field(min_length=1, description="ends a machine, and succeeds where there is none of this id")
+    timeout: Time = Field(default=300 * 10**9, ge=1, description="of one call, which is killed after it")
+    retries: int = Field(default=2, ge=0, le=100, description="of a call that fails or takes too long")
+    pause: Time = Field(default=5 * 10**9, description="before a call is repeated")
+    parallel: int = Field(default=16, ge=1, le=256, description="calls at a time; the others wait")
+    ledger: str | None = Field(
+        default=None,
+        description="a file that remembers which machines were launched, so that a head that starts after a crash ends "
+        "them; default: one in ~/.dualray/launches for each configuration",
+    )
+
+
+class ProviderModel(Model):
+    """Who starts nodes on real machines: one of these."""
+
+    local: LocalProvider | None = None
+    command: CommandProvider | None = None
+
+    @model_validator(mode="after")
+    def _one(self) -> ProviderModel:
+        if (self.local is None) == (self.command is None):
+            raise ValueError("give one of local and command, such as provider: {local: {nodes: 8}}")
+        return self
+
+
+def _provider(value: Any) -> Any:
+    if value == "local":
+        return {"local": {}}
+    if not isinstance(value, dict | ProviderModel):
+        raise ValueError(f"{value!r} must be local, or a mapping such as {{command: {{launch: ..., terminate: ...}}}}")
+    return value
+
+
+class Growth(Model):
+    """One file; see the module."""
+
+    name: str = ""
+    description: str = ""
+    cluster: ClusterModel
+    provider: Annotated[ProviderModel, BeforeValidator(_provider)] = ProviderModel(local=LocalProvider())
+    config: dict[str, Any] = Field(default_factory=dict, description="limits of the core; `dualray config` lists them")
+    policies: dict[str, str] = Field(default_factory=dict, description="autoscaler, placement, eviction, retry")
+
+    @property
+    def limits(self) -> dict[str, Any]:
+        """What the cluster's `Config` has of it."""
+        groups = groups_to_text(self.cluster.scaling_specs())
+        policies = {f"{name}_policy": path for name, path in self.policies.items()}
+        return {"infeasible": "wait", "autoscaler_groups": groups} | self.config | policies
+
+    def launch_plan(self) -> dict[str, Any]:
+        """What the provider of real nodes has to know, as JSON takes it."""
+        kind = "local" if self.provider.local is not None else "command"
+        said = self.provider.local or self.provider.command
+        assert said is not None
+        offers = {
+            name: offer_of(group) | {"memory": group.memory or 0} for name, group in self.cluster.scaled().items()
+        }
+        return {"kind": kind, "said": dict(said), "groups": offers}
+
+
+def offer_of(group: NodeGroup) -> dict[str, Any]:
+    """What a real node of a group offers, under the names that `dualray start` and `Cluster.add_node` have for it."""
+    default = NodeGroup.model_fields["object_store"].default
+    return {
+        "num_cpus": group.cpus,
+        "num_gpus": group.gpus,
+        "resources": group.resources,
+        "memory": group.memory,
+        "labels": group.labels,
+        "object_store_memory": None if group.object_store == default else group.object_store,
+    }
