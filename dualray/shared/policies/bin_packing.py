@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from dualray.shared.model.resources import GPU, NOTHING, UNITS, Resources, add, shortfall
+from dualray.shared.model.resources import GPU, UNITS, Resources, add, fits, shortfall
 from dualray.shared.model.specs import GroupStrategy, LabelTerm, labels_match
 from dualray.shared.policies.scaling import (
     SPEED_LEAST,
@@ -67,6 +67,7 @@ class _Place:
         "has_terms",
         "holds",
         "is_new",
+        "key",
         "kinds",
         "labels",
         "node",
@@ -78,9 +79,14 @@ class _Place:
         self.spec = spec
         self.group = node.group if node is not None else spec.name if spec is not None else ""
         self.is_new = node is None
-        total = node.total if node is not None else dict(spec.total.units) if spec is not None else {}
-        self.free: dict[str, int] = dict(node.free if node is not None else total)
-        self.free_if_empty: dict[str, int] = dict(total)
+        self.key: tuple[object, ...] | None = None
+        """Its state, while that is known."""
+        total: Mapping[str, int] = (
+            node.total if node is not None else dict(spec.total.units) if spec is not None else {}
+        )
+        # Both are copied before they are changed: others may have the same.
+        self.free: Mapping[str, int] = node.free if node is not None else total
+        self.free_if_empty: Mapping[str, int] = total
         self.labels: Mapping[str, str] = (
             node.labels if node is not None else dict(spec.labels) if spec is not None else {}
         )
@@ -103,26 +109,26 @@ class _Place:
 
     def use_as(self, other: _Place) -> None:
         """Hold the same as another one, which was in the same state."""
-        self.free = dict(other.free)
-        self.free_if_empty = dict(other.free_if_empty)
+        self.key = other.key
+        self.free = other.free
+        self.free_if_empty = other.free_if_empty
         self.holds = other.holds
         self.kinds = other.kinds
         self.has_gpu_use = other.has_gpu_use
         self.has_terms = other.has_terms
 
-    def room(self, as_empty: bool) -> dict[str, int]:
+    def room(self, as_empty: bool) -> Mapping[str, int]:
         return self.free_if_empty if as_empty else self.free
 
     def total(self, groups: Mapping[str, NodeGroupSpec]) -> Mapping[str, int]:
         return self.node.total if self.node is not None else dict(groups[self.group].total.units)
 
     def state(self) -> tuple[object, ...]:
-        """Two places of the same state are interchangeable."""
+        """What decides what it would take, but for its labels."""
         return (
             self.group,
-            tuple(sorted(self.free.items())),
-            tuple(sorted(self.free_if_empty.items())),
-            tuple(sorted(self.labels.items())) if self.node is not None else (),
+            tuple(self.free.items()),
+            tuple(self.free_if_empty.items()),
             self.holds,
             self.kinds,
             self.has_gpu_use,
@@ -130,9 +136,14 @@ class _Place:
         )
 
     def take(self, run: _Run, count: int, as_empty: bool) -> None:
-        room = self.room(as_empty)
+        self.key = None
+        room = dict(self.room(as_empty))
         for name, units in run.units:
             room[name] -= units * count
+        if as_empty:
+            self.free_if_empty = room
+        else:
+            self.free = room
         source = int(as_empty)
         kinds, gpus, terms = list(self.kinds), list(self.has_gpu_use), list(self.has_terms)
         # A request for nothing needs its node all the same.
@@ -149,12 +160,23 @@ class _Place:
 class _Fill:
     """What one place would take: of each run by index, how many; and whether more would not have fitted."""
 
-    __slots__ = ("is_bounded_by_room", "score", "taken")
+    __slots__ = ("is_bounded_by_room", "score", "taken", "taken_by_run")
 
     def __init__(self, taken: list[tuple[int, int]], is_bounded_by_room: bool, score: _Score) -> None:
         self.taken = taken
+        self.taken_by_run = dict(taken)
         self.is_bounded_by_room = is_bounded_by_room
         self.score = score
+
+
+class _Bucket:
+    """Places in the same state, and what each of them would take now."""
+
+    __slots__ = ("fill", "places")
+
+    def __init__(self, places: list[_Place], fill: _Fill) -> None:
+        self.places = places
+        self.fill = fill
 
 
 class _Packing:
@@ -170,6 +192,10 @@ class _Packing:
                 self.counts[node.group] += 1
         self.removed: dict[str, str] = {}
         self.is_priced = any(group.price for group in view.groups)
+        terms = [term for demand in view.demands for term in demand.labels]
+        terms += [term for demands in view.requested for demand in demands for term in demand.labels]
+        terms += [term for gang in view.gangs for selector in gang.selectors for term in selector]
+        self.label_keys = tuple(dict.fromkeys([term.key for term in terms]))
 
     # ---- The least and the most ------------------------------------------------------------------------------
 
@@ -224,30 +250,54 @@ class _Packing:
         return True
 
     def _on_nodes(self, runs: list[_Run], counts: list[int], as_empty: bool) -> list[_Place]:
+        if not any(counts):
+            return self.places
         buckets: dict[tuple[object, ...], list[_Place]] = {}
         for place in self.places:
-            buckets.setdefault(place.state(), []).append(place)
-        waiting = list(buckets.values())
+            buckets.setdefault(self._state(place), []).append(place)
+        waiting: list[_Bucket] = []
+        for places in buckets.values():
+            fill = self._fill(places[0], runs, counts, as_empty)
+            if fill is not None:
+                waiting.append(_Bucket(places, fill))
         chosen: dict[int, None] = {}
         order: list[_Place] = []
         while any(counts) and waiting:
-            fills = [self._fill(bucket[0], runs, counts, as_empty) for bucket in waiting]
-            best = _best(fills)
-            if best is None:
-                break
-            bucket, fill = waiting[best], fills[best]
-            assert fill is not None
-            same = bucket[: _repeats(fills, fill, counts, len(bucket))]
-            self._apply(same, fill, runs, counts, as_empty)
+            best = _best_bucket(waiting)
+            bucket = waiting[best]
+            same = bucket.places[: _repeats([each.fill for each in waiting], bucket.fill, counts, len(bucket.places))]
+            self._apply(same, bucket.fill, runs, counts, as_empty)
             order += same
             chosen.update([(id(place), None) for place in same])
-            rest = [place for place in bucket if id(place) not in chosen]
-            # Of two that score alike the one that comes first is chosen: as fills[i] is None again, i is not looked at.
-            waiting = [each for each in [*waiting[:best], rest, *waiting[best + 1 :]] if each]
-            waiting = [
-                each for each, fill in zip(waiting, _kept(fills, best, bool(rest)), strict=True) if fill is not None
-            ]
+            gone = bucket.fill.taken
+            bucket.places = bucket.places[len(same) :]
+            waiting = [each for each in waiting if each.places and self._is_kept(each, gone, runs, counts, as_empty)]
         return order + [place for place in self.places if id(place) not in chosen]
+
+    def _state(self, place: _Place) -> tuple[object, ...]:
+        """Two places of the same state are interchangeable: of labels, those count that somebody asks for."""
+        node = place.node
+        labels: tuple[object, ...] = ()
+        if node is not None and self.label_keys:
+            labels = tuple([node.labels.get(key) for key in self.label_keys])
+        key = place.key
+        if key is None:
+            key = place.key = place.state()
+        return labels, key
+
+    def _is_kept(
+        self, bucket: _Bucket, gone: list[tuple[int, int]], runs: list[_Run], counts: list[int], as_empty: bool
+    ) -> bool:
+        """Bring what places would take up to date, after some requests are gone; whether they would take any."""
+        taken = bucket.fill.taken_by_run
+        for index, _ in gone:
+            if counts[index] <= taken.get(index, 0) and index in taken:
+                fill = self._fill(bucket.places[0], runs, counts, as_empty)
+                if fill is None:
+                    return False
+                bucket.fill = fill
+                return True
+        return True
 
     def _on_new(
         self, runs: list[_Run], counts: list[int], as_empty: bool, order: list[_Place], launches_max: int | None
@@ -286,7 +336,8 @@ class _Packing:
     def _fill(self, place: _Place, runs: list[_Run], counts: list[int], as_empty: bool) -> _Fill | None:
         """As much as fits, in order; None when that is nothing."""
         room = place.room(as_empty)
-        left: dict[str, int] = room
+        left = room
+        changed: dict[str, int] | None = None
         taken: list[tuple[int, int]] = []
         is_bounded = True
         holds = place.holds
@@ -310,10 +361,10 @@ class _Packing:
                 holds = (*holds, run.apart)
             elif fit == count:
                 is_bounded = is_bounded and bool(run.units) and not _fits_more(run, left, fit)
-            if left is room:
-                left = dict(room)
+            changed = changed if changed is not None else dict(room)
+            left = changed
             for name, units in run.units:
-                left[name] -= units * fit
+                changed[name] -= units * fit
             taken.append((index, fit))
         if not taken:
             return None
@@ -366,9 +417,14 @@ def _best(fills: Sequence[_Fill | None]) -> int | None:
     return best
 
 
-def _kept(fills: Sequence[_Fill | None], best: int, is_left: bool) -> list[_Fill | None]:
-    """The fills of the buckets that are left."""
-    return [fill for index, fill in enumerate(fills) if index != best or is_left]
+def _best_bucket(waiting: Sequence[_Bucket]) -> int:
+    """The bucket whose places score best; of those that score alike, the first."""
+    best = 0
+    score = waiting[0].fill.score
+    for index in range(1, len(waiting)):
+        if waiting[index].fill.score > score:
+            best, score = index, waiting[index].fill.score
+    return best
 
 
 def _repeats(fills: Sequence[_Fill | None], best: _Fill, counts: Sequence[int], most: int) -> int:
@@ -410,6 +466,7 @@ class BinPacking:
                     and gang.strategy == GroupStrategy.STRICT_SPREAD
                 ):
                     place.holds = (*place.holds, gang.name)
+                    place.key = None
             if not packing.pack_whole(runs):
                 unmet.append(_unmet_whole(packing, f"the {gang.name}", runs))
         runs = _sorted([_Run(demand.resources, demand.labels, demand.count) for demand in view.demands])
@@ -523,9 +580,9 @@ def _unmet(packing: _Packing, run: _Run, count: int, allowed: int | None) -> Unm
 
 
 def _why_never(group: NodeGroupSpec, run: _Run) -> str:
-    lacks = shortfall(dict(group.total.units), run.resources)
-    if lacks != NOTHING:
-        return f"a node of it lacks {lacks}"
+    total = dict(group.total.units)
+    if not fits(total, run.resources):
+        return f"a node of it lacks {shortfall(total, run.resources)}"
     if run.terms and not labels_match(run.terms, dict(group.labels)):
         return f"its labels do not meet {' and '.join(map(str, run.terms))}"
     return ""

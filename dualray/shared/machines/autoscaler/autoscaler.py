@@ -111,6 +111,8 @@ class Autoscaler:
         self._is_asking = False
         self._in_use: dict[NodeID, None] = {}
         """As of the last decision."""
+        self._known: dict[NodeID, tuple[NodeInfo, ScaledNode]] = {}
+        """The nodes, as the policy was shown them last."""
         self._backlog: dict[tuple[Address, LeaseShape], int] = {}
         self.on_decision: Callable[[ScaleView, ScaleDecision], None] | None = None
         """Shown each decision, when a log is replayed to explain it."""
@@ -139,6 +141,7 @@ class Autoscaler:
     def on_died(self, info: NodeInfo) -> None:
         """A node is gone: so is its machine, if it was launched."""
         self.last_use_ns.pop(info.node, None)
+        self._known.pop(info.node, None)
         self.leaving.pop(info.node, None)
         launch_id = dict(info.labels).get(LAUNCH_LABEL)
         if launch_id is not None:
@@ -262,16 +265,11 @@ class Autoscaler:
                 continue
             if info.node in in_use:
                 self.last_use_ns[info.node] = now_ns
-            nodes.append(
-                ScaledNode(
-                    name=info.node,
-                    group=_group_of(info),
-                    total=dict(info.total.units),
-                    free=free,
-                    labels=info.all_labels(),
-                    idle_ns=now_ns - self.last_use_ns.get(info.node, now_ns),
-                )
-            )
+            idle_ns = now_ns - self.last_use_ns.get(info.node, now_ns)
+            known = self._known.get(info.node)
+            if known is None or known[0] is not info or known[1].idle_ns != idle_ns or known[1].free != free:
+                known = self._known[info.node] = info, _scaled_node(info, free, idle_ns)
+            nodes.append(known[1])
         specs = {group.name: group for group in self.groups}
         for launch in self.launches.values():
             if launch.state is LaunchState.REQUESTED:
@@ -449,6 +447,11 @@ def check_decision(view: ScaleView, decision: ScaleDecision) -> None:
         ensure(
             waits or now <= specs[group].least, "nodes of group {} are launched though nothing waits for them", group
         )
+
+
+def _scaled_node(info: NodeInfo, free: dict[str, int], idle_ns: int) -> ScaledNode:
+    total, labels = dict(info.total.units), info.all_labels()
+    return ScaledNode(name=info.node, group=_group_of(info), total=total, free=free, labels=labels, idle_ns=idle_ns)
 
 
 def _group_of(info: NodeInfo) -> str:
