@@ -96,6 +96,8 @@ def start_command(
         )
     try:
         growth = read_growth(autoscale) if autoscale is not None else None
+        if growth is not None and growth.cluster.ignored:
+            print(f"of {autoscale} this has no meaning here: {', '.join(growth.cluster.ignored)}")
         if address is not None:
             parse_endpoint(address, "--address")
         tls_files = tls_files_of(tls, tls_cert, tls_key, tls_ca)

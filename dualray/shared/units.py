@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from fractions import Fraction
 
 _NUMBER = re.compile(r"\s*([0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]{1,2})?)\s*([A-Za-z/]*)\s*")
-_TIMES = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 10**9, "min": 60 * 10**9, "h": 3600 * 10**9}
+_TIMES = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 10**9, "m": 60 * 10**9, "min": 60 * 10**9, "h": 3600 * 10**9}
 _SIZES = {
     "B": 1,
     "kB": 10**3,
@@ -26,7 +26,7 @@ _RATES = {
 
 
 def parse_time_ns(text: str, what: str = "a time") -> int:
-    """`"2.5s"` as nanoseconds. Units: ns, us, ms, s, min, h.
+    """`"2.5s"` as nanoseconds. Units: ns, us, ms, s, m or min, h.
 
     Raises:
         ValueError: no number, or no unit that is known; the message names `what`.

@@ -14,6 +14,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -47,7 +48,7 @@ def load_scenario(path: Path) -> Scenario:
         text = path.read_text()
     except OSError as error:
         raise ScenarioError(f"{path}: cannot be read: {error.strerror}") from None
-    scenario = parse_scenario(text, str(path))
+    scenario = parse_scenario(text, str(path), partial(_read_beside, path.parent))
     for name, value in scenario.costs.items():
         try:
             CostModel().with_changes({name: value}, "costs")
@@ -99,6 +100,10 @@ def find_program(scenario: Scenario, directory: Path) -> Path | Callable[[], Any
     function: Callable[..., Any] = target
     check_arguments(name, function, program.kwargs)
     return lambda: function(**program.kwargs)
+
+
+def _read_beside(directory: Path, file: str) -> str:
+    return _find(file, directory, "file").read_text()
 
 
 def _find(file: str, directory: Path, what: str) -> Path:

@@ -53,7 +53,7 @@ def test_what_is_no_time_is_refused_with_the_text_and_the_way_to_write_it(text):
     with pytest.raises(ValueError) as refused:
         parse_time_ns(text, "lease_idle")
     assert str(refused.value) == (
-        f"lease_idle: {text!r} is not understood; write a number with one of ns, us, ms, s, min, h: 2.5s or 300ms"
+        f"lease_idle: {text!r} is not understood; write a number with one of ns, us, ms, s, m, min, h: 2.5s or 300ms"
     )
 
 

@@ -119,8 +119,12 @@ def read_growth(path: Path) -> Growth:
     Raises:
         ValueError: it cannot be read or used; the message says where, and what to write instead.
     """
+    return parse_growth(_text_of(path), str(path), lambda name: _text_of(path.parent / name))
+
+
+def _text_of(path: Path) -> str:
     try:
-        return parse_growth(path.read_text(), str(path))
+        return path.read_text()
     except OSError as error:
         raise ValueError(f"{path}: cannot be read: {error.strerror}") from None
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, WrapSerializer, model_validator
+from pydantic import BeforeValidator, Field, PrivateAttr, WrapSerializer, model_validator
 
 from dualray.shared.labels import as_pairs
 from dualray.shared.model.demands import parse_resources
@@ -171,7 +171,13 @@ class ClusterModel(Model):
         description="named groups that grow and shrink; those with min are there at the beginning, in place of nodes "
         "where nothing is said of these",
     )
+    _ignored: tuple[str, ...] = PrivateAttr(default=())
     topology: Annotated[TopologyModel, BeforeValidator(_form), WrapSerializer(_write_form)] = TopologyModel(form="star")
+
+    @property
+    def ignored(self) -> tuple[str, ...]:
+        """What the file that it was read `from` says, and has no meaning here, by its path."""
+        return self._ignored
 
     def groups(self) -> list[NodeGroup]:
         """The groups, each complete."""

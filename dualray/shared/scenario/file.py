@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields
 from io import StringIO
 from typing import Any
@@ -36,6 +36,7 @@ from dualray.shared.scenario.expect import COUNTERS, Bounds, ErrorExpected, Expe
 from dualray.shared.scenario.fault_model import ENDS_PROCESSES, Fault, FaultKind, nodes_added
 from dualray.shared.scenario.file_faults import FaultModel, When
 from dualray.shared.scenario.growth import CommandProvider, Growth, LocalProvider, ProviderModel
+from dualray.shared.scenario.ray_files import RayFileError, is_of_ray, read_ray_file
 from dualray.shared.scenario.scenario import Scenario, Swarm, Workload
 from dualray.shared.scenario.values import DRIVER_NODE_NAME, HEAD_NAME
 from dualray.shared.units import size_words, time_words
@@ -54,20 +55,28 @@ class ScenarioError(ValueError):
     """A scenario file cannot be used; the message is `file:line: what is wrong and what to write instead`."""
 
 
-def parse_scenario(text: str, name: str) -> Scenario:
+Read = Callable[[str], str]
+"""The content of a file that another one names; raises ValueError where there is none."""
+
+
+def parse_scenario(text: str, name: str, read: Read | None = None) -> Scenario:
     """Read a scenario file.
 
     Args:
         text: its content.
         name: of the file, for messages.
+        read: reads the file that `cluster: {from: FILE}` names; None: no other file is read.
 
     Raises:
         ScenarioError: one line that says file, line, what is wrong and what to write.
     """
     tree = _load(text, name)
     _check_commas(tree, name)
+    plain = _plain(tree)
+    ignored = _include(plain, tree, name, read)
     try:
-        scenario = Scenario.model_validate(_plain(tree))
+        scenario = Scenario.model_validate(plain)
+        scenario.cluster._ignored = ignored
     except ValidationError as error:
         raise ScenarioError(_problems(error, tree, name)) from None
     for path, problem in _nonsense(scenario):
@@ -76,8 +85,8 @@ def parse_scenario(text: str, name: str) -> Scenario:
     return scenario
 
 
-def parse_growth(text: str, name: str) -> Growth:
-    """Read the file of a cluster that grows, or what a scenario says of one.
+def parse_growth(text: str, name: str, read: Read | None = None) -> Growth:
+    """Read the file of a cluster that grows, what a scenario says of one, or one of Ray's; see ray_files.py.
 
     Raises:
         ScenarioError: as above.
@@ -85,13 +94,19 @@ def parse_growth(text: str, name: str) -> Growth:
     tree = _load(text, name)
     _check_commas(tree, name)
     if "workload" in tree:
-        scenario = parse_scenario(text, name)
+        scenario = parse_scenario(text, name, read)
         growth = Growth(
             name=scenario.name, cluster=scenario.cluster, config=scenario.config, policies=scenario.policies
         )
     else:
+        plain = _plain(tree)
+        if is_of_ray(plain):
+            plain, ignored = _of_ray(plain, name)
+        else:
+            ignored = _include(plain, tree, name, read)
         try:
-            growth = Growth.model_validate(_plain(tree))
+            growth = Growth.model_validate(plain)
+            growth.cluster._ignored = ignored
         except ValidationError as error:
             raise ScenarioError(_problems(error, tree, name, Growth)) from None
     problems = [*_bad_config(growth), *_bad_groups(growth.cluster)]
@@ -101,6 +116,41 @@ def parse_growth(text: str, name: str) -> Growth:
         path = _real_path(tree, path)
         raise ScenarioError(f"{name}:{_line(tree, path)}: {_where(path)}{problem}")
     return growth
+
+
+def _include(plain: dict[str, Any], tree: CommentedMap, name: str, read: Read | None) -> tuple[str, ...]:
+    """Put what the file says that `cluster: {from: FILE}` names below what the cluster says itself; what of it has no
+    meaning here."""
+    cluster = plain.get("cluster")
+    if not isinstance(cluster, dict) or "from" not in cluster:
+        return ()
+    where = f"{name}:{_line(tree, ('cluster', 'from'))}: cluster.from: "
+    source = cluster.pop("from")
+    if read is None or not isinstance(source, str):
+        raise ScenarioError(f"{where}{source!r} must be the name of a file beside this one")
+    try:
+        said = _plain(_load(read(source), source))
+    except ScenarioError:
+        raise
+    except ValueError as error:
+        raise ScenarioError(f"{where}{error}") from None
+    if not is_of_ray(said):
+        raise ScenarioError(f"{where}{source} is neither a RayCluster of KubeRay nor a cluster YAML of `ray up`")
+    found, ignored = _of_ray(said, source)
+    groups = found["cluster"].pop("groups")
+    for group, own in cluster.pop("groups", {}).items():  # a price, a start-up time
+        groups[group] = groups.get(group, {}) | own
+    plain["cluster"] = found["cluster"] | cluster | {"groups": groups}
+    plain["config"] = found["config"] | plain.get("config", {})
+    return ignored
+
+
+def _of_ray(said: Mapping[str, Any], name: str) -> tuple[dict[str, Any], tuple[str, ...]]:
+    try:
+        found = read_ray_file(said)
+    except RayFileError as error:
+        raise ScenarioError(f"{name}: {error}") from None
+    return found.plain, tuple(found.ignored)
 
 
 def dump_scenario(scenario: Scenario, *, as_json: bool = False) -> str:
