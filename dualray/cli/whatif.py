@@ -6,7 +6,7 @@ import os
 import sys
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, NamedTuple, NoReturn
 
 import typer
 from rich.console import Console
@@ -17,6 +17,7 @@ from rich.table import Table
 from dualray.cli.after_run import run_as_main
 from dualray.cli.seeing import check_ours, check_outputs
 from dualray.exceptions import DualrayError
+from dualray.recording.calibration import load_calibration
 from dualray.recording.file import check_can_write
 from dualray.settings import limits_of, resolve
 from dualray.shared.units import parse_time_ns
@@ -37,7 +38,7 @@ from dualray.whatif.calibrate import SECONDS_MAX, calibrate, check_seconds
 from dualray.whatif.configurations import configurations
 from dualray.whatif.engines import engine_of
 from dualray.whatif.predict import SEEDS, Prediction, as_list, load, predict, what_would_help
-from dualray.whatif.predicted import Row
+from dualray.whatif.predicted import Row, Trace
 
 UNUSABLE = 2
 FAILED = 1
@@ -156,7 +157,9 @@ def predict_command(
     ] = "none",
     seeds: Annotated[int, typer.Option(min=1, max=1000, help="How often each is replayed.")] = SEEDS,
     jobs: Annotated[int | None, typer.Option(min=1, max=256, help="Processes at once; default: all cores.")] = None,
-    price: Annotated[float | None, typer.Option(min=0, help="Price per node-hour.")] = None,
+    price: Annotated[
+        str | None, typer.Option(help="Price per node-hour; with --autoscale of each group: cpu=0.40,gpu=2.80.")
+    ] = None,
     gpu_price: Annotated[float, typer.Option(min=0, help="Of each GPU for an hour, on top.")] = 0.0,
     spot_price: Annotated[float | None, typer.Option(min=0, help="Per spot-machine-hour; default: --price.")] = None,
     deadline: Annotated[str | None, typer.Option(help="Name the cheapest that ends within, such as 10min.")] = None,
@@ -170,6 +173,13 @@ def predict_command(
     cold_start: Annotated[
         str | None,
         typer.Option(help="For clusters that start with the program: 300ms, or recorded; default: they are up."),
+    ] = None,
+    autoscale: Annotated[
+        Path | None,
+        typer.Option(help="Replay on a cluster that grows: its groups, or a RayCluster (docs/growing.md)."),
+    ] = None,
+    idle_timeout: Annotated[
+        str | None, typer.Option(help="--autoscale: after which an unused node leaves: 1m,5m; default: the file's.")
     ] = None,
     causes: Annotated[bool, typer.Option("--causes", help="Say on what the time goes, of the row to look at.")] = False,
     needs: Annotated[
@@ -190,6 +200,13 @@ def predict_command(
         if deadline is not None:
             parse_time_ns(deadline, "--deadline")
         loaded = load(trace)
+        if autoscale is not None:
+            with_cluster = GrowingOptions(
+                autoscale, price, _list(idle_timeout) or [], seeds, calibration, cores, host_cores
+            )
+            raise typer.Exit(_show_growing(console, loaded, with_cluster))
+        if idle_timeout is not None:
+            raise ValueError("--idle-timeout says when nodes of --autoscale FILE leave: give that file")
         own = loaded.own
         configs = configurations(
             nodes=_list(nodes) or [],  # type: ignore[arg-type]  # texts are read there
@@ -210,7 +227,7 @@ def predict_command(
                 configs,
                 seeds=seeds,
                 jobs=jobs,
-                price=price,
+                price=_price(price),
                 gpu_price=gpu_price,
                 spot_price=spot_price,
                 calibration=calibration,
@@ -236,6 +253,68 @@ def predict_command(
         _refuse(error)
     if not found.possible:
         raise typer.Exit(FAILED)
+
+
+def _price(text: str | None) -> float | None:
+    """Of a node of a cluster that stays as it is."""
+    if text is None:
+        return None
+    try:
+        price = float(text)
+    except ValueError:
+        raise ValueError(
+            f"--price {text!r} must be the price of a node for an hour; prices of groups need --autoscale FILE"
+        ) from None
+    if not 0 <= price < float("inf"):
+        raise ValueError(f"--price {text} must be 0 or more")
+    return price
+
+
+class GrowingOptions(NamedTuple):
+    """What `dualray predict --autoscale` is given."""
+
+    file: Path
+    price: str | None
+    idle_timeouts: list[str]
+    seeds: int
+    calibration: Path | None
+    cores: float | None
+    host_cores: float | None
+
+
+def _show_growing(console: Console, trace: Trace, said: GrowingOptions) -> int:
+    """Print what a cluster that grows would take, beside fixed ones; the exit status."""
+    from dualray.real.cluster.launch import read_growth  # noqa: PLC0415 - it imports what real nodes need
+    from dualray.whatif import growing  # noqa: PLC0415 - only who asks for it needs it
+
+    growth = read_growth(said.file)
+    if said.price is not None:
+        growth = growing.with_prices(growth, growing.parse_prices(said.price))
+    rows = growing.predict_growing(
+        trace,
+        growth,
+        idle_timeouts=said.idle_timeouts,
+        seeds=said.seeds,
+        calibration=load_calibration(said.calibration) if said.calibration is not None else None,
+        cores=said.cores,
+        host_cores=said.host_cores,
+    )
+    console.print(f"{trace.path}: {trace.words}", markup=False, highlight=False, soft_wrap=True)
+    if growth.cluster.ignored:
+        ignored = ", ".join(growth.cluster.ignored)
+        console.print(
+            f"of {said.file} this has no meaning here: {ignored}", markup=False, highlight=False, soft_wrap=True
+        )
+    table = Table()
+    for number, column in enumerate(growing.COLUMNS):
+        table.add_column(column, overflow="fold", justify="left" if number == 0 else "right")
+    for row in rows:
+        table.add_row(*[escape(cell) for cell in row.cells()])
+    console.print(table)
+    for row in rows:
+        if row.lacks:
+            console.print(f"{row.words}: {row.lacks}", markup=False, highlight=False, soft_wrap=True)
+    return FAILED if all(row.lacks for row in rows) else 0
 
 
 def _show(console: Console, found: Prediction, deadline: str | None) -> None:

@@ -228,7 +228,7 @@ def _hardware(settings: Mapping[str, Any]) -> list[Hardware]:
     ]
 
 
-def hardware_of_scenario(scenario: Scenario) -> list[Hardware]:
+def hardware_of_scenario(scenario: Scenario | Growth) -> list[Hardware]:
     """Every node's, in order; nodes that are alike share it."""
     groups = [group for _, group in scenario.cluster.each_node()]
     kinds = {id(group): group for group in groups}

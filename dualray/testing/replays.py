@@ -19,7 +19,7 @@ from dualray.sim.cluster.examination import examine_replay
 from dualray.sim.cost.cost_model import CostModel
 from dualray.sim.network.topologies import wiring_of_scenario
 from dualray.sim.replay.replay import ReplayCluster
-from dualray.sim.runtime import hardware_of_scenario
+from dualray.sim.runtime import hardware_of_scenario, machine_groups
 from dualray.testing.checkers import watch_choices
 from dualray.testing.failures import ERROR_CHARACTERS_MAX, Ended, error_names
 from dualray.testing.outcome import Outcome, make_outcome
@@ -64,6 +64,7 @@ def replay_trace(scenario: Scenario, graph: Graph, decision_log: Path | None) ->
         log_directory=decision_log,
         time_limit_ns=scenario.time_limit,
         wiring=wiring_of_scenario(scenario.cluster),
+        growing=machine_groups(scenario.cluster),
     )
     watch_choices(cluster.head.control.scheduler)
     raised: Exception | None = None

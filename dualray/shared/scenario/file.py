@@ -467,11 +467,6 @@ def _not_of_a_trace(scenario: Scenario) -> Iterator[tuple[Path, str]]:
     if scenario.workload.trace is None:
         return
     expect = scenario.expect
-    if scenario.cluster.scaling:
-        yield (
-            ("cluster", "groups"),
-            "they are not for a trace: it is run again on nodes that are there from the beginning",
-        )
     if scenario.durations:
         words = "they are not for a trace: its tasks take the time that they took when they were recorded"
         yield ("durations",), words

@@ -56,12 +56,13 @@ class MachineGroup:
 class Machine:
     """One machine that was launched, from its launch on. `node` is its node once it has come up."""
 
-    __slots__ = ("ended_ns", "group", "launch_id", "node", "started_ns")
+    __slots__ = ("ended_ns", "group", "joined_ns", "launch_id", "node", "started_ns")
 
     def __init__(self, launch_id: str, group: str, started_ns: int) -> None:
         self.launch_id = launch_id
         self.group = group
         self.started_ns = started_ns
+        self.joined_ns: int | None = None
         self.ended_ns: int | None = None
         self.node: NodeID | None = None
 
@@ -110,6 +111,7 @@ class Provider:
         labels = dict(known.hardware.labels) | {NODE_GROUP_LABEL: machine.group, LAUNCH_LABEL: machine.launch_id}
         hardware = replace(known.hardware, labels=tuple(sorted(labels.items())))
         process = self._cluster.outages.add_node(hardware)
+        machine.joined_ns = self._cluster.kernel.now_ns
         machine.node = NodeID(process.node)
         if known.reclaimed is not None:
             life_ns = known.reclaimed.sample_ns(uniform)
@@ -145,6 +147,25 @@ class Provider:
                 end_ns = self._cluster.kernel.now_ns if machine.ended_ns is None else machine.ended_ns
                 total += max(end_ns - machine.started_ns, self._groups[machine.group].paid_least_ns)
         return total
+
+    def waited_ns(self) -> int:
+        """For how long at least one machine was on its way, until now."""
+        spans = [(each.started_ns, each.joined_ns or each.ended_ns) for each in self.machines.values()]
+        now_ns, total, until_ns = self._cluster.kernel.now_ns, 0, 0
+        for began_ns, end_ns in sorted((began, now_ns if end is None else end) for began, end in spans):
+            total += max(end_ns - max(began_ns, until_ns), 0)
+            until_ns = max(until_ns, end_ns)
+        return total
+
+    def nodes_most(self) -> int:
+        """How many machines there were at a time, at most, from their launch to their end."""
+        changes = [(each.started_ns, 1) for each in self.machines.values()]
+        changes += [(each.ended_ns, -1) for each in self.machines.values() if each.ended_ns is not None]
+        count = most = 0
+        for _, change in sorted(changes):
+            count += change
+            most = max(most, count)
+        return most
 
     def counters(self) -> dict[str, int]:
         """What a run with groups counts beside all others; see `dualray.shared.scenario.expect.COUNTERS`."""

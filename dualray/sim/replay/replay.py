@@ -11,10 +11,11 @@ says of each record what of this it has.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 
 from dualray.exceptions import (
     DualrayError,
@@ -40,6 +41,7 @@ from dualray.shared.proof.decision_log import MachineSpec
 from dualray.shared.proof.trace import TraceEvent, TraceKind
 from dualray.shared.scenario.fault_model import Fault
 from dualray.sim.cluster.cluster import DRIVER, DRIVER_NODE, Cluster
+from dualray.sim.cluster.provider import MachineGroup, Provider
 from dualray.sim.cost.cost_model import CostModel
 from dualray.sim.kernel.cores import Cores
 from dualray.sim.network.topologies import Star, Wiring
@@ -82,6 +84,7 @@ class ReplayCluster(Cluster):
         log_directory: for decision logs and the trace.
         time_limit_ns: virtual time after which the replay is given up.
         wiring: how the nodes are connected.
+        growing: groups of which nodes are launched, as the limits say.
     """
 
     def __init__(
@@ -105,6 +108,7 @@ class ReplayCluster(Cluster):
         log_directory: Path | None = None,
         time_limit_ns: int | None = None,
         wiring: Wiring = Star,
+        growing: Mapping[str, MachineGroup] = MappingProxyType({}),
     ) -> None:
         super().__init__(
             config=config,
@@ -126,16 +130,29 @@ class ReplayCluster(Cluster):
         self._cold_start_ns = cold_start_ns
         """Of the last message of each pair of processes."""
         self._planned = tuple(faults)
-        rerun.is_steady = not faults and all(each.speed == 1.0 for each in hardware)
+        self._growing = growing
+        if growing:
+            self.provider = self.head.launcher = Provider(self, growing, seed=seed)
+            self.groups = {name: group.hardware for name, group in growing.items()}
+        rerun.is_steady = not faults and not growing and all(each.speed == 1.0 for each in hardware)
         takes_notes = with_steps or with_trace
         self._under_way: dict[tuple[str, str], int] = {}
         """Transfers, when steps are noted: by object and receiver, since when."""
         rerun.is_simple = rerun.is_steady and not takes_notes and config.inline_bytes_max == graph.inline_bytes_max
-        host = Cores(self.calendar, host_cores, slowdown) if host_cores is not None else None
+        self._host = Cores(self.calendar, host_cores, slowdown) if host_cores is not None else None
+        self._own_cores, self._slowdown = cores, slowdown
         for index, each in enumerate(hardware):
-            own = cores if cores is not None else max(1.0, each.total.get(CPU) / UNITS)
-            rerun.cores[NodeID(f"node-{index}")] = host or Cores(self.calendar, own, slowdown)
-        self._has_host = host is not None
+            self._give_cores(NodeID(f"node-{index}"), each)
+        self._has_host = self._host is not None
+
+    def _give_cores(self, node: NodeID, hardware: Hardware) -> None:
+        own = self._own_cores if self._own_cores is not None else max(1.0, hardware.total.get(CPU) / UNITS)
+        self.rerun.cores[node] = self._host or Cores(self.calendar, own, self._slowdown)
+
+    def start_node(self, node: NodeID, hardware: Hardware, *, incarnation: int = 0) -> None:
+        if node not in self.rerun.cores:  # it joins later
+            self._give_cores(node, hardware)
+        super().start_node(node, hardware, incarnation=incarnation)
 
     @property
     def raised(self) -> DualrayError | None:
@@ -188,6 +205,12 @@ class ReplayCluster(Cluster):
         cpus = sum(each.total.get(CPU) for each in self._hardware) / UNITS
         result.cpu_ns = round(cpus * result.makespan_ns)
         result.faults = len(self.faults.performed)
+        result.node_ns, result.nodes_most = len(self._hardware) * result.makespan_ns, len(self._hardware)
+        if self.provider is not None:
+            result.node_ns += self.provider.node_ns()
+            result.cost, result.waited_ns = self.provider.cost(), self.provider.waited_ns()
+            result.launched = len(self.provider.machines)
+            result.nodes_most += self.provider.nodes_most()
         memories = [node.memory for node in self.nodes.values()]
         result.store_peak_bytes = max(memory.store_peak_bytes for memory in memories)
         result.heap_peak_bytes = max(memory.held_peak_bytes for memory in memories)
@@ -197,9 +220,10 @@ class ReplayCluster(Cluster):
 
     def _what_lacks(self) -> DualrayError | None:
         """Why the program can never run on these nodes; None when it can."""
+        kinds = [*self._hardware, *[group.hardware for group in self._growing.values()]]
         nodes = [
             NodeInfo(node=NodeID(f"node-{index}"), incarnation=0, total=each.total, store_bytes=each.store_bytes)
-            for index, each in enumerate(self._hardware)
+            for index, each in enumerate(kinds)
         ]
         for template in self.rerun.templates:
             shape = LeaseShape(
@@ -213,12 +237,12 @@ class ReplayCluster(Cluster):
                 return TaskUnschedulableError(f"{template.name} can never run: {why}")
         for group_id, words in self.rerun.graph.groups.items():
             why = why_never(self.rerun.group_of(PlacementGroupID(group_id), words, DRIVER), {}, nodes)
-            if why is not None:
+            if why is not None and not self._growing:  # as many nodes as it needs may be launched
                 return PlacementGroupUnschedulableError(
                     f"a placement group of the program can never be reserved: {why}"
                 )
         largest = max(self.rerun.graph.sizes.values(), default=0)
-        room = max((each.store_bytes for each in self._hardware), default=0)
+        room = max((each.store_bytes for each in kinds), default=0)
         if largest > room:
             return ObjectStoreFullError(
                 f"one object has {largest:,} bytes, and the largest object store {room:,}: it needs a larger store"

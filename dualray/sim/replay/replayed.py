@@ -62,6 +62,9 @@ class Replayed:
         store_peak_bytes, heap_peak_bytes, peak_bytes: on the node where it is most: of its store, of its workers' own
             memory, and of both at once; peaks of workers are 0 when the record does not know them.
         killed: whom the memory monitor has ended: when, since the program's begin, the node, and what ran there.
+        node_ns: for how long nodes were paid, those that were launched from their launch on; `cost` is theirs.
+        waited_ns: for how long nodes were on their way.
+        launched, nodes_most: nodes that were launched, and how many there were of all at a time at most.
         failed: why the program could not go on, in words; empty when it ended well.
     """
 
@@ -80,6 +83,11 @@ class Replayed:
     heap_peak_bytes: int = 0
     peak_bytes: int = 0
     killed: list[tuple[int, str, str]] = field(default_factory=list)
+    node_ns: int = 0
+    cost: float = 0.0
+    waited_ns: int = 0
+    launched: int = 0
+    nodes_most: int = 0
     failed: str = ""
     counts: Counter[str] = field(default_factory=Counter)
     by_node: dict[str, int] = field(default_factory=dict)
