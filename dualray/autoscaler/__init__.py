@@ -3,6 +3,6 @@
 The decisions are made in dualray/shared/machines/autoscaler; none is made here.
 """
 
-from dualray.autoscaler.sdk import request_resources
+from dualray.autoscaler.sdk import request_resources, status
 
-__all__ = ["request_resources"]
+__all__ = ["request_resources", "status"]

@@ -1,4 +1,4 @@
-"""`request_resources`, under the name of the module that has it in Ray (`ray.autoscaler.sdk`)."""
+"""`request_resources`, under the name of the module that has it in Ray (`ray.autoscaler.sdk`), and `status`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dualray.first_verb import started
 from dualray.shared.labels import parse_selector
 from dualray.shared.model.demands import parse_named
 
-__all__ = ["request_resources"]
+__all__ = ["request_resources", "status"]
 
 _ONE_CPU = {"CPU": 1.0}
 _CPUS_MAX = 10_000_000
@@ -46,6 +46,25 @@ def request_resources(
     started("request_resources").verbs.request_resources(
         bundles=[*[_ONE_CPU] * ones, *wanted], selectors=[*[{}] * ones, *selectors]
     )
+
+
+def status() -> dict[str, list[dict[str, Any]]]:
+    """What the autoscaler knows now; empty lists in a cluster without groups of nodes.
+
+    `groups`: each with `group`, `min`, `max`, `nodes`, `launching`, `leaving`, `resources` of one, `price_per_hour`,
+    and `refused`: why no node of it can be had now. `demands`: what waits for nodes, or was requested, each with
+    `demand`, `count`, and `not_launched`: why no node is launched for it, by group. `launches`: those under way, each
+    with `launch`, `group` and `for_s`.
+
+    Raises:
+        DualrayError: the head has not answered.
+    """
+    verbs = started("status").verbs
+    return {
+        "groups": verbs.head_rows("autoscaler"),
+        "demands": verbs.head_rows("demands"),
+        "launches": verbs.head_rows("launches"),
+    }
 
 
 def _parse_bundles(bundles: Any) -> list[Mapping[str, float]]:

@@ -11,14 +11,18 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
-from dualray import api, runtime
-from dualray.exceptions import DualrayError
+from dualray import api, autoscaler, runtime
+from dualray.exceptions import DualrayError, InvariantViolation
 from dualray.settings import DEFAULT_PORT, SETTINGS, limits_of, resolve
 from dualray.shared.labels import parse_labels
+from dualray.shared.machines.autoscaler.autoscaler import check_decision
+from dualray.shared.machines.autoscaler.views import view_of
 from dualray.shared.model.config import Config
 from dualray.shared.model.resources import NODE_PREFIX, number_words
+from dualray.shared.policies import load_policy
 from dualray.shared.units import parse_size_bytes
 
 UNUSABLE = 2
@@ -191,26 +195,97 @@ def stop_command() -> None:
 @app.command("status")
 def status_command(
     address: Annotated[str, typer.Option(help="host:port of the head, or auto.")] = "auto",
+    policy: Annotated[
+        str | None, typer.Option(help="--dry-run: a scaling policy as package.module:Class; default: the cluster's.")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what the autoscaler, or --policy, would launch and end now.")
+    ] = False,
 ) -> None:
-    """Show the nodes of the cluster that this machine takes part in, and what waits for a place there, and why."""
+    """Show the nodes of the cluster that this machine takes part in, its groups of nodes, and what waits, and why."""
+    if policy is not None and not dry_run:
+        _refuse("--policy asks another policy what it would do: add --dry-run")
     try:
         api.init(address=os.environ.get("DUALRAY_ADDRESS", address) if address == "auto" else address)
     except (DualrayError, ValueError) as error:
         _refuse(error)
     try:
-        table = Table(title="Nodes", title_justify="left")
-        for column in ("node", "state", "incarnation", "free / total"):
-            table.add_column(column, overflow="fold")
-        for row in api.nodes():
-            total, free = row["Resources"], row["Available"]
-            amounts = ", ".join(
-                f"{name} {number_words(name, free.get(name, 0))} / {number_words(name, amount)}"
-                for name, amount in total.items()
-                if not name.startswith(NODE_PREFIX)  # each node has these
-            )
-            table.add_row(row["NodeID"], "alive" if row["Alive"] else "dead", str(row["Incarnation"]), amounts)
-        Console().print(table)
-        for row in runtime.current("status").verbs.head_rows("waits"):
-            Console().print(f"Waits: {row['words']}", soft_wrap=True, markup=False, highlight=False)
+        verbs = runtime.current("status").verbs
+        if dry_run:
+            _show_dry_run(verbs.head_rows("scale_view"), policy)
+            return
+        _show_nodes()
+        _show_groups(autoscaler.status())
+        for row in verbs.head_rows("waits"):
+            _print(f"Waits: {row['words']}")
+    except (DualrayError, ValueError) as error:
+        _refuse(error)
     finally:
         api.shutdown()
+
+
+def _print(words: str) -> None:
+    Console().print(words, soft_wrap=True, markup=False, highlight=False)
+
+
+def _show_nodes() -> None:
+    table = Table(title="Nodes", title_justify="left")
+    for column in ("node", "state", "incarnation", "free / total"):
+        table.add_column(column, overflow="fold")
+    for row in api.nodes():
+        total, free = row["Resources"], row["Available"]
+        amounts = ", ".join(
+            f"{name} {number_words(name, free.get(name, 0))} / {number_words(name, amount)}"
+            for name, amount in total.items()
+            if not name.startswith(NODE_PREFIX)  # each node has these
+        )
+        table.add_row(row["NodeID"], "alive" if row["Alive"] else "dead", str(row["Incarnation"]), amounts)
+    Console().print(table)
+
+
+def _show_groups(found: dict[str, list[dict[str, Any]]]) -> None:
+    """Supply, launches under way with refusals, and demand."""
+    if not found["groups"]:
+        return
+    table = Table(title="Groups", title_justify="left")
+    for column in ("group", "nodes", "starting", "leaving", "min - max", "price/h", "why none can be had"):
+        table.add_column(column, overflow="fold")
+    for row in found["groups"]:
+        price = f"{row['price_per_hour']:g}" if row["price_per_hour"] else ""
+        limits = f"{row['min']} - {row['max']}"
+        counts = [str(row[name]) for name in ("nodes", "launching", "leaving")]
+        table.add_row(row["group"], *counts, limits, price, escape(row["refused"]))
+    Console().print(table)
+    for row in found["launches"]:
+        _print(f"Starting: {row['launch']} of group {row['group']}, for {row['for_s']:.0f} s")
+    for row in found["demands"]:
+        why = row["not_launched"]
+        words = f"no node is launched for it: {why}" if why else "nodes are on their way, or have room"
+        _print(f"Demand: {row['count']} x {row['demand']}: {words}")
+
+
+def _show_dry_run(rows: list[dict[str, Any]], path: str | None) -> None:
+    """What a policy answers to what the head would show its own now. Nothing is launched."""
+    if not rows:
+        raise ValueError("the cluster has no groups of nodes: start its head with --autoscale FILE")
+    sys.path.insert(0, "")  # a policy of one's own lies in the working directory
+    view = view_of(rows[0]["view"])
+    path = path or str(rows[0]["policy"])
+    made: Any = load_policy(path)
+    if not callable(getattr(made, "choose", None)):
+        raise ValueError(f"policy {path!r} has no method 'choose': see docs/growing.md for what a policy is asked")
+    try:
+        decision = made.choose(view)
+        check_decision(view, decision)
+    except InvariantViolation as error:
+        raise ValueError(f"policy {path!r} decides what the head would refuse: {error}") from None
+    for group, count in decision.launches.items():
+        _print(f"would launch {count} of group {group}")
+    for what, names in (("let leave", decision.leaving), ("cancel", decision.cancelled)):
+        for name, why in names.items():
+            _print(f"would {what} {name}: {why}")
+    for unmet in decision.unmet:
+        reasons = "; ".join(f"{group}: {why}" for group, why in unmet.reasons.items())
+        _print(f"would launch nothing for {unmet}: {reasons}")
+    if not (decision.launches or decision.leaving or decision.cancelled or decision.unmet):
+        _print("would do nothing")

@@ -33,6 +33,7 @@ from dualray.shared.policies.scaling import (
     ScaleView,
     Unmet,
     demand_words,
+    request_words,
 )
 
 _Score = tuple[int, bool, int, float, float, float]
@@ -456,7 +457,7 @@ class BinPacking:
         for requested in view.requested:
             runs = _sorted([_Run(demand.resources, demand.labels, demand.count) for demand in requested])
             if not packing.pack_whole(runs, as_empty=True):
-                unmet.append(_unmet_whole(packing, _request_words(runs), runs))
+                unmet.append(_unmet_whole(packing, request_words(sum(run.count for run in runs)), runs))
         for gang in sorted(view.gangs, key=_gang_rank, reverse=True):
             runs = _runs_of_gang(gang)
             for place in packing.places:
@@ -550,11 +551,6 @@ def _idle(packing: _Packing) -> dict[str, str]:
 
 
 # ---- Why not -----------------------------------------------------------------------------------------------------
-
-
-def _request_words(runs: Sequence[_Run]) -> str:
-    count = sum(run.count for run in runs)
-    return f"the {count} {'bundle' if count == 1 else 'bundles'} that request_resources asked for"
 
 
 def _unmet_whole(packing: _Packing, what: str, runs: Sequence[_Run]) -> Unmet:

@@ -119,6 +119,11 @@ def demand_words(resources: Resources, labels: Sequence[LabelTerm]) -> str:
     return f"{resources}" + (f" on a node with {' and '.join(map(str, labels))}" if labels else "")
 
 
+def request_words(count: int) -> str:
+    """What a job wants by `request_resources`, for people; `count` are its bundles."""
+    return f"the {count} {'bundle' if count == 1 else 'bundles'} that request_resources asked for"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unmet:
     """A demand that no node will meet, and why not.

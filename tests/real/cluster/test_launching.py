@@ -18,6 +18,7 @@ import psutil
 import pytest
 
 import dualray
+import dualray.autoscaler
 from dualray import runtime
 from dualray.autoscaler import request_resources
 from dualray.cluster_utils import Cluster
@@ -387,3 +388,51 @@ def test_only_a_head_launches_nodes(tmp_path: Path) -> None:
     assert "--autoscale are the head's" in ended.stderr
     ended = dualray_cli("start", "--head", "--autoscale", tmp_path / "none.yaml")
     assert "none.yaml: cannot be read: No such file or directory" in ended.stderr
+
+
+EAGER = """
+from dataclasses import replace
+from dualray.shared.policies.bin_packing import BinPacking
+
+
+class Eager(BinPacking):
+    def choose(self, view):
+        return replace(super().choose(view), launches={"cpu": 2} if view.demands else {})
+
+
+class Greedy(BinPacking):
+    def choose(self, view):
+        return replace(super().choose(view), launches={"cpu": 40})
+"""
+
+
+def test_status_shows_supply_and_demand_and_what_another_policy_would_launch(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(EAGER)
+    with cluster_of(LOCAL % 1) as cluster:
+        waits = [where.remote()]
+        request_resources(num_cpus=2)
+        eventually(lambda: len(alive()) == 2, "the requested node is there")
+        shown = dualray_cli("status", "--address", cluster.address)
+        assert shown.returncode == 0, shown.stderr
+        assert "Groups" in shown.stdout
+        assert "0 - 4" in shown.stdout
+        assert "Demand: 1 x 1 CPU, 1 disk: no node is launched for it: cpu: a node of it lacks 1 disk" in shown.stdout
+        assert "request of driver-2@node-0: 2 x 1 CPU: nodes are on their way, or have room" in shown.stdout
+        status = dualray.autoscaler.status()
+        assert [row["nodes"] for row in status["groups"]] == [1]
+        dry = ("status", "--address", cluster.address, "--dry-run")
+        assert "would launch nothing for 1 x 1 CPU, 1 disk: cpu: a node of it lacks 1 disk" in dualray_cli(*dry).stdout
+        environment = {**os.environ, "PYTHONPATH": f"{Path.cwd()}:{tmp_path}"}
+        for name, words in (
+            ("Eager", "would launch 2 of group cpu"),
+            ("Greedy", "decides what the head would refuse: group cpu gets 41 nodes, and may have 4"),
+            ("Absent", "Absent"),
+        ):
+            command = [sys.executable, "-m", "dualray.cli", *dry, "--policy", f"mine:{name}"]
+            ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environment)
+            assert words in ended.stdout + ended.stderr
+            assert ended.returncode == (0 if name == "Eager" else 2)
+        refused = dualray_cli("status", "--policy", "a:B")
+        assert "--policy asks another policy what it would do: add --dry-run" in refused.stderr
+        assert len(alive()) == 2, "nothing was launched"
+        del waits

@@ -29,6 +29,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
 
 from dualray.shared.machines.autoscaler.groups import groups_of
+from dualray.shared.machines.autoscaler.views import view_to_text
 from dualray.shared.machines.base import Outbox, ensure
 from dualray.shared.model.commands import ArmTimer, CancelTimer, LaunchNodes, TerminateNode
 from dualray.shared.model.config import Config
@@ -47,6 +48,7 @@ from dualray.shared.policies.scaling import (
     ScaleView,
     ScalingPolicy,
     demand_words,
+    request_words,
 )
 
 AUTOSCALER_TIMER: Final = "autoscaler"
@@ -370,6 +372,36 @@ class Autoscaler:
             }
             for group in self.groups
         ]
+
+    def demand_rows(self) -> list[dict[str, Any]]:
+        """What waits for nodes, or was requested: each with why no node is launched for it; "" when one is, or has
+        room."""
+        unmet = {each.what: _words(each.reasons) for each in self.decision.unmet}
+        rows: list[dict[str, Any]] = []
+        for demand in self._demands():
+            words = demand_words(demand.resources, demand.labels)
+            rows.append({"demand": words, "count": demand.count, "not_launched": unmet.get(words, "")})
+        for gang in self.supply.gangs():
+            words = f"the {gang.name}"
+            rows.append({"demand": words, "count": 1, "not_launched": unmet.get(words, "")})
+        for process, demands in self.requested.items():
+            bundles = ", ".join(f"{each.count} x {demand_words(each.resources, each.labels)}" for each in demands)
+            words = request_words(sum(each.count for each in demands))
+            row = {"demand": f"request of {process}: {bundles}", "count": 1, "not_launched": unmet.get(words, "")}
+            rows.append(row)
+        return rows
+
+    def launch_rows(self) -> list[dict[str, Any]]:
+        """The launches whose nodes have not joined."""
+        return [
+            {"launch": each.launch_id, "group": each.group, "for_s": (self.out.now_ns - each.asked_ns) / 1e9}
+            for each in self.launches.values()
+            if each.state is LaunchState.REQUESTED
+        ]
+
+    def view_rows(self) -> list[dict[str, Any]]:
+        """One row: what the policy would be shown now, as `view_of` reads it, and which policy that is."""
+        return [{"view": view_to_text(self._view()), "policy": self.config.autoscaler_policy}]
 
     def _is_closed(self, group: str) -> bool:
         return group in self._closed and self._closed[group][0] > self.out.now_ns

@@ -46,6 +46,12 @@ class HeadRows:
                 return [{"words": words} for words in self.scheduler.explain() + self.actors.explain()]
             case "autoscaler":
                 return self.autoscaler.rows() if self.autoscaler is not None else []
+            case "demands":
+                return self.autoscaler.demand_rows() if self.autoscaler is not None else []
+            case "launches":
+                return self.autoscaler.launch_rows() if self.autoscaler is not None else []
+            case "scale_view":
+                return self.autoscaler.view_rows() if self.autoscaler is not None else []
             case "namespaces":
                 return [{"job": job, "namespace": namespace} for job, namespace in self.actors.names.jobs.items()]
             case "objects":

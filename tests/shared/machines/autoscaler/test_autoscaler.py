@@ -9,6 +9,7 @@ import pytest
 from dualray.exceptions import InvariantViolation
 from dualray.shared.machines.autoscaler.autoscaler import AUTOSCALER_TIMER, check_decision
 from dualray.shared.machines.autoscaler.groups import groups_of, groups_to_text
+from dualray.shared.machines.autoscaler.views import view_of, view_to_text
 from dualray.shared.model.commands import ArmTimer, CancelTimer, LaunchNodes, TerminateNode
 from dualray.shared.model.events import (
     BacklogReported,
@@ -37,7 +38,7 @@ from dualray.shared.model.specs import (
     Strategy,
     StrategyKind,
 )
-from dualray.shared.policies.scaling import Demand, NodeGroupSpec, ScaleDecision, ScaledNode, ScaleView
+from dualray.shared.policies.scaling import Demand, Gang, NodeGroupSpec, ScaleDecision, ScaledNode, ScaleView
 from tests.shared.builders import DRIVER, HeadStepper, cpus, info, of, sends, shape
 
 SECOND_NS = 10**9
@@ -266,3 +267,48 @@ def test_a_policy_that_decides_wrongly_is_found(said: Any, decision: Any, messag
     )
     with pytest.raises(InvariantViolation, match=message):
         check_decision(view, ScaleDecision(**decision))
+
+
+# ---- For people ------------------------------------------------------------------------------------------------------
+
+
+def test_what_waits_and_what_is_under_way_is_told() -> None:
+    head = Grower()
+    head.ask(shape(cpus(2)), count=2)
+    head(wanted(9))
+    head.ask(shape(cpus(64)), request="driver-1#1")
+    head.decide()
+    head.machine.out.now_ns += 3 * SECOND_NS
+    rows = head.machine.state_rows
+    assert rows.of("launches") == [{"launch": f"launch-{n}", "group": "cpu", "for_s": 3.0} for n in (1, 2)]
+    assert rows.of("demands") == [
+        {"demand": "2 CPU", "count": 2, "not_launched": ""},
+        {"demand": "64 CPU", "count": 1, "not_launched": "cpu: a node of it lacks 62 CPU"},
+        {"demand": "request of driver-1: 9 x 2 CPU", "count": 1, "not_launched": f"cpu: {NO_ROOM}"},
+    ]
+    (row,) = rows.of("scale_view")
+    assert row["policy"] == "dualray.shared.policies.bin_packing:BinPacking"
+    assert view_of(row["view"]).requested == [[Demand(resources=cpus(2), count=9)]]
+
+
+def test_a_view_comes_back_from_its_text() -> None:
+    terms = (LabelTerm(key="zone", operator=LabelOperator.NOT_IN, values=("a", "b")),)
+    gpu = NodeGroupSpec(name="gpu", total=cpus(8), labels=(("zone", "a"),), least=1, most=2, price=2_800_000)
+    gang = Gang(
+        name="placement group",
+        bundles=(cpus(1), cpus(2)),
+        strategy=GroupStrategy.STRICT_SPREAD,
+        selectors=(terms, ()),
+        nodes=("node-1",),
+    )
+    view = ScaleView(
+        groups=[CPU, gpu],
+        nodes=[node("node-1", idle_s=3)],
+        demands=[Demand(resources=cpus(2), labels=terms, count=7)],
+        gangs=[gang],
+        requested=[[Demand(resources=cpus(4), count=2)]],
+        idle_timeout_ns=5,
+        speed_percent=100,
+        closed={"gpu": "of a refusal"},
+    )
+    assert view_of(view_to_text(view)) == view
