@@ -54,7 +54,7 @@ def _in_place(handle: Handle) -> Any:
     """What Ray gets for a reference: its own, of a value; a handle to an actor is a value itself."""
     if not handle.is_value:
         return handle
-    handle.check()
+    handle._check_usable()
     reference: Any = handle.ref
     return reference.ray
 
