@@ -107,7 +107,7 @@ class MemoryGuard:
     def rest(self) -> None:
         """The simulation is over; the thread stays for the next one."""
         with self._lock:
-            self._fibers = None
+            self._fibers = self._config = self._words = None
             self._charged = {}
             self.over_the_limit = None
             self._set_limit(None)

@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import BuiltinFunctionType, CellType, FunctionType, MethodType, ModuleType
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeGuard
 
 from dualray.shared.core.serialization import replaced_builtins
 from dualray.sim.kernel.fibers import Fiber
@@ -310,7 +310,7 @@ class Substitutions:
     def _sweep_if_new(self, name: str, module: object, table: int) -> None:
         """Sweep a module, unless it is an installed library's in which there was nothing to replace the last time, and
         it binds the same objects as then: a program that simulates again and again looks at them once."""
-        if not isinstance(module, ModuleType):
+        if not _is_module(module):
             return
         namespace: dict[str, Any] = object.__getattribute__(module, "__dict__")
         bound = hash((table, *map(id, namespace.values())))
@@ -322,7 +322,7 @@ class Substitutions:
             _CLEAN[name] = bound
 
     def _sweep_module(self, module: object) -> None:
-        if not isinstance(module, ModuleType):
+        if not _is_module(module):
             return
         # Not module.__dict__: a lazily loaded module would be loaded by the question.
         namespace: dict[str, Any] = object.__getattribute__(module, "__dict__")
@@ -453,6 +453,11 @@ def _namespace_of(value: Any) -> dict[str, Any] | None:
     except AttributeError:
         return None
     return namespace if type(namespace) is dict else None
+
+
+def _is_module(value: object) -> TypeGuard[ModuleType]:
+    """Whether it is one, and does not say so of itself alone, as libraries that cffi has compiled do."""
+    return issubclass(type(value), ModuleType)
 
 
 def is_users(namespace: Mapping[str, Any]) -> bool:
