@@ -321,6 +321,10 @@ class FiberScheduler:
         fiber._exc = fiber._thrown = exc
         return True
 
+    def is_in_child(self) -> None:
+        """The process has forked, and this is the child: what runs here is no part of the simulation."""
+        self._current = None
+
     def running(self) -> Fiber | None:
         """The one that runs, for whoever watches; None: the kernel."""
         return self._current

@@ -267,6 +267,10 @@ class Isolation:
         driver = self._fibers.driver
         return None if driver is None else driver.owner
 
+    def is_in_child(self) -> None:
+        """The process has forked, and this is the child."""
+        self._fibers.is_in_child()
+
     def witness(self, call: str, words: str) -> None:
         """User code does what cannot be promised to be the same again."""
         self.witnessed.setdefault(call, f"{words} at {self.kernel.now_ns / 1e9:.6f} s of virtual time")

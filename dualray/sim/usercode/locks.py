@@ -17,7 +17,6 @@ millisecond; what they release wakes a fiber.
 from __future__ import annotations
 
 import math
-import multiprocessing.pool
 import queue
 import sys
 import threading
@@ -315,8 +314,6 @@ FiberRLock.__name__ = ModuleRLock.__name__ = "RLock"
 
 _OF_THREADS: Final = frozenset({"_threading_local", "concurrent", "dualray", "multiprocessing", "queue", "threading"})
 """Packages that make threads and locks for whoever called them."""
-_OF_PROCESSES: Final = frozenset({"concurrent.futures.process", "multiprocessing.managers", "multiprocessing.queues"})
-"""Modules whose threads and locks serve processes of the system."""
 _WITH_OS_THREADS: Final = frozenset({"jax", "keras", "tensorflow", "torch"})
 """Libraries whose threads keep state in C, where a fiber has none of its own."""
 
@@ -325,22 +322,10 @@ def stays_real(frame: FrameType | None) -> bool:
     """Whether a lock or a thread that is made there is one of the interpreter's: a module is being imported, whose
     locks are for others, too, or it is the thread, or the lock, of a library that needs an OS thread."""
     while frame is not None and _package(frame) in _OF_THREADS:
-        if _serves_processes(frame):
-            return True
         frame = frame.f_back
     if frame is not None and _package(frame) in _WITH_OS_THREADS:
         return True
     return is_importing(frame)
-
-
-def _serves_processes(frame: FrameType) -> bool:
-    """Whether what runs there makes threads and locks that have to do with processes of the system: they wait for
-    pipes, in real time."""
-    name = frame.f_globals.get("__name__")
-    if name != "multiprocessing.pool":
-        return name in _OF_PROCESSES
-    pool = frame.f_locals.get("self")
-    return isinstance(pool, multiprocessing.pool.Pool) and not isinstance(pool, multiprocessing.pool.ThreadPool)
 
 
 def makes_threads(frame: FrameType) -> bool:

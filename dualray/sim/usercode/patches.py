@@ -9,7 +9,9 @@ time."""
 from __future__ import annotations
 
 import atexit
+import os
 import sys
+import weakref
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -56,6 +58,8 @@ class Patches:
             of_modules={**self._locks.of_modules(), **self._threads.of_modules()},
             sim_unsafe=_sim_unsafe,
         )
+        _LAST.append(weakref.ref(self))
+        del _LAST[:-1]
         self.stands = False
         """Whether the replacements stay where they are between two simulations."""
         self._changes_asyncio = False
@@ -157,6 +161,19 @@ class Patches:
         self._asyncio.move_to(fibers.user_fiber, make_loop)
         self.isolation.move_to(kernel, fibers)
 
+
+_LAST: list[weakref.ref[Patches]] = []
+"""The one that was made last: of the simulation of this process, if it has one."""
+
+
+def _is_in_child() -> None:
+    for found in _LAST:
+        patches = found()
+        if patches is not None:
+            patches.isolation.is_in_child()
+
+
+os.register_at_fork(after_in_child=_is_in_child)
 
 _STANDING: list[Patches] = []
 """The one that stays, if this process has one."""

@@ -9,9 +9,13 @@ from __future__ import annotations
 
 import multiprocessing.connection
 import multiprocessing.pool
+import multiprocessing.popen_fork
+import multiprocessing.synchronize
 import queue
 import threading
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from functools import partial
 from math import ceil, inf
 from typing import Any, Final
 
@@ -23,9 +27,17 @@ from dualray.sim.usercode.virtual_time import read_step_ns
 
 __all__ = ["Polling", "poll"]
 
-LOOK_FIRST_NS: Final = 1_000_000
+LOOK_NS: Final = 1_000_000
 LOOK_NS_MAX: Final = 100_000_000
-"""Who waits for a pipe looks again after so long, and each time after twice as long, up to so long."""
+"""Who waits for a pipe looks again after so long, and each time after twice as long, up to so long. What a child
+process does takes real time: who waits for one looks every `LOOK_NS` of real time, and as much virtual time goes by."""
+
+
+def _pauses() -> Iterator[int]:
+    pause_ns = LOOK_NS
+    while True:
+        yield pause_ns
+        pause_ns = min(2 * pause_ns, LOOK_NS_MAX)
 
 
 def poll(kernel: Kernel, fibers: FiberScheduler) -> bool:
@@ -104,18 +116,68 @@ class Polling:
         """A `ThreadPool` has a thread that waits for a pipe, which would stop everybody else: it looks now and then."""
         original = multiprocessing.connection.wait
 
-        def wait(object_list: Any, timeout: float | None = None) -> list[Any]:
+        def wait(object_list: Any, timeout: float | None = None, has_child: bool = False) -> list[Any]:
             if self._fibers.user_fiber() is None:
                 return original(object_list, timeout)
-            objects, pause_ns = list(object_list), LOOK_FIRST_NS
+            objects, pauses = list(object_list), _pauses()
+            has_child = has_child or any(isinstance(each, int) for each in objects)
             until_ns = inf if timeout is None else self._kernel.now_ns + timeout * 1e9
-            while not (ready := original(objects, 0)) and self._kernel.now_ns < until_ns:
+            while not (ready := original(objects, LOOK_NS / 1e9 if has_child else 0)):
+                if self._kernel.now_ns >= until_ns:
+                    break
+                pause_ns = LOOK_NS if has_child else next(pauses)
                 self._fibers.sleep_ns(min(pause_ns, ceil(until_ns - self._kernel.now_ns)) if timeout else pause_ns)
-                pause_ns = min(2 * pause_ns, LOOK_NS_MAX)
             return ready
+
+        connection = multiprocessing.connection.Connection
+        receive = vars(connection)["_recv"]
+
+        def receive_in_turn(self_: Any, size: int, *args: Any) -> Any:
+            """What a child process answers comes in real time, and the process's other threads go on until then."""
+            if size and self._fibers.user_fiber() is not None:
+                wait([self_], has_child=True)
+            return receive(self_, size, *args)
+
+        children = multiprocessing.popen_fork.Popen
+        wait_for_end = vars(children)["wait"]
+
+        def wait_in_turn(self_: Any, timeout: float | None = None) -> Any:
+            if self_.returncode is None and timeout is None and self._fibers.user_fiber() is not None:
+                wait([self_.sentinel])
+            return wait_for_end(self_, timeout)
 
         replaced = Substitution.of(multiprocessing.connection, "wait", wait)
         return [
             replaced,
             Substitution(holder=multiprocessing.pool, name="wait", replacement=replaced.replacement),
+            Substitution(holder=connection, name="_recv", replacement=receive_in_turn),
+            Substitution(holder=children, name="wait", replacement=wait_in_turn),
+            *self._of_shared_locks(),
+        ]
+
+    def _of_shared_locks(self) -> list[Substitution]:
+        """A lock that is shared with child processes may wait for one of them, which waits for another thread here."""
+        lock = multiprocessing.synchronize.SemLock
+        make, enter = vars(lock)["_make_methods"], vars(lock)["__enter__"]
+
+        def acquire(real: Callable[..., bool], block: bool = True, timeout: float | None = None) -> bool:
+            if not block or self._fibers.user_fiber() is None:
+                return real(block, timeout)
+            until_ns = inf if timeout is None else self._kernel.now_ns + timeout * 1e9
+            while not real(True, LOOK_NS / 1e9):
+                if self._kernel.now_ns >= until_ns:
+                    return False
+                self._fibers.sleep_ns(LOOK_NS)
+            return True
+
+        def make_methods(self_: Any) -> None:
+            make(self_)
+            self_.acquire = partial(acquire, self_.acquire)
+
+        def enter_in_turn(self_: Any) -> Any:
+            return enter(self_) if self._fibers.user_fiber() is None else self_.acquire()
+
+        return [
+            Substitution(holder=lock, name="_make_methods", replacement=make_methods),
+            Substitution(holder=lock, name="__enter__", replacement=enter_in_turn),
         ]

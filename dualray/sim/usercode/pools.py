@@ -15,13 +15,11 @@ from __future__ import annotations
 import concurrent.futures
 import itertools
 import logging
-import os
 import queue
 import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, _base, thread
-from multiprocessing.util import Finalize
 from types import FrameType
 from typing import Any, Final
 from weakref import WeakKeyDictionary, WeakSet
@@ -89,18 +87,7 @@ class Pools:
             Substitution(holder=ThreadPoolExecutor, name="shutdown", replacement=self._make_shutdown()),
             future,
             Substitution(holder=concurrent.futures, name="Future", replacement=future.replacement),
-            Substitution(holder=Finalize, name="__call__", replacement=self._make_finalizer()),
         ]
-
-    def _make_finalizer(self) -> Callable[..., Any]:
-        original = Finalize.__call__
-
-        def call(self_: Any, *args: Any, **kwargs: Any) -> Any:
-            if self._fibers.user_fiber() is not None:
-                kwargs.setdefault("getpid", os.getpid)
-            return original(self_, *args, **kwargs)
-
-        return call
 
     def _own_pool(self, fiber: Fiber, pool: Any, caller: FrameType) -> Any:
         """What a process has in place of a pool that another one has made, or nobody in this simulation."""

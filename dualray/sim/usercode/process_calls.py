@@ -18,8 +18,6 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NoReturn, Protocol, Self, TypeAlias, cast
 
-import psutil
-
 from dualray.shared.core.interruption import is_importing
 from dualray.sim.kernel.fibers import Fiber, FiberOwner
 from dualray.sim.usercode.substitutions import Substitution, in_user_code
@@ -28,6 +26,9 @@ from dualray.sim.usercode.switching import frame_at
 PARENT_PID: Final = 4_194_304
 """Of all virtual processes: no machine gives it to a process, nor the simulation."""
 
+
+_OF_THE_HOST: Final = frozenset({"multiprocessing", "psutil"})
+"""Packages that are told the pid of the process that simulates."""
 
 _NODE: Final = re.compile(r"node-(\d+)")
 
@@ -117,11 +118,11 @@ class ProcessCalls:
         real_getpid = os.getpid
 
         def getpid(fiber: Fiber) -> int:
-            """`psutil.Process()` asks what /proc says of it: that of the process that simulates."""
+            """`psutil.Process()` asks what /proc says of it, and `multiprocessing` whose children are its own: both of
+            the process that simulates."""
             caller = frame_at(2)
             name = "" if caller is None else str(caller.f_globals.get("__name__"))
-            is_real = name == "psutil" or (name in _OF_PROCESSES and fiber.owner is self._driver_owner())
-            return real_getpid() if is_real else fiber.owner.pid
+            return real_getpid() if name.partition(".")[0] in _OF_THE_HOST else fiber.owner.pid
 
         def stay_off(fiber: Fiber) -> None:
             """Automatic collection would make the run depend on how many objects the interpreter holds."""
@@ -263,24 +264,20 @@ class ProcessCalls:
         if pid == fiber.owner.pid:
             self._receive(fiber, signal_number)
             return
-        if fiber.owner is self._driver_owner() and _is_child(pid):
-            _REAL_KILL(pid, signal_number)
-            return
         has_it = self.end_worker(pid, signal_number) if signal_number in _TO_OTHERS else None
+        if has_it is None and _is_child(pid):
+            _real_kill(pid, signal_number)
+            return
         if has_it is None:
             raise PermissionError(
                 errno.EPERM,
                 f"pid {pid}: code in a simulation can send any signal to its own process, {fiber.owner.pid}, and "
-                f"SIGKILL or SIGTERM to the virtual worker of another pid",
+                f"SIGKILL or SIGTERM to the virtual worker of another pid, and any to a process that it has started",
             )
         if not has_it:
             raise ProcessLookupError(errno.ESRCH, f"the virtual worker of pid {pid} has ended")
 
 
-_OF_PROCESSES: Final = ("multiprocessing.process", "multiprocessing.queues", "multiprocessing.util")
-"""Modules that tell a process of the system from the children that it forks."""
-_REAL_GETPID: Final = os.getpid
-_REAL_KILL: Final = os.kill
 _STANDARD: Final = (0, 1, 2)
 _SHARED_DESCRIPTORS: Final = (
     "all virtual processes share the descriptors of the process that simulates: close those that you have opened, by "
@@ -289,11 +286,16 @@ _SHARED_DESCRIPTORS: Final = (
 _TO_OTHERS: Final = (0, signal.SIGKILL, signal.SIGTERM)
 
 
+_real_kill: Final = os.kill
+
+
 def _is_child(pid: int) -> bool:
-    """Whether it is a process of the system that the driver has started."""
+    """Whether it is a process that user code has started, which leads out of the simulation and was let be."""
+    import psutil  # noqa: PLC0415 - few start processes
+
     try:
-        return bool(psutil.Process(pid).ppid() == _REAL_GETPID())
-    except psutil.Error:
+        return bool(psutil.Process(pid).ppid() == psutil.Process().pid)
+    except (psutil.Error, ValueError):
         return False
 
 
