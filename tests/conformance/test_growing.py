@@ -136,3 +136,16 @@ def test_a_value_that_only_a_leaving_node_has_outlives_it(grow: Callable[..., Cl
 @ray.remote(max_retries=0)
 def make(number: int) -> bytes:
     return bytes([number]) * MIB
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_three_bursts_launch_as_many_nodes_in_both_modes(grow: Callable[..., Cluster]) -> None:
+    """It grows from one node to five for each of them, and back in between."""
+    grow()
+    for burst in range(1, 4):
+        waits = [where.remote(3.0) for _ in range(24)]
+        eventually(lambda: len(alive()) == 5, "all that may be launched are there")
+        get(waits)
+        eventually(lambda: alive() == ["node-0"], "all have left")
+        assert len(ray.nodes()) - 1 == 4 * burst

@@ -242,3 +242,38 @@ def test_requests_that_make_no_sense_are_refused(
     start()
     with pytest.raises(error, match=re.escape(message)):
         request_resources(**said)
+
+
+# ---- A quota that fails half-way -----------------------------------------------------------------------------------
+
+
+def groups() -> dict[str, Any]:
+    return runtime.current("groups").verbs.head_rows("autoscaler")[0]
+
+
+def test_what_a_quota_leaves_of_a_gang_is_used_by_others_or_given_back(start: Callable[..., Any]) -> None:
+    cluster = start("quota: 2")
+    gang = dualray.util.placement_group([{"CPU": 2}] * 5, strategy="STRICT_SPREAD")
+    assert not gang.wait(timeout_seconds=15)
+    assert len(alive()) == 3, "two were launched, and two refused"
+    assert "the quota is 2" in groups()["refused"]
+    assert len(set(dualray.get([where.remote(number) for number in range(6)]))) == 3, "others use them"
+    launched = len(cluster.provider.machines)
+    time.sleep(200)
+    assert not gang.wait(timeout_seconds=1)
+    assert len(cluster.provider.machines) <= launched + 2 * 200 // 20, "they are tried again, not hoarded"
+    dualray.util.remove_placement_group(gang)
+    time.sleep(60)
+    assert len(alive()) == 1, "what was launched was given back"
+    held = [machine for machine in cluster.provider.machines.values() if machine.ended_ns is None]
+    assert held == []
+
+
+def test_a_head_that_is_away_while_nodes_are_launched_doubles_none_and_loses_none(start: Callable[..., Any]) -> None:
+    cluster = start(faults=["pause head at 2s for 3s", "restart redis at 6s for 2s"])
+    assert len(dualray.get([where.remote(number) for number in range(40)])) == 40
+    launched = list(cluster.provider.machines)
+    assert len(launched) == len(set(launched)) == 4
+    time.sleep(60)
+    assert len(alive()) == 1
+    assert all(machine.ended_ns is not None for machine in cluster.provider.machines.values())
