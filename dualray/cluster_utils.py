@@ -319,7 +319,7 @@ class Cluster:
         resources: Mapping[str, float] | None = None,
         memory: int | str | None = None,
         labels: Mapping[str, str] | None = None,
-        object_store_memory: int | str | None = None,
+        object_store_memory: float | str | None = None,
         limits: Mapping[str, Any] | None = None,
         seed: int | None = None,
         decision_log: Path | str | None = None,
@@ -495,8 +495,14 @@ def _growth(said: Path | str | Growth | None) -> tuple[Growth | None, Path | Non
     return said, None
 
 
-def _bytes(name: str, value: int | str | None) -> int | None:
-    return parse_size_bytes(value, name) if isinstance(value, str) else value
+def _bytes(name: str, value: float | str | None) -> int | None:
+    if value is None:
+        return None
+    if isinstance(value, str):
+        return parse_size_bytes(value, name)
+    if value != int(value):
+        raise ValueError(f"{name}={value!r} must be a whole number of bytes")
+    return int(value)
 
 
 def _check_names(given: Mapping[str, Any]) -> None:

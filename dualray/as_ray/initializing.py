@@ -70,13 +70,20 @@ def init(address: str | None = None, *, local_mode: bool = False, job_config: An
 
     Raises:
         AlreadyInitializedError (a RuntimeError): `init` was called before, and `ignore_reinit_error` is not given.
-        ValueError, TypeError: an argument that is unknown, or has a value that it cannot have.
+        ValueError, TypeError: an argument that is unknown, or has a value that it cannot have; `_system_config` of a
+            cluster that is joined.
         ConnectionError: no cluster is at the address, or it begins with "ray://".
     """
     _check_known(given)
     said = {_TAKEN.get(name, name): value for name, value in given.items() if not _is_ignored(name, value)}
     _add_job_config(said, job_config)
-    _add_system_config(said, said.pop("_system_config", None))
+    config = said.pop("_system_config", None)
+    if config and address not in (None, "local", "auto"):
+        raise ValueError(
+            f"ray.init(address={address!r}, _system_config={config!r}): whoever starts a cluster says its settings, "
+            f"and no program that joins it"
+        )
+    _add_system_config(said, config)
     if local_mode:
         said = {**said, "mode": "sim", "nodes": 1}
     if said.get("log_to_driver") is None and (shown := os.environ.get(LOG_VARIABLE)):

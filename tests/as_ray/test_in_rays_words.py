@@ -15,9 +15,11 @@ PROGRAM = """\
 import dualray.as_ray
 
 dualray.as_ray.install()
+import os
 import pickle
 
 import ray
+from ray._private.test_utils import wait_for_pid_to_exit
 from ray._private.state_api_test_utils import invoke_state_api, invoke_state_api_n
 from ray.util.multiprocessing import Pool
 from ray.util.placement_group import PlacementGroup
@@ -71,6 +73,18 @@ except AssertionError as error:
     assert "list_actors has answered" in str(error)
 else:
     raise AssertionError("it is not right")
+
+@ray.remote(num_cpus=0)
+class Named:
+    def pid(self):
+        return os.getpid()
+
+
+for _ in range(2):
+    actor = Named.options(name="once").remote()
+    pid = ray.get(actor.pid.remote())
+    del actor
+    wait_for_pid_to_exit(pid)  # its name is free then
 
 nowhere = PlacementGroup(ray.PlacementGroupID.from_random())
 assert nowhere.bundle_specs == []

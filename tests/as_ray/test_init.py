@@ -13,6 +13,7 @@ from dualray.as_ray.ids import JobID, NodeID
 from dualray.as_ray.initializing import init
 from dualray.as_ray.job_config import JobConfig, LoggingConfig
 from dualray.cluster_utils import Cluster
+from dualray.util.state import list_objects
 
 
 @pytest.fixture(autouse=True)
@@ -245,3 +246,14 @@ def test_what_is_lost_is_made_again_unless_the_settings_of_ray_say_that_it_is_no
             else:
                 with pytest.raises(dualray.exceptions.ObjectLostError):
                     dualray.get(ref)
+
+
+def test_settings_of_ray_are_those_of_who_starts_the_cluster():
+    with Cluster(mode="sim") as cluster:
+        cluster.add_node(num_cpus=1, object_store_memory=1e8, _system_config={"max_direct_call_object_size": 10})
+        with pytest.raises(ValueError, match="whoever starts a cluster says its settings"):
+            init(address=cluster.address, _system_config={"max_direct_call_object_size": 10})
+        with init(address=cluster.address):
+            ref = dualray.put(bytes(100))
+            [row] = list_objects()
+            assert (row.object_id, row.state) == (ref.hex(), "STORED"), "it is larger than 10 bytes"

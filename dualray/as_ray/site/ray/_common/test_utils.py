@@ -146,7 +146,18 @@ def wait_for_pid_to_exit(pid: int, timeout: float = 20) -> None:
     Raises:
         RuntimeError: it has not in time.
     """
-    wait_for_condition(lambda: not psutil.pid_exists(pid), timeout=timeout)
+    wait_for_condition(lambda: not _exists(pid), timeout=timeout)
+
+
+def _exists(pid: int) -> bool:
+    """Whether there is a process; a virtual one, in a simulation."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return bool(psutil.pid_exists(pid))
+    return True
 
 
 def kill_actor_and_wait_for_failure(actor: Any, timeout: float = 10, retry_interval_ms: float = 100) -> None:

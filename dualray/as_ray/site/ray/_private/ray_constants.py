@@ -34,6 +34,8 @@ DEBUG_AUTOSCALING_ERROR = "__autoscaling_error"
 DEBUG_AUTOSCALING_STATUS = "__autoscaling_status"
 KV_NAMESPACE_FUNCTION_TABLE = b"fun"
 
+TESTING_NEVER_DEDUP_TOKEN = "__ray_testing_never_deduplicate__"
+
 PROCESS_TYPE_GCS_SERVER = "gcs_server"
 PROCESS_TYPE_RAYLET = "raylet"
 PROCESS_TYPE_WORKER = "worker"

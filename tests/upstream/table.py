@@ -1,0 +1,135 @@
+"""Two pages made of what `tests.upstream.run` has kept of Ray's own tests: counts by file, and what is missing.
+
+    python -m tests.upstream.table             # print the counts
+    python -m tests.upstream.table --write     # docs/ray_tests.md and tests/upstream/missing.md
+
+A test counts as missing on an engine when it fails there, unless it is known to fail on Ray. Where Ray has not run a
+test, it is counted with those that pass there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any, Final
+
+from tests.upstream.run import DATA, ROOT
+from tests.upstream.suites import SUITES
+
+SUITE: Final = SUITES["rays_core"]
+COUNTS: Final = ROOT / "docs" / "ray_tests.md"
+MISSING: Final = ROOT / "tests" / "upstream" / "missing.md"
+ENGINES: Final = ("real", "sim")
+
+REASONS: Final = (
+    ("a fixture of Ray's own tests that starts its daemons, its dashboard or its control plane", r"available fixtures"),
+    ("Ray's command line", r"No such file or directory: 'ray'|'ray start"),
+    ("the Ray Client", r"ray_client|client_test_utils|ClientObjectRef"),
+    ("errors that Ray's control plane publishes", r"error_pubsub|publish_error|log_pubsub"),
+    (
+        "private to Ray",
+        r"is private to Ray|is not in dualray|'function' object|AutoscalingCluster|_function_descriptor",
+    ),
+    ("a program of its own cannot join a simulation", r"head of a simulation|CalledProcessError.*dualray.as_ray"),
+    ("put(_owner=), which Ray has withdrawn", r"_owner|gen_object_ref|Creator"),
+    ("virtual workers are no processes of the system", r"NoSuchProcess|PermissionError|ProcessLookupError"),
+    ("nothing is freed by force", r"ObjectFreedError|freed"),
+    ("a message in Ray's words", r"assert '.*' (==|in) '|AssertionError: assert '|Regex pattern did not match"),
+    ("a condition that does not come true", r"condition wasn't met"),
+    ("an error that is not raised", r"DID NOT RAISE"),
+    ("it takes longer than a minute", r"Timeout \("),
+)
+"""What stands in the way, by what the error says; the first that fits."""
+
+
+def rows(engine: str) -> dict[str, dict[str, Any]]:
+    """How each test has ended, by its name without the path."""
+    path = DATA / SUITE.name / f"{engine}.jsonl"
+    if not path.exists():
+        return {}
+    found = (json.loads(line) for line in path.read_text().splitlines())
+    return {row["test"].partition("tests/test_")[2]: row for row in found}
+
+
+def reason_of(row: dict[str, Any]) -> str:
+    """Why a test is missing, in words."""
+    error = str(row["reason"])
+    return next((words for words, pattern in REASONS if re.search(pattern, error)), "what it says differs")
+
+
+def pages() -> tuple[str, str]:
+    """The texts of COUNTS and of MISSING."""
+    kept = {engine: rows(engine) for engine in ("ray", *ENGINES)}
+    known = sorted(kept["real"] | kept["sim"])
+    counted = [test for test in known if kept["ray"].get(test, {"outcome": "passed"})["outcome"] == "passed"]
+    counted = [test for test in counted if kept["real"].get(test, kept["sim"].get(test, {}))["outcome"] != "skipped"]
+    files: dict[str, Counter[str]] = {}
+    lines: list[str] = []
+    for test in counted:
+        count = files.setdefault(test.partition(".py")[0], Counter())
+        count["all"] += 1
+        for engine in ENGINES:
+            row = kept[engine].get(test)
+            count[engine] += row is not None and row["outcome"] == "passed"
+            if row is not None and row["outcome"] != "passed":
+                lines.append(f"| {engine} | `{test}` | {reason_of(row)} | {_quoted(row['reason'])} |")
+    total: Counter[str] = Counter()
+    for count in files.values():
+        total.update(count)
+    table = [f"| `test_{name}.py` | {_cells(count)} |" for name, count in sorted(files.items())]
+    head = _HEAD.format(source=SUITE.source, commit=SUITE.commit, real=_share(total, "real"), sim=_share(total, "sim"))
+    counts = "\n".join([head, *table, f"| all | {_cells(total)} |", ""])
+    return counts, "\n".join([_MISSING_HEAD.format(source=SUITE.source, commit=SUITE.commit), *lines, ""])
+
+
+def _quoted(text: str) -> str:
+    first = re.sub(r"/\S*/(?=\w+\.py)|/tmp/\S+", "", text).replace("|", "/").replace("\n", " ")
+    return f"`{first[:140].replace('`', '')}`"
+
+
+def _cells(count: Counter[str]) -> str:
+    return f"{count['all']} | {count['real']} | {count['sim']}"
+
+
+def _share(total: Counter[str], engine: str) -> str:
+    return f"{total[engine]} ({100 * total[engine] / max(total['all'], 1):.0f} %)"
+
+
+_HEAD: Final = """\
+# Ray's own tests
+
+Of Ray's tests of tasks, actors, objects, generators, placement groups, scheduling, failures and utilities ({source},
+commit {commit}), by file: how many are counted, and how many of them pass with dualray, on processes and simulated.
+Counted are those that Ray 2.60 passes, and those that were not run on it; many of these need what only Ray has, such as
+its daemons, its dashboard and its client. In all {real} pass on processes, {sim} simulated.
+
+Made by `python -m tests.upstream.table --write`, of what `python -m tests.upstream.run rays_core --engine real` and
+`--engine sim` have kept. `tests/upstream/missing.md` has each test that is missing, with its reason.
+
+| file | counted | real | sim |
+|---|---|---|---|"""
+
+_MISSING_HEAD: Final = """\
+# What is missing of Ray's own tests
+
+Of {source}, commit {commit}: made by `python -m tests.upstream.table --write`.
+
+| engine | test | why | the error's first line |
+|---|---|---|---|"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--write", action="store_true", help=f"write {COUNTS.name} and {Path(MISSING).name}")
+    counts, missing = pages()
+    if parser.parse_args().write:
+        COUNTS.write_text(counts)
+        MISSING.write_text(missing)
+    print(counts)
+
+
+if __name__ == "__main__":
+    main()
