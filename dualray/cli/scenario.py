@@ -53,7 +53,9 @@ def load(path: Path, seed: int | None = None) -> Scenario:
 @scenario.command("run")
 def run_command(
     file: File,
-    mode: Annotated[str, typer.Option(help="sim, or real: on real processes of this machine.")] = "sim",
+    mode: Annotated[
+        str, typer.Option(help="sim; real: on real processes of this machine; ray: on a local Ray of several nodes.")
+    ] = "sim",
     seed: Seed = None,
     decision_log: Annotated[Path | None, typer.Option(help="Directory for decision logs and the trace.")] = None,
     report: Annotated[Path | None, typer.Option(help="Write a page about the run: one HTML file.")] = None,
@@ -66,8 +68,10 @@ def run_command(
     Example: dualray scenario run first.yaml --report first.html
     """
     loaded = load(file, seed)
-    if mode not in ("sim", "real"):
-        refuse(f"mode {mode!r} must be sim or real")
+    if mode not in ("sim", "real", "ray"):
+        refuse(f"mode {mode!r} must be sim, real or ray")
+    if mode == "ray" and (report or timeline or decision_log):
+        refuse("Ray leaves no trace of dualray's: --report, --timeline and --decision-log are for --mode sim and real")
     with contextlib.ExitStack() as stack:
         try:
             check_outputs(report=report, timeline=timeline)

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import ray
 
+from dualray.on_ray.anchors import anchored
 from dualray.on_ray.errors import Carrier, Retried, carried
 from dualray.on_ray.here import as_ours, have_runtime
 from dualray.on_ray.notes import noted, running_now
@@ -80,9 +81,7 @@ def function_for(
 def _run(
     target: Any, name: str, retried: Retried, args: Sequence[Any], kwargs: Mapping[str, Any], count: int = 1
 ) -> Any:
-    notes = have_runtime().notes
-    if notes is not None:
-        target = noted(notes, target, count)
+    target = _observed(target, name, count)
     try:
         result = target(*map(as_ours, args), **_ours(kwargs))
         return result if count == 1 else _split(result, count, name)
@@ -92,6 +91,16 @@ def _run(
         raise
     except Exception as exception:  # noqa: BLE001 - the user's, and it travels to whoever asked
         raise carried(name, exception, retried) from None
+
+
+def _observed(target: Any, name: str, count: int) -> Any:
+    """What is called, noted if the run is recorded, and counted if there is a plan of faults."""
+    here = have_runtime()
+    if here.notes is not None:
+        target = noted(here.notes, target, count)
+    if here.record_to is not None and here.record_to.plan is not None:
+        target = anchored(here.record_to.plan, target, name)
+    return target
 
 
 def _called(target: Any, name: str, retried: Retried, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -126,9 +135,7 @@ def _stream(
     target: Any, name: str, retried: Retried, args: Sequence[Any], kwargs: Mapping[str, Any], count: int
 ) -> Iterator[Any]:
     """What a generator yields; `count`: how many, at most and at least, unless it is 1."""
-    notes = have_runtime().notes
-    if notes is not None:
-        target = noted(notes, target, count)
+    target = _observed(target, name, count)
     made = _called(target, name, retried, args, kwargs)
     yielded = 0
     if inspect.isasyncgen(made):
@@ -263,8 +270,7 @@ _LAST_NOTES_S = 2.0
 
 def _made(maker: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     here = have_runtime()
-    if here.notes is not None:
-        maker = noted(here.notes, maker, 0)
+    maker = _observed(maker, name, 0)
     try:
         here.instance = maker(*map(as_ours, args), **_ours(kwargs))
     except ActorExit:
@@ -340,10 +346,7 @@ async def _items(
 ) -> AsyncIterator[Any]:
     retried, _ = kwargs.pop(TERMS, terms)
     try:
-        call, notes = method_of(instance, method), have_runtime().notes
-        if notes is not None:
-            call = noted(notes, call, 1)
-        made = call(*map(as_ours, args), **_ours(kwargs))
+        made = _observed(method_of(instance, method), name, 1)(*map(as_ours, args), **_ours(kwargs))
         if hasattr(made, "__anext__"):
             async for item in made:
                 yield item

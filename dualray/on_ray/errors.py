@@ -94,7 +94,11 @@ def translated(error: BaseException) -> BaseException:
     for cls in type(error).__mro__:
         found: Any = getattr(exceptions, cls.__name__, None)
         if isinstance(found, type) and issubclass(found, DualrayError) and not issubclass(found, TaskError):
-            return found(str(error))
+            ours = found(str(error))
+            actor_id = getattr(error, "actor_id", None)
+            if actor_id and hasattr(ours, "actor_id"):
+                ours.actor_id = actor_id
+            return ours
     return DualrayError(str(error))
 
 

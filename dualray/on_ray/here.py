@@ -15,7 +15,7 @@ def have_runtime(record_to: Any = None) -> Any:
     here: Any = ambient.runtime
     if here is None:
         here = ambient.runtime = import_module("dualray.on_ray.runtime").of_worker()
-    if record_to is not None and here.notes is None:
+    if record_to is not None and here.record_to is None:
         here.begin_notes(record_to)
     return here
 

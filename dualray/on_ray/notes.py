@@ -25,6 +25,7 @@ from typing import Any, NamedTuple, TypeAlias
 import ray
 from ray import cloudpickle
 
+from dualray.on_ray.anchors import Watched
 from dualray.recording.usage import PeakMemory, Usage
 from dualray.shared.handles import Reference
 from dualray.shared.model.codec import pack
@@ -43,12 +44,14 @@ _SMALL_BYTES = 64
 class RecordTo(NamedTuple):
     """Where a process sends its notes. It travels with each function and class.
 
-    collector: the actor. names: what the record calls the nodes, by Ray's ids. driver: the driver's execution.
+    collector: the actor; None: the run is not recorded. names: what the record calls the nodes, by Ray's ids. driver:
+    the driver's execution. plan: who counts the events of a plan of faults; None: there is none.
     """
 
     collector: Any
     names: Mapping[str, str]
     driver: bytes
+    plan: Watched | None = None
 
 
 class Collector:

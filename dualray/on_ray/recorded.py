@@ -22,6 +22,7 @@ import ray
 from dualray.core_terms import actor_demands, placed, task_demand
 from dualray.on_ray import terms
 from dualray.on_ray.actors import PreparedClass, PreparedMethod
+from dualray.on_ray.anchors import Watched
 from dualray.on_ray.notes import (
     NO_RESULT,
     Collector,
@@ -347,7 +348,7 @@ def _plain(
 class RunOnRay:
     """The record of a run, which goes to `path` at the end; `notes` are the driver's."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, plan: Watched | None) -> None:
         self._path = path
         nodes = [node for node in ray.nodes() if node["Alive"]]
         own = ray.get_runtime_context().get_node_id()
@@ -357,7 +358,7 @@ class RunOnRay:
         collector = ray.remote(num_cpus=0, max_restarts=0)(Collector).remote()
         ray.get(collector.take.remote())  # it is there before the program begins
         driver = task_of(ray._private.worker.global_worker.current_task_id.binary())
-        self.notes = Notes(RecordTo(collector, names, driver), "driver-1")
+        self.notes = Notes(RecordTo(collector, names, driver, plan), "driver-1")
         self._infos = terms.nodes_alive()
         self._began_ns = time.time_ns()
 

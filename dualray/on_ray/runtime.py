@@ -19,6 +19,7 @@ import ray
 from ray.experimental.internal_kv import _internal_kv_get, _internal_kv_put
 
 from dualray.exceptions import DualrayError
+from dualray.on_ray.anchors import Watched, watched
 from dualray.on_ray.notes import Notes, RecordTo, here
 from dualray.on_ray.refusals import refused
 from dualray.on_ray.shipping import with_package, workers_have_package
@@ -48,21 +49,34 @@ class RayRuntime:
         self.verbs: RayVerbs = RayVerbs(is_worker=is_worker, waits_for_nodes=waits_for_nodes)
         self.notes: Notes | None = None
         """Of a process of a run that is recorded."""
+        self.record_to: RecordTo | None = None
+        """Where this process notes what it does, and who counts the events of a plan of faults."""
         self.record: Any = None
         """Makes the record, in the driver: a `RunOnRay`."""
         self.instance: Any = None
         """Of the user's class, in an actor."""
 
     def begin_notes(self, record_to: RecordTo) -> None:
-        """This worker runs a task of a run that is recorded."""
+        """This worker runs a task of a run that is recorded, or has a plan of faults."""
+        self.record_to = record_to
+        if record_to.collector is None:
+            self.verbs.record_to = record_to
+            return
         self.notes = here(record_to)
         recorded = import_module("dualray.on_ray.recorded")
         self.verbs = recorded.in_worker(self.notes, waits_for_nodes=self.verbs.waits_for_nodes)
 
-    def begin_record(self, path: Path) -> None:
-        """Record what this program does."""
+    def begin(self, record: Path | None) -> None:
+        """This program begins: it is recorded, if `record` is a file, and counted, if there is a plan of faults."""
+        plan = watched()
+        if plan is not None:
+            self.record_to = self.verbs.record_to = RecordTo(None, {}, b"", plan)
+        if record is not None:
+            self._begin_record(record, plan)
+
+    def _begin_record(self, path: Path, plan: Watched | None) -> None:
         recorded = import_module("dualray.on_ray.recorded")
-        self.record = recorded.RunOnRay(path)
+        self.record = recorded.RunOnRay(path, plan)
         verbs = recorded.RecordedVerbs(
             is_worker=False, waits_for_nodes=self.verbs.waits_for_nodes, notes=self.record.notes
         )
@@ -148,10 +162,9 @@ def start(settings: Mapping[str, Any], config: Any) -> RayRuntime:
         waits = _may_grow(settings["infeasible"] or "")
         _say_waits(waits)
         adopted = RayRuntime(is_worker=is_worker, owns_connection=False, waits_for_nodes=waits)
-        if settings["record"] is not None:
-            if is_worker:
-                raise ValueError("init(record=...) inside a task of Ray's: give it to the init of the driver")
-            adopted.begin_record(settings["record"])
+        if settings["record"] is not None and is_worker:
+            raise ValueError("init(record=...) inside a task of Ray's: give it to the init of the driver")
+        adopted.begin(settings["record"])
         return adopted
     address = settings["address"] or os.environ.get("RAY_ADDRESS") or "local"
     is_joined = address != "local"
@@ -188,8 +201,7 @@ def start(settings: Mapping[str, Any], config: Any) -> RayRuntime:
     waits = _may_grow(settings["infeasible"] or ("" if is_joined else "raise"))
     _say_waits(waits)
     started = RayRuntime(is_worker=False, owns_connection=True, waits_for_nodes=waits)
-    if settings["record"] is not None:
-        started.begin_record(settings["record"])
+    started.begin(settings["record"])
     return started
 
 

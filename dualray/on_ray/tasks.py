@@ -18,6 +18,7 @@ from dualray.exceptions import (
     TaskUnschedulableError,
 )
 from dualray.on_ray import terms
+from dualray.on_ray.anchors import SUBMITTED, Watched, tell
 from dualray.on_ray.calls import function_for
 from dualray.on_ray.errors import Carrier, pickled, raise_translated
 from dualray.on_ray.references import Item, Stream, Value
@@ -184,7 +185,10 @@ class RayTasks:
     def _submitted(self, prepared: PreparedFunction, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         if prepared.problem is not None:
             return _failing(prepared, prepared.problem)
-        return submitted(prepared.remote, prepared.name, args, kwargs, prepared.target)
+        made = submitted(prepared.remote, prepared.name, args, kwargs, prepared.target)
+        if self.record_to is not None and self.record_to.plan is not None:
+            _tell_submission(self.record_to.plan, prepared.name, made)
+        return made
 
     def cancel(self, reference: Any, *, force: bool, recursive: bool) -> None:
         assert isinstance(reference, Value | Item)
@@ -194,6 +198,14 @@ class RayTasks:
             raise ValueError(
                 f"cancel: {error} (force=True is not supported for methods of actors: use kill)"
             ) from error
+
+
+def _tell_submission(plan: Watched, name: str, made: Any) -> None:
+    """Tell who counts which call this is. What Ray gives for it is a reference, several, a generator, or nothing."""
+    first = made[0] if isinstance(made, list) else made
+    if first is not None and plan.wants(name):
+        reference = first.completed() if hasattr(first, "completed") else first
+        tell(plan, SUBMITTED, name, reference.binary()[:24])
 
 
 def _failing(prepared: PreparedFunction, error: DualrayError) -> Any:

@@ -147,20 +147,26 @@ def run_scenario(
 
     Args:
         directory: that of the scenario file.
-        mode: "sim" or "real".
+        mode: "sim", "real" or "ray".
         decision_log: a directory for the decision logs and the trace.
         start: how the process of a simulated script begins; None: as a new interpreter.
 
     Raises:
         ValueError: there is no such script, function, workload or trace; what is not for real mode.
     """
-    if scenario.workload.trace is not None and mode != "real":
+    if scenario.workload.trace is not None and mode == "sim":
         return replay_trace(scenario, load_trace(scenario, directory), decision_log)
     program = find_program(scenario, directory)
     if mode == "real":
         from dualray.testing.real_run import run_on_cluster  # noqa: PLC0415  # simulations need nothing of real mode
 
         return run_on_cluster(scenario, program, decision_log)
+    if mode == "ray":
+        from dualray.testing.ray_run import run_on_ray  # noqa: PLC0415  # as above
+
+        if decision_log is not None:
+            raise ValueError("Ray logs no decisions: leave out decision_log, or run it with --mode sim or --mode real")
+        return run_on_ray(scenario, program)
     profile = None if scenario.profile is None else _find(scenario.profile, directory, "profile")
     outcome = _simulate(scenario, program, profile, decision_log, start)
     names = () if profile is None else tuple(load_profile(profile).took_ns)

@@ -26,7 +26,7 @@ from dualray.sim.usercode.patches import continue_in_fork
 from dualray.testing.failures import ERROR_CHARACTERS_MAX, Ended, failed
 from dualray.testing.orphans import end_with_parent
 
-__all__ = ["SCRIPT_TIMEOUT_S", "Start", "run_script", "start_fork", "start_interpreter"]
+__all__ = ["SCRIPT_TIMEOUT_S", "Start", "last_line", "run_script", "start_fork", "start_interpreter"]
 
 SCRIPT_TIMEOUT_S: Final = 600.0
 """Wall time that a script may take."""
@@ -70,7 +70,7 @@ def run_script(
         if code:
             words = f"ended with code {code}: {_read(directory / 'stderr')[-ERROR_CHARACTERS_MAX:]}"
             return Ended(error=_EXIT, message=words, output=output[-OUTPUT_CHARACTERS_MAX:])
-        return Ended(result=_last_line(output), output=output[-OUTPUT_CHARACTERS_MAX:])
+        return Ended(result=last_line(output), output=output[-OUTPUT_CHARACTERS_MAX:])
 
 
 _EXIT: Final = ("SystemExit",)
@@ -97,7 +97,7 @@ def _from_json(text: str) -> Ended:
     return Ended(**{**fields, "error": tuple(fields["error"])})
 
 
-def _last_line(stdout: str) -> Any:
+def last_line(stdout: str) -> Any:
     """The last line of what a script printed, as JSON if it is that."""
     lines = stdout.strip().splitlines()
     if not lines:

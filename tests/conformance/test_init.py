@@ -158,7 +158,7 @@ def test_an_argument_of_the_other_mode(arguments, words):
 
 def test_an_argument_of_the_other_mode_where_the_mode_came_from_outside(mode, monkeypatch):
     monkeypatch.setenv("DUALRAY_MODE", mode)
-    other = {"nodes": 3, "faults": []} if mode == "real" else {"log_to_driver": False}
+    other = {"log_to_driver": False} if mode == "sim" else {"nodes": 3, "faults": []}
     with pytest.warns(UserWarning, match="ignored") as warned:
         ray.init(num_cpus=1, **other)
     try:

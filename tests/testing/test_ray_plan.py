@@ -1,0 +1,59 @@
+"""What a scenario may ask of a local Ray is checked before anything starts; Ray need not be installed."""
+
+from __future__ import annotations
+
+import pytest
+from typer.testing import CliRunner
+
+from dualray.cli.app import app
+from dualray.shared.scenario.fault_model import parse_fault
+from dualray.testing.ray_run import PERFORMED, check_plan
+
+NAMES = ["node-0", "node-1", "node-2"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "kill node-1 when f starts 3",
+        "reboot node-1 at 1s for 2s",
+        "drain node-2 when f#4 starts for 1s",
+        "kill worker when f ends 2 on node-1",
+        "pause worker when f starts 1 for 1s",
+        "slow node-1 by 4 at 1s for 1s",
+        "kill actor Counter at 1s",
+        "add 2 nodes when task_submitted 3",
+    ],
+)
+def test_what_is_performed(words: str):
+    fault = parse_fault(words)
+    assert fault.kind in PERFORMED
+    check_plan([fault], NAMES)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("partition node-1 at 1s for 1s", "mode ray does not perform it; leave out --mode ray"),
+        ("fill node-1 to 0.9 at 1s", "It performs: .*kill node"),
+        ("reboot node-1 with its store at 1s for 2s", "does not perform it"),
+        ("kill node-1 when object_stored 3", "sees calls begin, end and be submitted, and no object_stored"),
+        ("kill node-7 at 1s", "there is no 'node-7'; nodes are node-0, node-1, node-2"),
+        ("kill node-0 at 1s", "node-0 has the driver and the head"),
+        ("slow node-1 by 0.5 at 1s", "the factor must be above 1"),
+    ],
+)
+def test_what_is_not_performed_is_refused_with_the_way_out(words: str, says: str):
+    with pytest.raises(ValueError, match=says):
+        check_plan([parse_fault(words)], NAMES)
+
+
+def test_the_command_refuses_what_ray_does_not_leave(tmp_path):
+    assert CliRunner().invoke(app, ["scenario", "new", str(tmp_path / "first")]).exit_code == 0
+    file = str(tmp_path / "first.yaml")
+    done = CliRunner().invoke(app, ["scenario", "run", file, "--mode", "ray", "--report", str(tmp_path / "page.html")])
+    assert done.exit_code == 2
+    assert "Ray leaves no trace" in " ".join(done.output.split())
+    done = CliRunner().invoke(app, ["scenario", "run", file, "--mode", "dask"])
+    assert done.exit_code == 2
+    assert "must be sim, real or ray" in " ".join(done.output.split())
