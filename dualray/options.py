@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import functools
 import inspect
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple, TypeVar
@@ -220,6 +221,12 @@ def _in_todays_names(changes: Mapping[str, Any], what: str) -> dict[str, Any]:
     Raises:
         ValueError: `placement_group=` beside `scheduling_strategy=`, or a bundle's number without a group.
     """
+    if changes.get("object_store_memory") is not None:
+        warnings.warn(
+            f"{what}: Setting 'object_store_memory' for actors is deprecated, as in Ray: it reserves nothing",
+            DeprecationWarning,
+            stacklevel=5,
+        )
     found = {name: value for name, value in changes.items() if name not in _WITHOUT_EFFECT}
     accelerator = found.pop("accelerator_type", None)
     if accelerator is not None:  # as in Ray: a node says resources={"accelerator_type:A100": 1}

@@ -11,6 +11,7 @@ See docs/api/placement.md.
 from __future__ import annotations
 
 import difflib
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -171,6 +172,15 @@ def _parse_bundles(bundles: Any) -> list[dict[str, float]]:
     for index, bundle in enumerate(bundles):
         if not isinstance(bundle, Mapping):
             raise TypeError(f"placement_group: bundle {index} is {bundle!r}, and must be a dict, such as {{'CPU': 1}}")
+        if "object_store_memory" in bundle:
+            warnings.warn(
+                f"placement_group: bundle {index}: Setting 'object_store_memory' for bundles is deprecated, as in Ray: "
+                f"stores are not shared out",
+                DeprecationWarning,
+                stacklevel=3,
+            )
+        if "bundle" in bundle:
+            raise ValueError(f"placement_group: bundle {index}: the name 'bundle' is that of bundles themselves")
         try:
             demand = parse_named(bundle)
         except (TypeError, ValueError) as error:

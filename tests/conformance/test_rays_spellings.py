@@ -13,7 +13,8 @@ import pytest
 
 import dualray as ray
 from dualray.actor import ActorClassInheritanceException
-from dualray.exceptions import DualrayError
+from dualray.exceptions import DualrayError, PlacementGroupUnschedulableError
+from dualray.util.placement_group import PlacementGroup
 from dualray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from tests.conformance.support import get
 
@@ -529,3 +530,24 @@ def test_older_properties_of_the_context_say_which_functions_to_call():
     for name in ("node_id", "job_id", "task_id", "actor_id"):
         with pytest.warns(DeprecationWarning, match=rf"Use get_{name}\(\) instead"):
             assert getattr(context, name) == getattr(context, f"get_{name}")()
+
+
+def test_memory_of_stores_is_no_resource_to_ask_for():
+    with pytest.warns(DeprecationWarning, match="Setting 'object_store_memory' for actors is deprecated"):
+
+        @ray.remote(object_store_memory=1)
+        class Kept:
+            pass
+
+    assert get(Kept.remote().__ray_ready__.remote())
+    with pytest.warns(DeprecationWarning, match="Setting 'object_store_memory' for bundles is deprecated"):
+        ray.util.remove_placement_group(_group_of_store_memory())
+    with pytest.raises(ValueError, match="the name 'bundle' is that of bundles themselves"):
+        ray.util.placement_group([{"bundle": 1}])
+
+
+def _group_of_store_memory():
+    try:
+        return ray.util.placement_group([{"object_store_memory": 1}])
+    except PlacementGroupUnschedulableError:  # a closed cluster says at once that no node has it
+        return PlacementGroup.empty()
