@@ -73,6 +73,7 @@ def pages() -> tuple[str, str]:
         count["all"] += 1
         for engine in ENGINES:
             row = kept[engine].get(test)
+            count[f"{engine} ran"] += row is not None
             count[engine] += row is not None and row["outcome"] == "passed"
             if row is not None and row["outcome"] != "passed":
                 lines.append(f"| {engine} | `{test}` | {reason_of(row)} | {_quoted(row['reason'])} |")
@@ -91,11 +92,11 @@ def _quoted(text: str) -> str:
 
 
 def _cells(count: Counter[str]) -> str:
-    return f"{count['all']} | {count['real']} | {count['sim']}"
+    return " | ".join([str(count["all"]), *(str(count[each]) if count[f"{each} ran"] else "-" for each in ENGINES)])
 
 
 def _share(total: Counter[str], engine: str) -> str:
-    return f"{total[engine]} ({100 * total[engine] / max(total['all'], 1):.0f} %)"
+    return f"{total[engine]} of {total[f'{engine} ran']} ({100 * total[engine] / max(total[f'{engine} ran'], 1):.0f} %)"
 
 
 _HEAD: Final = """\
@@ -104,7 +105,8 @@ _HEAD: Final = """\
 Of Ray's tests of tasks, actors, objects, generators, placement groups, scheduling, failures and utilities ({source},
 commit {commit}), by file: how many are counted, and how many of them pass with dualray, on processes and simulated.
 Counted are those that Ray 2.60 passes, and those that were not run on it; many of these need what only Ray has, such as
-its daemons, its dashboard and its client. In all {real} pass on processes, {sim} simulated.
+its daemons, its dashboard and its client. In all {real} pass on processes, {sim} simulated; a dash
+stands for a file that has not been run there.
 
 Made by `python -m tests.upstream.table --write`, of what `python -m tests.upstream.run rays_core --engine real` and
 `--engine sim` have kept. `tests/upstream/missing.md` has each test that is missing, with its reason.
