@@ -307,11 +307,18 @@ class Swapped:
             _umask(self._mask)
 
     def _note_modules(self) -> None:
-        roots = tuple(f"{path}{os.sep}" for path in self._paths)
+        """Those that come from its paths, and from none that everybody has, as where PYTHONPATH is the whole of
+        `sys.path`: these are everybody's."""
+        outer = {f"{path}{os.sep}" for path in self._outer_path if path}
+        own = {f"{path}{os.sep}" for path in self._paths} - outer
+        if not own:
+            return
         for name, module in list(sys.modules.items()):
             file = getattr(module, "__file__", None)
-            if isinstance(file, str) and file.startswith(roots):
-                self._modules[name] = module
+            if isinstance(file, str):
+                places = [place for place in (*own, *outer) if file.startswith(place)]
+                if places and max(places, key=len) in own:
+                    self._modules[name] = module
 
 
 def _set_variables(variables: Mapping[str, str | None]) -> None:

@@ -153,6 +153,23 @@ def test_environments_that_cannot_be(environment, error, message):
     assert message in str(raised.value)
 
 
+def test_an_environment_may_name_the_paths_that_everybody_has(tmp_path):
+    """As flwr does: what is imported from there stays everybody's."""
+    place = write_module(tmp_path / "own", "own")
+    paths = [place, str(tmp_path), *(path for path in sys.path if path)]
+    task = import_it.options(runtime_env={"env_vars": {"PYTHONPATH": os.pathsep.join(paths)}})
+
+    @ray.remote(num_cpus=0)
+    def fail():
+        raise ZeroDivisionError
+
+    assert get([task.remote("module_of_a_runtime_env"), task.remote("module_of_a_runtime_env")]) == ["own", "own"]
+    with pytest.raises(ZeroDivisionError):
+        get(fail.options(runtime_env={"env_vars": {"PYTHONPATH": os.pathsep.join(paths)}}).remote())
+    assert get(variable.remote("no_such_variable")) is None
+    assert "module_of_a_runtime_env" not in sys.modules
+
+
 def test_packages_that_are_installed(tmp_path):
     (tmp_path / "requirements.txt").write_text("# ours\nnumpy>=1.26  # arrays\n--no-cache-dir\n\npytest\n")
 
