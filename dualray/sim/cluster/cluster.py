@@ -513,7 +513,9 @@ def make_cluster(settings: Mapping[str, Any], config: Config) -> Cluster:
     directory: Path | None = settings["decision_log"]
     if directory is not None:
         directory.mkdir(parents=True, exist_ok=True)
-    seed = settings["seed"] or 0
+    seed: int = settings["seed"] or 0
+    if settings["seed"] is None and scenario is not None:
+        seed = scenario.seed
     defaults = _DEFAULT_COSTS
     if settings["calibration"] is not None:
         defaults = defaults.with_changes(settings["calibration"].costs, "calibration")
