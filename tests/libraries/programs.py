@@ -207,6 +207,93 @@ def torch() -> object:
     return float(th.arange(4.0).sum())
 
 
+def cryptography() -> object:
+    from cryptography.hazmat.primitives import hashes
+
+    digest: Any = hashes.Hash(hashes.SHA256())
+    digest.update(b"dualray")
+    return digest.finalize().hex()
+
+
+def lxml() -> object:
+    from lxml import etree
+
+    return [node.text for node in etree.fromstring("<a><b>1</b><b>2</b></a>").xpath("b")]
+
+
+def httpx() -> object:
+    import httpx as hx
+
+    return str(hx.Request("GET", "http://localhost/", params={"a": "1"}).url)
+
+
+def jinja2() -> object:
+    import jinja2 as j2
+
+    return j2.Template("{% for x in xs %}{{ x }},{% endfor %}").render(xs=range(3))
+
+
+def fastapi() -> object:
+    from fastapi import FastAPI
+
+    app: Any = FastAPI()
+    app.get("/a/{number}")(lambda number: number)
+    return sorted(app.openapi()["paths"])
+
+
+def xarray() -> object:
+    import numpy as np
+    import xarray as xr
+
+    return float(xr.DataArray(np.arange(6.0).reshape(2, 3), dims=("x", "y")).mean("y").sum())
+
+
+def skimage() -> object:
+    import numpy as np
+    from skimage import filters
+
+    image = np.zeros((16, 16))
+    image[4:12, 4:12] = 1.0
+    return round(float(filters.sobel(image).sum()), 6)
+
+
+def opencv() -> object:
+    import cv2
+    import numpy as np
+
+    return int(cv2.resize(np.full((8, 8), 7, dtype=np.uint8), (4, 4)).sum())
+
+
+def shapely() -> object:
+    from shapely.geometry import Point
+
+    return round(float(Point(0, 0).buffer(1.0).intersection(Point(1, 0).buffer(1.0)).area), 6)
+
+
+def gensim() -> object:
+    from gensim.corpora import Dictionary
+
+    return sorted(Dictionary([["a", "b"], ["b", "c"]]).token2id)
+
+
+def spacy() -> object:
+    import spacy as sp
+
+    return [token.text for token in sp.blank("en")("Tasks, actors and objects.")]
+
+
+def nltk() -> object:
+    from nltk.stem import PorterStemmer
+
+    return [PorterStemmer().stem(word) for word in ("running", "actors")]
+
+
+def transformers() -> object:
+    from transformers import BertConfig
+
+    return BertConfig(hidden_size=24, num_attention_heads=2).to_dict()["hidden_size"]
+
+
 PROGRAMS: dict[str, tuple[str, Callable[[], object]]] = {
     "numpy": ("numpy", numpy),
     "scipy": ("scipy", scipy),
@@ -234,5 +321,18 @@ PROGRAMS: dict[str, tuple[str, Callable[[], object]]] = {
     "tensorflow": ("tensorflow", tensorflow),
     "jax": ("jax", jax),
     "torch": ("torch", torch),
+    "cryptography": ("cryptography", cryptography),
+    "lxml": ("lxml", lxml),
+    "httpx": ("httpx", httpx),
+    "jinja2": ("jinja2", jinja2),
+    "fastapi": ("fastapi", fastapi),
+    "xarray": ("xarray", xarray),
+    "scikit-image": ("skimage", skimage),
+    "opencv": ("cv2", opencv),
+    "shapely": ("shapely", shapely),
+    "gensim": ("gensim", gensim),
+    "spacy": ("spacy", spacy),
+    "nltk": ("nltk", nltk),
+    "transformers": ("transformers", transformers),
 }
 """By name: the module that says whether it is installed, and what is run."""
