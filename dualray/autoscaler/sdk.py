@@ -52,9 +52,9 @@ def status() -> dict[str, list[dict[str, Any]]]:
     """What the autoscaler knows now; empty lists in a cluster without groups of nodes.
 
     `groups`: each with `group`, `min`, `max`, `nodes`, `launching`, `leaving`, `resources` of one, `price_per_hour`,
-    and `refused`: why no node of it can be had now. `demands`: what waits for nodes, or was requested, each with
-    `demand`, `count`, and `not_launched`: why no node is launched for it, by group. `launches`: those under way, each
-    with `launch`, `group` and `for_s`.
+    `refused`: why no node of it can be had now, and `kept`: idle nodes that stay, and why. `demands`: what waits for
+    nodes, or was requested, each with `demand`, `count`, and `not_launched`: why no node is launched for it, by group.
+    `launches`: those under way, each with `launch`, `group` and `for_s`.
 
     Raises:
         DualrayError: the head has not answered.

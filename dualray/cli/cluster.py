@@ -256,6 +256,8 @@ def _show_groups(found: dict[str, list[dict[str, Any]]]) -> None:
         counts = [str(row[name]) for name in ("nodes", "launching", "leaving")]
         table.add_row(row["group"], *counts, limits, price, escape(row["refused"]))
     Console().print(table)
+    for words in [words for row in found["groups"] for words in row["kept"]]:
+        _print(f"Kept: {words}")
     for row in found["launches"]:
         _print(f"Starting: {row['launch']} of group {row['group']}, for {row['for_s']:.0f} s")
     for row in found["demands"]:

@@ -277,3 +277,30 @@ def test_a_head_that_is_away_while_nodes_are_launched_doubles_none_and_loses_non
     time.sleep(60)
     assert len(alive()) == 1
     assert all(machine.ended_ns is not None for machine in cluster.provider.machines.values())
+
+
+# ---- Nodes whose processes own something -----------------------------------------------------------------------------
+
+
+@dualray.remote(max_retries=0)
+def makes(megabytes: int) -> list[Any]:
+    return [dualray.put(bytes(megabytes << 20))]
+
+
+def test_a_node_whose_worker_owns_an_object_stays_until_nobody_wants_that(start: Callable[..., Any]) -> None:
+    start("object_store: 64MiB")
+    request_resources(num_cpus=6)
+    time.sleep(15)
+    assert len(alive()) == 3
+    made = dualray.get([makes.options(scheduling_strategy="SPREAD").remote(1) for _ in range(3)])
+    request_resources()
+    time.sleep(120)
+    assert len(alive()) == 3, "owners of what is wanted are not drained away"
+    (row,) = runtime.current("groups").verbs.head_rows("autoscaler")
+    assert len(row["kept"]) == 2
+    assert all("its processes own 1 objects, which would be lost with it" in words for words in row["kept"])
+    assert [len(dualray.get(inner)) for (inner,) in made] == [1 << 20] * 3
+    del made
+    time.sleep(120)
+    assert len(alive()) == 1
+    assert runtime.current("groups").verbs.head_rows("autoscaler")[0]["kept"] == []

@@ -14,7 +14,8 @@ dies that was launched, its machine is given back (`TerminateNode`). A provider 
 is told: what is repeated after an outage of the head launches nothing twice.
 
 A node was last used when it last reported, or was last found to hold a lease, a bundle or an actor. Nodes of drivers
-and nodes of no group never leave.
+and nodes of no group never leave. Neither does one whose processes own stored objects, for these would be lost with
+their owners: it is looked at again an idle timeout later.
 
 Relies on: the head says who joins, dies and reports; a provider answers each launch by a node or by a refusal, or
 never, which counts as a refusal.
@@ -25,7 +26,7 @@ leave within its idle timeout.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final, Protocol
 
 from dualray.shared.machines.autoscaler.groups import groups_of
@@ -62,6 +63,9 @@ class ClusterSupply(Protocol):
 
     def in_use(self) -> dict[NodeID, None]:
         """Nodes that hold a lease, a bundle, an actor or a driver, or are about to."""
+
+    def owned_on(self, nodes: Collection[NodeID]) -> dict[NodeID, int]:
+        """How many stored objects processes of these nodes own, which would be lost with them."""
 
     def waiting(self) -> list[tuple[Address, LeaseShape, int]]:
         """Leases that wait for a node: for whom, and how many."""
@@ -100,6 +104,8 @@ class Autoscaler:
         self.launched_count = 0
         self.leaving: dict[NodeID, str] = {}
         """Nodes that were told to leave and are still there, each with its group."""
+        self.kept: dict[NodeID, str] = {}
+        """Nodes that were to leave and stay, each with the reason; they are looked at again an idle timeout later."""
         self.last_use_ns: dict[NodeID, int] = {}
         self.requested: dict[Address, tuple[Demand, ...]] = {}
         """What each process wants the cluster to be large enough for."""
@@ -144,6 +150,7 @@ class Autoscaler:
         """A node is gone: so is its machine, if it was launched."""
         self.last_use_ns.pop(info.node, None)
         self._known.pop(info.node, None)
+        self.kept.pop(info.node, None)
         self.leaving.pop(info.node, None)
         launch_id = dict(info.labels).get(LAUNCH_LABEL)
         if launch_id is not None:
@@ -235,8 +242,15 @@ class Autoscaler:
         for group, count in decision.launches.items():
             self._launch(group, count)
         groups = {node.name: node.group for node in view.nodes}
-        for name in decision.leaving:
-            self._send_off(NodeID(name), groups[name])
+        leaving = [NodeID(name) for name in decision.leaving]
+        owned = self.supply.owned_on(leaving) if leaving else {}
+        for name in leaving:
+            if name in owned:
+                self.last_use_ns[name] = self.out.now_ns
+                self.kept[name] = f"its processes own {owned[name]} objects, which would be lost with it"
+            else:
+                self.kept.pop(name, None)
+                self._send_off(name, groups[name])
         self._arm_next(view)
 
     def _launch(self, group: str, count: int) -> None:
@@ -369,9 +383,13 @@ class Autoscaler:
                 "resources": group.total.as_floats(),
                 "price_per_hour": group.price / 1e6,
                 "refused": self._closed[group.name][1] if self._is_closed(group.name) else "",
+                "kept": [f"{name}: {why}" for name, why in self.kept.items() if self._belongs(name, group.name)],
             }
             for group in self.groups
         ]
+
+    def _belongs(self, node: NodeID, group: str) -> bool:
+        return node in self._known and self._known[node][1].group == group
 
     def demand_rows(self) -> list[dict[str, Any]]:
         """What waits for nodes, or was requested: each with why no node is launched for it; "" when one is, or has

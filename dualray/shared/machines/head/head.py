@@ -125,7 +125,9 @@ class Head(Composition):
         self.autoscaler: Autoscaler | None = None
         """Only where there are groups of nodes."""
         if config.autoscaler_groups:
-            supply = HeadSupply(membership=self.membership, scheduler=self.scheduler, actors=self.actors)
+            supply = HeadSupply(
+                membership=self.membership, scheduler=self.scheduler, actors=self.actors, directory=self.directory
+            )
             self.autoscaler = Autoscaler(out=self.out, config=config, supply=supply)
             self.scheduler.why_not_launched = self.autoscaler.why_not
         self.scheduler.on_waiting = self._on_waiting

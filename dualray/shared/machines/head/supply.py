@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from dualray.shared.machines.head.actors import Actors
+from dualray.shared.machines.head.directory import Directory
 from dualray.shared.machines.head.global_scheduler import GlobalScheduler
 from dualray.shared.machines.head.membership import Membership
-from dualray.shared.model.ids import Address, NodeID
+from dualray.shared.model.ids import HEAD, Address, NodeID, is_driver, node_of
 from dualray.shared.model.resources import without_bundles
 from dualray.shared.model.specs import LeaseShape, NodeInfo
 from dualray.shared.model.states import ActorState
@@ -15,8 +18,11 @@ from dualray.shared.policies.scaling import Gang
 class HeadSupply:
     """See the module."""
 
-    def __init__(self, *, membership: Membership, scheduler: GlobalScheduler, actors: Actors) -> None:
+    def __init__(
+        self, *, membership: Membership, scheduler: GlobalScheduler, actors: Actors, directory: Directory
+    ) -> None:
         self._membership = membership
+        self._directory = directory
         self._scheduler = scheduler
         self._actors = actors
 
@@ -39,6 +45,17 @@ class HeadSupply:
             if record.node is not None and record.state is not ActorState.DEAD:
                 used[record.node] = None
         return used
+
+    def owned_on(self, nodes: Collection[NodeID]) -> dict[NodeID, int]:
+        """How many stored objects processes of these nodes own, which would be lost with them."""
+        owned: dict[NodeID, int] = {}
+        for entry in self._directory.entries.values():
+            if is_driver(entry.owner) or entry.owner == HEAD:
+                continue
+            node = node_of(entry.owner)
+            if node in nodes and entry.nodes:
+                owned[node] = owned.get(node, 0) + 1
+        return owned
 
     def waiting(self) -> list[tuple[Address, LeaseShape, int]]:
         """Leases that wait for a node: for whom, and how many."""
