@@ -73,6 +73,8 @@ _ADDED: dict[type, int] = {
     ErrorInfo: 1,
     FunctionTemplate: 1,
     commands.StopWorker: 1,
+    events.DrainAsked: 1,
+    events.NodeDraining: 1,
     events.WorkerUnwanted: 1,
 }
 """How many of the last fields of a class are younger than 0.1.0. They are written when one of them has another value

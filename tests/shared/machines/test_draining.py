@@ -108,6 +108,33 @@ def test_after_a_while_it_leaves_all_the_same(node):
     assert node.machine.drained
 
 
+def test_one_that_may_stay_gives_the_drain_up_and_says_why(node):
+    node(DrainAsked(is_cancellable=True))
+    commands = node(TimerFired(timer="drain"))
+    why = "what ran here did not end within 30 s"
+    assert sent(commands, NodeDraining, HEAD) == [NodeDraining(node=N0, incarnation=0, given_up=why)]
+    assert not node.machine.drained
+    node(NodeReleased(node=N0, incarnation=0))
+    assert not node.machine.drained, "the head has not heard of it yet"
+    node(LeaseReturned(lease_id=LeaseID("node-0~0/lease0")))
+    assert sent(node.ask(count=1, placed=True, request="driver-1#2"), LeaseRequested, HEAD) == [], "it takes work again"
+    assert node(TimerFired(timer="drain")) == []
+
+
+def test_it_says_whether_it_was_copies_that_found_no_place(node):
+    node.store(X, remakeable=False)
+    node(DrainAsked(is_cancellable=True), LeaseReturned(lease_id=LeaseID("node-0~0/lease0")))
+    (given_up,) = sent(node(TimerFired(timer="drain")), NodeDraining, HEAD)
+    assert given_up.given_up == "what only it has found no other place within 30 s"
+    assert sent(node(DrainAsked(is_cancellable=True)), NodeEmptied, HEAD), "it may try again"
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_notice_that_it_ends_is_not_given_up_whatever_was_asked_beside_it(node, first):
+    node(DrainAsked(is_cancellable=first), DrainAsked(is_cancellable=not first), TimerFired(timer="drain"))
+    assert node.machine.drained
+
+
 def test_an_actor_does_not_hold_it_up():
     node = NodeStepper().with_workers(1)
     node.ask(shape(cpus(1)), owner=HEAD, placed=True)

@@ -143,7 +143,7 @@ class Autoscaler:
                 launch.become(LaunchState.JOINED)
                 launch.node = info.node
             else:  # it was given up, or its node was taken for dead
-                self._send_off(info.node, _group_of(info))
+                self._send_off(info.node, _group_of(info), for_good=True)
         self.look()
 
     def on_died(self, info: NodeInfo) -> None:
@@ -158,6 +158,13 @@ class Autoscaler:
             if launch is not None:
                 launch.become(LaunchState.ENDED)
             self.out.add(TerminateNode(launch_id=launch_id, node=info.node))
+        self.look()
+
+    def on_drain_given_up(self, node: NodeID, why: str) -> None:
+        """A node that was told to leave stays."""
+        self.leaving.pop(node, None)
+        self.last_use_ns[node] = self.out.now_ns
+        self.kept[node] = f"its drain was given up: {why}"
         self.look()
 
     def on_reported(self, node: NodeID) -> None:
@@ -260,9 +267,9 @@ class Autoscaler:
             self.launches[launch_id] = Launch(launch_id, group, self.out.now_ns)
         self.out.add(LaunchNodes(group=group, launch_ids=launch_ids))
 
-    def _send_off(self, node: NodeID, group: str) -> None:
+    def _send_off(self, node: NodeID, group: str, *, for_good: bool = False) -> None:
         self.leaving[node] = group
-        self.out.send(Address(node), DrainAsked())
+        self.out.send(Address(node), DrainAsked(is_cancellable=not for_good))
 
     def _give_up(self) -> None:
         """Launches whose node has not joined in time."""

@@ -426,6 +426,10 @@ class Directory:
             self.released.append(event.node)
         self._replace_keeper(event.node, others)
 
+    def on_drain_given_up(self, node: NodeID) -> None:
+        """A node stays: what others were to take is safe there."""
+        self.leaving.pop(node, None)
+
     def _move(self, moved: dict[ObjectID, Move], object_id: ObjectID, keeper: NodeID, *, remakeable: bool) -> None:
         moved[object_id] = Move(keeper, remakeable)
         wanted = CopyWanted(object_id=object_id, owner=self.entries[object_id].owner, remakeable=remakeable)

@@ -502,6 +502,14 @@ class GlobalScheduler:
         self.candidates.remove(node)
         self.retry_pending()
 
+    def on_drain_given_up(self, node: NodeID) -> None:
+        """Place things there again."""
+        view = self.views[node]
+        view.candidate = candidate_of(view.info, view.free)
+        self.candidates[node] = view.candidate
+        self.groups.on_nodes_changed()
+        self.retry_pending()
+
     def on_node_changed(self, info: NodeInfo) -> None:
         """A node offers less than it did (what is free there it reports): what can never be met now is refused."""
         view = self.views.get(info.node)

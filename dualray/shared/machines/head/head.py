@@ -234,7 +234,13 @@ class Head(Composition):
             self._announce_cluster()
 
     def _on_draining(self, event: NodeDraining) -> None:
-        if self.membership.on_draining(event):
+        if event.given_up:
+            if self.membership.on_drain_given_up(event):
+                self.directory.on_drain_given_up(event.node)
+                self.scheduler.on_drain_given_up(event.node)
+                if self.autoscaler is not None:
+                    self.autoscaler.on_drain_given_up(event.node, event.given_up)
+        elif self.membership.on_draining(event):
             self.scheduler.on_node_draining(event.node)
 
     def _on_emptied(self, event: NodeEmptied) -> None:

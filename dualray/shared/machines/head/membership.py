@@ -139,6 +139,12 @@ class Membership:
         self.leaving[event.node] = event.incarnation
         return True
 
+    def on_drain_given_up(self, event: NodeDraining) -> bool:
+        """A node stays after all; whether that is news."""
+        if not self.is_alive(event.node, event.incarnation):
+            return False
+        return self.leaving.pop(event.node, None) is not None
+
     def staying(self) -> list[NodeID]:
         """The nodes that are alive and not about to leave."""
         return [info.node for info in self.alive() if info.node not in self.leaving]

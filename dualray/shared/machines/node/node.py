@@ -164,6 +164,10 @@ class Node(Composition):
         """The head has declared this life of the node dead: the runner must end it."""
         self.drained = False
         """Nothing depends on this node any more: the runner is to end it."""
+        self.may_stay = False
+        """A drain that does not come to its end in time is given up."""
+        self.has_given_up = False
+        """It was: a release that was on its way means nothing any more."""
         self.has_emptied = False
         """Its tasks have ended, and the head was told."""
         self.doubts: dict[Address, dict[Address, None]] = {}
@@ -180,7 +184,7 @@ class Node(Composition):
 
     def _on_timer(self, event: TimerFired) -> None:
         if event.timer == _DRAIN_TIMER:
-            self.drained = True
+            _drain_has_taken_long(self)
         elif event.timer == REPORT_TIMER:
             self.scheduler.on_report_timer()
         elif event.timer == PULLS_TIMER:
@@ -193,14 +197,17 @@ class Node(Composition):
             self.store.space.on_space_timer(event.timer)
 
     def _on_drain_asked(self, event: DrainAsked) -> None:
+        self.may_stay = event.is_cancellable and (self.may_stay or not self.scheduler.is_draining)
         if not self.scheduler.is_draining:
+            self.has_given_up = False
             self.out.send(HEAD, NodeDraining(node=self.node, incarnation=self.incarnation))
             self.out.add(ArmTimer(timer=_DRAIN_TIMER, delay_ns=self.config.drain_timeout_ns))
             self.scheduler.start_draining()
             self.store.space.call_back()
 
     def _on_released_by_head(self, event: NodeReleased) -> None:
-        self.drained = self.drained or event.incarnation == self.incarnation
+        if not self.has_given_up:
+            self.drained = self.drained or event.incarnation == self.incarnation
 
     def _on_copy_wanted(self, event: CopyWanted) -> None:
         if not event.remakeable:
@@ -496,6 +503,18 @@ class Node(Composition):
         self.store.check_invariants()
         self.transfer.check_invariants()
         self.scheduler.check_invariants()
+
+
+def _drain_has_taken_long(node: Node) -> None:
+    """It has not left in time: it leaves all the same, or goes on, if whoever has told it so prefers that."""
+    if not node.may_stay:
+        node.drained = True
+    elif node.scheduler.is_draining and not node.drained:
+        what = "what only it has found no other place" if node.has_emptied else "what ran here did not end"
+        why = f"{what} within {node.config.drain_timeout_ns / 1e9:g} s"
+        node.scheduler.is_draining = node.may_stay = node.has_emptied = False
+        node.has_given_up = True
+        node.out.send(HEAD, NodeDraining(node=node.node, incarnation=node.incarnation, given_up=why))
 
 
 _TABLE: Final[Mapping[type[Any], Callable[[Any, Any], object]]] = {

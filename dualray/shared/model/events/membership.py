@@ -40,10 +40,12 @@ class NodeDied:
 
 @dataclass(slots=True, kw_only=True)
 class NodeDraining:
-    """To the head: place nothing here any more; this node is about to leave."""
+    """To the head: place nothing here any more; this node is about to leave. With `given_up`, the reason in words, it
+    stays after all."""
 
     node: NodeID
     incarnation: int
+    given_up: str = ""
 
 
 @dataclass(slots=True, kw_only=True)

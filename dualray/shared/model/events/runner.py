@@ -23,7 +23,10 @@ class TimerFired:
 
 @dataclass(slots=True, kw_only=True)
 class DrainAsked:
-    """To a node manager, from whoever runs it: this node is to end, in good order."""
+    """To a node manager, from whoever runs it: this node is to end, in good order. With `is_cancellable` it stays when
+    that has not come to its end within `drain_timeout_ns`; else it leaves all the same."""
+
+    is_cancellable: bool = False
 
 
 @dataclass(slots=True, kw_only=True)

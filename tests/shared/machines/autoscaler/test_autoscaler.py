@@ -18,6 +18,7 @@ from dualray.shared.model.events import (
     DriverJoined,
     DriverLeft,
     LaunchesFailed,
+    NodeDraining,
     NodeJoined,
     PeerLost,
     PlacementGroupRequested,
@@ -312,3 +313,21 @@ def test_a_view_comes_back_from_its_text() -> None:
         closed={"gpu": "of a refusal"},
     )
     assert view_of(view_to_text(view)) == view
+
+
+def test_a_node_whose_drain_was_given_up_takes_work_again_and_says_why() -> None:
+    head = Grower(idle_timeout_ns=SECOND_NS)
+    head.ask()
+    head.decide()
+    head.join(1, "launch-1")
+    head.report("node-1", cpus(2), "driver-1#0")
+    head.now_ns += 10 * SECOND_NS
+    assert drained(head.decide()) == ["node-1"]
+    head(NodeDraining(node=NodeID("node-1"), incarnation=0))
+    assert sends(head.ask(request="driver-1#1")) == [], "it is to leave, and node-0 is full"
+    again = head(NodeDraining(node=NodeID("node-1"), incarnation=0, given_up="its disk was full"))
+    assert ("node-1", "LeaseRequested") in sends(again)
+    (row,) = head.machine.state_rows.of("autoscaler")
+    assert row["kept"] == ["node-1: its drain was given up: its disk was full"]
+    assert row["leaving"] == 0
+    assert head(NodeDraining(node=NodeID("node-1"), incarnation=0, given_up="again")) == [], "it is known"
