@@ -81,6 +81,7 @@ class RayActors(RayTasks):
             "lifetime": options.lifetime,
             "get_if_exists": options.get_if_exists or None,
             "concurrency_groups": dict(options.concurrency_groups) if options.concurrency_groups else None,
+            "allow_out_of_order_execution": options.allow_out_of_order_execution,
         }
         said = {key: value for key, value in said.items() if value is not None}
         front = class_for(target, cls, _methods_of(cls), key, is_async=is_async, record_to=self.record_to)

@@ -85,6 +85,10 @@ def _traceback_of(exception: BaseException) -> str:
     return "".join(traceback.format_exception(type(exception), exception, frames))
 
 
+_HINTS = {"ActorUnavailableError": " A call that may be repeated has max_task_retries."}
+"""What Ray's sentence leaves out."""
+
+
 def translated(error: BaseException) -> BaseException:
     """An error of Ray's as dualray raises it; another one as it is."""
     if not isinstance(error, ray.exceptions.RayError):
@@ -94,7 +98,7 @@ def translated(error: BaseException) -> BaseException:
     for cls in type(error).__mro__:
         found: Any = getattr(exceptions, cls.__name__, None)
         if isinstance(found, type) and issubclass(found, DualrayError) and not issubclass(found, TaskError):
-            ours = found(str(error))
+            ours = found(f"{error}{_HINTS.get(found.__name__, '')}")
             actor_id = getattr(error, "actor_id", None)
             if actor_id and hasattr(ours, "actor_id"):
                 ours.actor_id = actor_id

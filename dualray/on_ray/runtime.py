@@ -28,6 +28,9 @@ from dualray.progress_bars import DISPLAY, BarState
 from dualray.runtime import only_in_the_driver
 from dualray.user_metrics import METRICS
 
+HIDES_GPUS = "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"
+"""Ray's variable: with 1, workers hide GPUs from code that holds none, as in the other modes."""
+
 
 class RayRuntime:
     """One process, connected to Ray.
@@ -177,6 +180,7 @@ def start(settings: Mapping[str, Any], config: Any) -> RayRuntime:
         "runtime_env": environment or None,
     }
     if not is_joined:
+        os.environ.setdefault(HIDES_GPUS, "1")
         said |= {
             "num_cpus": settings["num_cpus"],
             "num_gpus": settings["num_gpus"],

@@ -155,7 +155,12 @@ _OF_RAY: Final = re.compile(r"(\x1b\[\d+m)?\((raylet|autoscaler|gcs_server|\w* ?
 
 def _without_rays(output: str) -> str:
     """What a script has printed, without what Ray tells at its driver of nodes and workers that are gone."""
-    return "\n".join(line for line in output.splitlines() if not _OF_RAY.match(line))
+    own, is_rays = [], False
+    for line in output.splitlines():
+        is_rays = bool(_OF_RAY.match(line)) or (is_rays and line[:1].isspace())  # what is told may have several lines
+        if not is_rays:
+            own.append(line)
+    return "\n".join(own)
 
 
 def _run(scenario: Scenario, program: Path | Callable[[], Any], address: str, faults: _Performer) -> Ended:

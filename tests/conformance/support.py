@@ -74,6 +74,7 @@ def _on_ray(options: dict[str, Any]) -> dict[str, Any]:
     if key not in _ray_clusters:
         end_ray()
         os.environ.setdefault("RAY_AUTH_MODE", "disabled")
+        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "1")  # as `init` does for a local Ray
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             _ray_clusters[key] = Cluster(

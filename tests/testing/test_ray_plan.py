@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from dualray.cli.app import app
 from dualray.shared.scenario.fault_model import parse_fault
-from dualray.testing.ray_run import PERFORMED, check_plan
+from dualray.testing.ray_run import PERFORMED, _without_rays, check_plan
 
 NAMES = ["node-0", "node-1", "node-2"]
 
@@ -46,6 +46,12 @@ def test_what_is_performed(words: str):
 def test_what_is_not_performed_is_refused_with_the_way_out(words: str, says: str):
     with pytest.raises(ValueError, match=says):
         check_plan([parse_fault(words)], NAMES)
+
+
+def test_what_ray_tells_of_nodes_is_no_result():
+    lines = ("[2026-11-25 08:24:59,207 I] (raylet) a.cc", "[state-dump]")
+    told = "\n    ".join(("\x1b[33m(raylet)\x1b[0m Raylet is terminated. Last lines:", *lines))
+    assert _without_rays(f"first\n  second\n{told}\n8555\n{told}") == "first\n  second\n8555"
 
 
 def test_the_command_refuses_what_ray_does_not_leave(tmp_path):
