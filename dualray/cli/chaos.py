@@ -49,7 +49,9 @@ def chaos_command(
     nodes: Annotated[
         int, typer.Option(min=1, help="Nodes of the cluster; node-0, with head and driver, survives.")
     ] = 3,
-    workload: Annotated[str, typer.Option(help="mixed: tasks, large objects, actors; or a generated one.")] = "mixed",
+    workload: Annotated[
+        str, typer.Option(help="Workload: mixed (tasks, large objects, actors), or a generated one.")
+    ] = "mixed",
     record: Annotated[
         Path | None, typer.Option(help="A new directory for decision logs and traces; default: a temporary one.")
     ] = None,

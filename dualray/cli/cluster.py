@@ -23,7 +23,6 @@ from dualray.shared.machines.autoscaler.views import view_of
 from dualray.shared.model.config import Config
 from dualray.shared.model.resources import NODE_PREFIX, number_words
 from dualray.shared.policies import load_policy
-from dualray.shared.units import parse_size_bytes
 
 UNUSABLE = 2
 
@@ -43,8 +42,8 @@ def start_command(
     node_ip: Annotated[
         str | None, typer.Option(help="This machine's address for the others; default 127.0.0.1: this machine only.")
     ] = None,
-    num_cpus: Annotated[float | None, typer.Option(help="CPUs; default: those that there are.")] = None,
-    num_gpus: Annotated[float | None, typer.Option(help="GPUs; default: those that there are.")] = None,
+    num_cpus: Annotated[float | None, typer.Option(help="CPUs; default: all of this machine.")] = None,
+    num_gpus: Annotated[float | None, typer.Option(help="GPUs; default: all of this machine.")] = None,
     resources: Annotated[str | None, typer.Option(help="Custom resources, such as '{\"disk\": 2}'.")] = None,
     memory: Annotated[
         str | None,
@@ -52,18 +51,18 @@ def start_command(
     ] = None,
     labels: Annotated[str | None, typer.Option(help="Labels, such as 'zone=a,market=spot', or JSON.")] = None,
     object_store_memory: Annotated[str | None, typer.Option(help="Bytes, or such as 2GiB.")] = None,
-    num_workers: Annotated[int | None, typer.Option(help="--head: workers started with each node.")] = None,
+    num_workers: Annotated[int | None, typer.Option(help="With --head: workers that start with each node.")] = None,
     object_manager_port: Annotated[
-        int | None, typer.Option(help="--address: where this node listens; default: any port. All goes through it.")
+        int | None, typer.Option(help="With --address: port of this node for all its traffic; default: any free port.")
     ] = None,
     autoscale: Annotated[
         Path | None,
-        typer.Option(help="--head: a file with groups of nodes that the cluster launches and lets leave."),
+        typer.Option(help="With --head: a file with groups of nodes that the cluster may launch and end."),
     ] = None,
     secret_file: Annotated[Path | None, typer.Option(help="The cluster's secret; else DUALRAY_SECRET.")] = None,
     num_redis_shards: Annotated[
         int | None,
-        typer.Option(help="--head: Redis servers beside the primary, which share its tables.", min=0, max=64),
+        typer.Option(help="With --head: further Redis servers that share the tables of the first.", min=0, max=64),
     ] = None,
     metrics_port: Annotated[
         int | None, typer.Option(help="Serve this node's metrics at this port of 127.0.0.1.", min=0, max=65535)
@@ -79,8 +78,8 @@ def start_command(
     tls_cert: Annotated[
         Path | None, typer.Option(help="This node's certificate, PEM; default: one that the secret makes.")
     ] = None,
-    tls_key: Annotated[Path | None, typer.Option(help="Its private key, PEM.")] = None,
-    tls_ca: Annotated[Path | None, typer.Option(help="Who has signed the nodes' certificates, PEM.")] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="Private key of --tls-cert, PEM.")] = None,
+    tls_ca: Annotated[Path | None, typer.Option(help="Certificate authority of the nodes' certificates, PEM.")] = None,
 ) -> None:
     """Start one node of a cluster on this machine; it runs until `dualray stop`."""
     # Here, and not above: other commands need neither sockets nor redis.
@@ -114,9 +113,7 @@ def start_command(
             resources=_resources(resources),
             memory=None if memory is None else SETTINGS["memory"].parse("--memory", memory),
             labels=_labels(labels),
-            object_store_memory=parse_size_bytes(object_store_memory, "--object-store-memory")
-            if object_store_memory is not None
-            else None,
+            object_store_memory=SETTINGS["object_store_memory"].parse("--object-store-memory", object_store_memory),
             config=_config(growth.limits if growth is not None else {}),
             provider=launch_plan(growth, autoscale) if growth is not None else None,
             num_workers=num_workers,
@@ -196,10 +193,10 @@ def stop_command() -> None:
 def status_command(
     address: Annotated[str, typer.Option(help="host:port of the head, or auto.")] = "auto",
     policy: Annotated[
-        str | None, typer.Option(help="--dry-run: a scaling policy as package.module:Class; default: the cluster's.")
+        str | None, typer.Option(help="With --dry-run: a scaling policy, package.module:Class; default: the cluster's.")
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what the autoscaler, or --policy, would launch and end now.")
+        bool, typer.Option("--dry-run", help="Show what the autoscaler, or --policy, would launch and end now.")
     ] = False,
 ) -> None:
     """Show the nodes of the cluster that this machine takes part in, its groups of nodes, and what waits, and why."""

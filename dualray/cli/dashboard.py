@@ -48,7 +48,9 @@ def dashboard_command(
             show_default=False,
         ),
     ] = None,
-    host: Annotated[str, typer.Option(help="Address to listen at; others than 127.0.0.1 can be reached.")] = LOOPBACK,
+    host: Annotated[
+        str, typer.Option(help="Address to listen at; any but 127.0.0.1 can be reached from other machines.")
+    ] = LOOPBACK,
     port: Annotated[int, typer.Option(help="Port to listen at; 0: any that is free.", min=0, max=65535)] = 0,
     pace: Annotated[
         float | None, typer.Option(help="Seconds of virtual time in a second, for a simulation that is started.")

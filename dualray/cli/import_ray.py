@@ -20,8 +20,10 @@ app = typer.Typer(add_completion=False)
 def import_ray_command(
     logs: Annotated[Path, typer.Argument(help="The directory logs/export_events of a Ray session, or the session's.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="The file to write.")] = Path("run.parquet"),
-    job: Annotated[str | None, typer.Option(help="Which job, in hex, where there are several.")] = None,
-    timeline: Annotated[Path | None, typer.Option(help="A file of `ray timeline`, for times that lack.")] = None,
+    job: Annotated[str | None, typer.Option(help="Job id in hex, if the log has several jobs.")] = None,
+    timeline: Annotated[
+        Path | None, typer.Option(help="A file of `ray timeline`, for times that the events do not have.")
+    ] = None,
     sizes: Annotated[Path | None, typer.Option(help='JSON: {"function": bytes of its result}; else estimated.')] = None,
     edges: Annotated[
         Path | None, typer.Option(help='JSON: [["maker\'s task id", "taker\'s task id"]]; else inferred.')

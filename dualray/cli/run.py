@@ -34,8 +34,8 @@ def run_command(
     seed: Annotated[int | None, typer.Option(help="Seeds the tasks' randomness.")] = None,
     faults: Annotated[list[str] | None, typer.Option(help="sim: such as 'kill node-5 at 2.5s'; may repeat.")] = None,
     decision_log: Annotated[Path | None, typer.Option(help="Directory for decision logs and traces.")] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", help="sim: do not say at the end what the simulation was.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="sim: say it as a JSON object, on stderr.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="sim: print no summary at the end.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="sim: print the summary as JSON, on stderr.")] = False,
 ) -> None:
     """Run an unchanged script, or `-m` a module, with settings given from outside. The exit code is the program's."""
     if script == "-m" and not args:

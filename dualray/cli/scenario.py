@@ -201,7 +201,7 @@ def check_command(file: File, seed: Seed = None, as_json: AsJson = False, quiet:
 
 @scenario.command("list")
 def list_command(
-    directory: Annotated[Path, typer.Argument(help="Where scenario files are.")] = SCENARIOS,
+    directory: Annotated[Path, typer.Argument(help="Directory of scenario files.")] = SCENARIOS,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:

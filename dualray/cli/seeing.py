@@ -144,8 +144,8 @@ def explain_command(
             help="A run's decision log directory, or a scenario file, which is run.",
         ),
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="In place of the scenario's.")] = None,
-    log: Annotated[Path | None, typer.Option(help="As DIRECTORY, spelled as for `list` and `get`.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Replaces the seed of the scenario file.")] = None,
+    log: Annotated[Path | None, typer.Option(help="Another way to give DIRECTORY.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Tell the history of a task, an actor or an object: each decision with its candidates and reasons.

@@ -145,24 +145,34 @@ def predict_command(
     nodes: Annotated[str, typer.Option(help="How many nodes: 1,2,4.")] = "1,2,4,8",
     cpus: Annotated[str | None, typer.Option(help="CPUs of each node; default: as recorded.")] = None,
     gpus: Annotated[str | None, typer.Option(help="GPUs of each node; default: as recorded.")] = None,
-    store: Annotated[str | None, typer.Option(help="Object store of each node: 1GiB,8GiB; as recorded.")] = None,
+    store: Annotated[
+        str | None, typer.Option(help="Object store of each node: 1GiB,8GiB; default: as recorded.")
+    ] = None,
     memory: Annotated[
-        str, typer.Option(help="Of each node, store and workers together: 8GiB,16GiB; default: without end.")
+        str, typer.Option(help="Memory of each node, for store and workers: 8GiB,16GiB; default: unlimited.")
     ] = "0",
-    network: Annotated[str, typer.Option(help="Of each node's card: 1Gbps,10Gbps or 10Gbps/50us.")] = "10Gbps",
-    policy: Annotated[str, typer.Option(help="Placement: hybrid, spread, locality, package.module:Class.")] = "hybrid",
-    eviction: Annotated[str, typer.Option(help="cost, lru, spill, package.module:Class.")] = "cost",
+    network: Annotated[
+        str, typer.Option(help="Bandwidth of each node, with latency after a slash: 1Gbps,10Gbps/50us.")
+    ] = "10Gbps",
+    policy: Annotated[
+        str, typer.Option(help="Placement: hybrid, spread, locality or package.module:Class.")
+    ] = "hybrid",
+    eviction: Annotated[str, typer.Option(help="Eviction: cost, lru, spill or package.module:Class.")] = "cost",
     faults: Annotated[
-        str, typer.Option(help="Scenario files whose faults to apply, JSON files of spot machines, or none.")
+        str, typer.Option(help="Scenario files with the faults to apply, JSON files of spot machines, or none.")
     ] = "none",
-    seeds: Annotated[int, typer.Option(min=1, max=1000, help="How often each is replayed.")] = SEEDS,
+    seeds: Annotated[int, typer.Option(min=1, max=1000, help="Replays of each configuration.")] = SEEDS,
     jobs: Annotated[int | None, typer.Option(min=1, max=256, help="Processes at once; default: all cores.")] = None,
     price: Annotated[
         str | None, typer.Option(help="Price per node-hour; with --autoscale of each group: cpu=0.40,gpu=2.80.")
     ] = None,
-    gpu_price: Annotated[float, typer.Option(min=0, help="Of each GPU for an hour, on top.")] = 0.0,
-    spot_price: Annotated[float | None, typer.Option(min=0, help="Per spot-machine-hour; default: --price.")] = None,
-    deadline: Annotated[str | None, typer.Option(help="Name the cheapest that ends within, such as 10min.")] = None,
+    gpu_price: Annotated[float, typer.Option(min=0, help="Price of each GPU for an hour, in addition.")] = 0.0,
+    spot_price: Annotated[
+        float | None, typer.Option(min=0, help="Price of a spot machine for an hour; default: --price.")
+    ] = None,
+    deadline: Annotated[
+        str | None, typer.Option(help="Name the cheapest configuration that ends within this time, such as 10min.")
+    ] = None,
     calibration: Annotated[
         Path | None, typer.Option(help="A calibration file: measured costs (docs/whatif.md).")
     ] = None,
@@ -172,23 +182,28 @@ def predict_command(
     ] = None,
     cold_start: Annotated[
         str | None,
-        typer.Option(help="For clusters that start with the program: 300ms, or recorded; default: they are up."),
+        typer.Option(
+            help="Time a cluster takes to start before the program, such as 300ms, or recorded; default: none."
+        ),
     ] = None,
     autoscale: Annotated[
         Path | None,
         typer.Option(help="Replay on a cluster that grows: its groups, or a RayCluster (docs/growing.md)."),
     ] = None,
     idle_timeout: Annotated[
-        str | None, typer.Option(help="--autoscale: after which an unused node leaves: 1m,5m; default: the file's.")
+        str | None,
+        typer.Option(
+            help="With --autoscale: idle times after which a node leaves, such as 1m,5m; default: the file's."
+        ),
     ] = None,
-    causes: Annotated[bool, typer.Option("--causes", help="Say on what the time goes, of the row to look at.")] = False,
+    causes: Annotated[bool, typer.Option("--causes", help="Show the causes of the time of the chosen row.")] = False,
     needs: Annotated[
-        bool, typer.Option("--memory-needs", help="Say what memory and store the row to look at needs.")
+        bool, typer.Option("--memory-needs", help="Show the memory and store that the chosen row needs.")
     ] = False,
     what_help: Annotated[
-        bool, typer.Option("--what-would-help", help="Try single changes of the row to look at, and rank them.")
+        bool, typer.Option("--what-would-help", help="Try single changes to the chosen row, and rank them.")
     ] = False,
-    strict: Annotated[bool, typer.Option(help="Refuse what lies outside of what was calibrated.")] = False,
+    strict: Annotated[bool, typer.Option(help="Refuse questions outside the calibrated range.")] = False,
     report: Annotated[Path | None, typer.Option(help="Write a page: one HTML file.")] = None,
 ) -> None:
     """Replay a recorded run on other clusters, and compare them."""
