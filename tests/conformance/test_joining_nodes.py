@@ -215,3 +215,21 @@ def test_a_cluster_without_a_driver_gives_its_address(mode: str) -> None:
         assert not third.remaining_processes_alive()
         assert dualray.cluster_resources()["CPU"] == 3
         dualray.shutdown()
+
+
+@dualray.remote
+class Resident:
+    def node(self) -> str:
+        return dualray.get_runtime_context().get_node_id()
+
+
+def test_what_needs_no_gpu_leaves_the_bundle_with_a_gpu_to_others(cluster: Cluster) -> None:
+    cluster.add_node(num_cpus=1, num_gpus=1)
+    group = placement_group([{"CPU": 1, "GPU": 1}, {"CPU": 1}], strategy="STRICT_SPREAD")
+    with_gpu, without = nodes_of(group)
+    within = PlacementGroupSchedulingStrategy(group)
+    resident: Any = Resident
+    plain = resident.options(num_cpus=1, scheduling_strategy=within).remote()
+    assert dualray.get(plain.node.remote(), timeout=WITHIN_S) == without
+    needy = resident.options(num_cpus=1, num_gpus=1, scheduling_strategy=within).remote()
+    assert dualray.get(needy.node.remote(), timeout=WITHIN_S) == with_gpu

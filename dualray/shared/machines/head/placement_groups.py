@@ -31,7 +31,7 @@ from dualray.shared.model.events import (
     PlacementGroupRequested,
 )
 from dualray.shared.model.ids import Address, NodeID, PlacementGroupID, short
-from dualray.shared.model.resources import Resources, fits, in_plain_names, shortfall
+from dualray.shared.model.resources import BUNDLE, Resources, fits, in_plain_names, shortfall
 from dualray.shared.model.specs import BundleReport, LeaseShape, NodeInfo, PlacementGroupSpec
 from dualray.shared.model.states import GROUP, GroupState
 from dualray.shared.policies.bundles import choose_nodes, why_never
@@ -43,7 +43,7 @@ _WAITING = (GroupState.PENDING, GroupState.RESCHEDULING)
 class GroupRecord:
     """One group as the head sees it."""
 
-    __slots__ = ("asked", "attempt", "placed", "reason", "spec", "state")
+    __slots__ = ("asked", "attempt", "is_mixed", "placed", "reason", "spec", "state")
 
     def __init__(self, spec: PlacementGroupSpec) -> None:
         self.spec = spec
@@ -54,6 +54,9 @@ class GroupRecord:
         self.asked: dict[int, NodeID] = {}
         """Bundles of the present attempt whose nodes have not answered."""
         self.reason = "it has just been asked for"
+        kinds = {tuple(name for name, _ in bundle.units) for bundle in spec.bundles}
+        self.is_mixed = len(kinds) > 1
+        """Whether some bundles have resources that others have not."""
 
     @property
     def words(self) -> str:
@@ -253,11 +256,25 @@ class PlacementGroups:
             return Placement(Outcome.INFEASIBLE, reason=f"the {record.words} can never be placed: {record.reason}")
         if record.state is GroupState.PENDING or not places:
             return Placement(Outcome.FAILED, reason=f"the {record.words} is {record.state}: {record.reason}")
-        for node in places:
-            candidate = self._candidates.get(node)
-            if candidate is not None and fits(candidate.free, shape.placement):
+        nodes = list(places)
+        if strategy.bundle < 0 and record.is_mixed:  # a node with a GPU for the group is for those that need it
+            with_room = [node for node in nodes if self._has_room(node, shape)]
+            nodes = sorted(with_room, key=lambda node: self._left_unused(node, shape, record))
+        for node in nodes:
+            if self._has_room(node, shape):
                 return Placement(Outcome.SUCCESS, node, "placement group: a bundle that has room")
         return Placement(Outcome.FAILED, reason=f"its bundles of the {record.words} are busy")
+
+    def _has_room(self, node: NodeID, shape: LeaseShape) -> bool:
+        candidate = self._candidates.get(node)
+        return candidate is not None and fits(candidate.free, shape.placement)
+
+    def _left_unused(self, node: NodeID, shape: LeaseShape, record: GroupRecord) -> int:
+        """How many kinds of resources the group has free there of which the lease demands nothing."""
+        demanded = {name for name, _ in shape.placement.units}
+        suffix = f"{BUNDLE}{record.spec.group_id.hex()}"
+        free = self._candidates[node].free
+        return sum(amount > 0 and name.endswith(suffix) and name not in demanded for name, amount in free.items())
 
     def is_over(self, shape: LeaseShape) -> bool:
         """Whether a lease is in a group that will never be there again."""
