@@ -107,7 +107,9 @@ def init(address: str | None = None, *, local_mode: bool = False, job_config: An
 def defaults() -> dict[str, Any]:
     """Settings of a cluster that a program starts under the name `ray`, where nothing else says them: a demand that no
     node can meet is warned of, and waits for a node that can, as on Ray."""
-    return {"infeasible": "wait"} if resolve({})["infeasible"].value is None else {}
+    resolved = resolve({})
+    starts = resolved["address"].value in (None, "local")  # a cluster that it joins has its own
+    return {"infeasible": "wait"} if starts and resolved["infeasible"].value is None else {}
 
 
 class UnknownArgumentError(TypeError, RuntimeError):

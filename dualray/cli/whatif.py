@@ -14,6 +14,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
+from dualray.as_ray import install
 from dualray.cli.after_run import run_as_main
 from dualray.cli.seeing import check_ours, check_outputs
 from dualray.exceptions import DualrayError
@@ -66,8 +67,12 @@ def record_command(
     output: Annotated[Path, typer.Option("--output", "-o", help="The file to write.")] = Path("run.parquet"),
     mode: Annotated[str | None, typer.Option(help="real, sim or ray.")] = None,
     num_cpus: Annotated[float | None, typer.Option(help="CPUs of each node.")] = None,
+    as_ray: Annotated[bool, typer.Option("--as-ray", help="`import ray` means dualray.")] = False,
 ) -> None:
-    """Run an unchanged script and record it: tasks, times, sizes, placement, for `dualray predict`."""
+    """Run an unchanged script and record it: tasks, times, sizes, placement, for `dualray predict`.
+
+    Example: dualray record --as-ray train.py -o run.parquet
+    """
     if not script.is_file():
         _refuse(f"there is no file {str(script)!r}")
     try:
@@ -81,6 +86,8 @@ def record_command(
         limits_of(resolve({}))
     except (ValueError, TypeError) as error:
         _refuse(error)
+    if as_ray:
+        install()
     before = output.stat().st_mtime_ns if output.exists() else None
     run_as_main([str(script), *(args or [])])
     if not output.exists() or output.stat().st_mtime_ns == before:

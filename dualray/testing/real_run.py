@@ -120,6 +120,8 @@ def _run(scenario: Scenario, program: Path | Callable[[], Any], cluster: Cluster
     def body() -> None:
         if isinstance(program, Path):
             settings = {"MODE": "real", "ADDRESS": cluster.address}
+            if scenario.workload.as_ray:
+                settings["AS_RAY"] = "1"
             ended.append(run_script(program, scenario.workload.args, settings))
         else:
             ended.append(call(program))

@@ -208,6 +208,8 @@ def _simulate_script(
         file = Path(temporary, "scenario.yaml")
         file.write_text(dump_scenario(scenario, as_json=start is not None))
         settings = {"MODE": "sim", "SEED": str(scenario.seed), "SCENARIO": str(file), "RUN_REPORT": str(report)}
+        if scenario.workload.as_ray:
+            settings["AS_RAY"] = "1"
         if profile is not None:
             settings["TASK_PROFILE"] = str(profile.absolute())
         if decision_log is not None:

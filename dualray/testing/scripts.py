@@ -20,6 +20,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
+from dualray import as_ray
 from dualray.as_ray.programs import run
 from dualray.sim.usercode.isolation import HEAP
 from dualray.sim.usercode.patches import continue_in_fork
@@ -50,10 +51,13 @@ def run_script(
 
     Args:
         settings: of dualray, by the names of their environment variables without DUALRAY_; others that stand in this
-            process's environment are not handed on.
+            process's environment are not handed on, but DUALRAY_AS_RAY.
         start: how its process begins; None: as a new interpreter.
     """
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("DUALRAY_")}
+    kept = {as_ray.VARIABLE}
+    environment = {
+        name: value for name, value in os.environ.items() if name in kept or not name.startswith("DUALRAY_")
+    }
     environment |= {f"DUALRAY_{name}": value for name, value in settings.items()}
     with _directory() as directory:
         try:
@@ -162,6 +166,8 @@ def _become(script: Path, arguments: Sequence[str], environment: Mapping[str, st
 def perform(directory: Path, words: Sequence[str]) -> int:
     """In the script's own process: run it, write how it ended, and give its exit code."""
     try:
+        if os.environ.get(as_ray.VARIABLE):
+            as_ray.install()
         run(words)
         ended, code = Ended(), 0
     except SystemExit as error:

@@ -28,6 +28,7 @@ class Workload(Model):
 
     script: str | None = Field(default=None, description="a Python file that calls dualray.init()")
     args: list[str] = Field(default_factory=list, description="of the script")
+    as_ray: bool = Field(default=False, description="whether `import ray` means dualray in the script")
     function: str | None = Field(default=None, description="module:name; called with the cluster running")
     kwargs: dict[str, Any] = Field(default_factory=dict, description="of the function, or of the generated workload")
     generate: str | None = Field(
@@ -49,6 +50,8 @@ class Workload(Model):
             raise ValueError(f"say exactly one of script, function, generate and trace, not {words}")
         if self.trace is not None and (self.args or self.kwargs):
             raise ValueError("a trace takes neither args nor kwargs: it is run again as it was recorded")
+        if self.as_ray and self.script is None:
+            raise ValueError("as_ray belongs to a script; a function imports what its module imports")
         if self.args and self.script is None:
             raise ValueError("args belong to a script; a function, or a generated workload, takes kwargs")
         if self.kwargs and self.script is not None:
