@@ -58,7 +58,7 @@ def help_command(
     if found is None:
         near = get_close_matches(key, [*ENTRIES, *by_class], n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
-        print(f"dualray: no entry {key!r}{hint} `dualray help` lists all", file=sys.stderr)
+        print(f"dualray: there is no entry {key!r}{hint}; `dualray help` lists all", file=sys.stderr)
         raise typer.Exit(UNUSABLE)
     entry = ENTRIES[found]
     print(f"{found}: {', '.join(entry.errors)}\n\n{entry.means}\n\nCause: {entry.cause}\n\nFix: {entry.fix}")
@@ -114,7 +114,7 @@ def _checks() -> Iterator[Check]:
         "core",
         "ok" if compiled else "slow",
         "compiled" if compiled else "not compiled: tasks and simulations take about twice as long",
-        "" if compiled else "install a wheel built with a C compiler present: make build",
+        "" if compiled else "install a wheel built with a C compiler present: make release",
     )
     yield _shared_memory()
     yield _redis()

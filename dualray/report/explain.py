@@ -17,6 +17,7 @@ from functools import cached_property
 from dualray.report.histories import LOST, NOT_ENDED, RESTART, TASK_HEX, Attempt, Lives, Move, ObjectLife, TaskLife
 from dualray.report.replayed import Ask, Choice, Eviction, Grant, Local, Replayed
 from dualray.shared.model.commands import NoteRetry, Send
+from dualray.shared.model.errors import ErrorKind
 from dualray.shared.model.events import (
     ActorChanged,
     Event,
@@ -42,6 +43,7 @@ from dualray.shared.model.ids import HEAD, ObjectID, short
 from dualray.shared.model.specs import DEFAULT_STRATEGY, TaskSpec
 from dualray.shared.proof.trace import TraceEvent, TraceKind
 
+_RESULT = re.compile(r"([0-9a-f]{8}):[0-9a-f]+")
 NEAREST_SHOWN = 3
 LISTED_MAX = 8
 SHORT_HEX = 8
@@ -82,7 +84,8 @@ def find_id(lives: Lives, wanted: str) -> str:
     by_short = [each for each in lives.objects if short(bytes.fromhex(each)) == text]
     if len(by_short) == 1:
         return by_short[0]
-    tasks = [each for each in lives.tasks if each.startswith(text)]
+    result = _RESULT.fullmatch(text)  # a small value, which was never in a store: its task tells its history
+    tasks = [each for each in lives.tasks if each.startswith(result[1] if result is not None else text)]
     if len(tasks) == 1 and len(text) <= TASK_HEX:
         return tasks[0]
     objects = [each for each in lives.objects if each.startswith(text)]
@@ -220,6 +223,8 @@ class Teller:
         maker = self._lives.tasks.get(object_id[:TASK_HEX])
         if object_id in self._lives.objects and self._lives.objects[object_id].is_put:
             return "put"
+        if maker is not None and maker.spec is not None and maker.spec.creates is not None:
+            return f"handle of {maker.name}"
         return f"result of {maker.name}" if maker is not None else "put"
 
     def _arguments(self, life: TaskLife) -> Iterator[Line]:
@@ -227,6 +232,8 @@ class Teller:
         made: list[tuple[int, str]] = []
         for dep in life.deps:
             maker = self._lives.tasks.get(dep[:TASK_HEX])
+            if maker is not None and maker.spec is not None and maker.spec.creates is not None:
+                continue  # the handle of an actor, which nothing waits for
             ends = [
                 attempt.ended_ns
                 for attempt in (maker.attempts.values() if maker is not None else ())
@@ -262,7 +269,7 @@ class Teller:
         )
         for wait in self._lives.waits.get((attempt.worker, attempt.task), ()):
             if attempt.started_ns <= wait.started_ns <= (attempt.ended_ns or 0) and wait.ended_ns > wait.started_ns:
-                names = ", ".join(_short(each) for each in wait.objects[:LISTED_MAX])
+                names = ", ".join(f"{_short(each)} ({self._maker_words(each)})" for each in wait.objects[:LISTED_MAX])
                 yield Line(
                     wait.started_ns, f"It waits {_words(wait.ended_ns - wait.started_ns)} in get or wait for {names}."
                 )
@@ -315,8 +322,8 @@ class Teller:
         asked = self._owners.requests.get(request_id)
         if asked is not None:
             time_ns, owner, request = asked
-            leases = f"{request.count} leases" if request.count > 1 else "a lease"
-            shared = "" if request.count == 1 else ", which tasks of one shape share"
+            leases = f"{request.count} workers" if request.count > 1 else "a worker"
+            shared = "" if request.count == 1 else ", for tasks with the same demands"
             yield Line(time_ns, f"{owner} asks its node for {leases}{shared}.")
         for local in self._replayed.local.get(request_id, ()):
             if local.time_ns <= grant.time_ns and (not local.request.placed or local.node == grant.node):
@@ -368,7 +375,8 @@ class Teller:
             )
         error = self._owners.errors.get((attempt.task, attempt.number), "")
         first = tuple(error.strip().splitlines()[-1:])
-        return Line(attempt.ended_ns, f"Attempt {attempt.number} ends with {attempt.outcome}, after {ran}.", first)
+        how = "raises an error" if attempt.outcome == ErrorKind.APPLICATION else f"ends with {attempt.outcome}"
+        return Line(attempt.ended_ns, f"Attempt {attempt.number} {how}, after {ran}.", first)
 
     def _death(self, attempt: Attempt) -> tuple[str, ...]:
         """What befell its worker."""
@@ -550,15 +558,21 @@ def _move_words(move: Move) -> str:
 def _local_line(local: Local) -> Line:
     count = local.request.count
     if local.request.placed:
-        return Line(local.time_ns, f"{local.node} queues what the head has placed here.")
+        return Line(local.time_ns, f"{local.node} queues what the head has placed here.", tuple(local.reasons))
     if not local.spilled:
         what = "grants it itself" if count == 1 else f"grants all {count} itself"
         return Line(local.time_ns, f"{local.node} {what}: there is room, and its arguments are here or small.")
     here = f", and keeps {local.here}" if local.here else ""
     reasons = local.reasons or ("there is no room for more here",)
     return Line(
-        local.time_ns, f"{local.node} spills {local.spilled} of {count} back to the head{here}.", tuple(reasons)
+        local.time_ns, f"{local.node} sends {_of_all(local.spilled, count)} back to the head{here}.", tuple(reasons)
     )
+
+
+def _of_all(part: int, whole: int) -> str:
+    if whole == 1:
+        return "the request"
+    return f"all {whole} requests" if part == whole else f"{part} of {whole} requests"
 
 
 def _choice_line(choice: Choice, no_room: int) -> Line:

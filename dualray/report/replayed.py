@@ -8,6 +8,7 @@ policy then says how it ranks every candidate.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -31,6 +32,7 @@ from dualray.shared.policies.lru import EvictionPolicy
 from dualray.shared.policies.placement import ClusterView, Outcome, Placement, PlacementPolicy, Score, scores_of
 from dualray.shared.proof.decision_log import Decision, Log
 
+HOLDERS_SHOWN = 3
 CANDIDATES_MAX = 16
 """Candidates of one choice that are kept: the best."""
 
@@ -296,9 +298,9 @@ class _WatchedEviction:
 
 
 def _why_not_here(machine: Node, request: LeaseRequested, now_ns: int) -> list[str]:
-    """Before a node answers a request of its own owners: what speaks against granting it here."""
+    """Before a node answers a request: what speaks against granting it here and now."""
     if request.placed:
-        return []
+        return _what_is_taken(machine, request.shape)
     shape, scheduler = request.shape, machine.scheduler
     reasons = []
     if scheduler.is_draining:
@@ -313,16 +315,35 @@ def _why_not_here(machine: Node, request: LeaseRequested, now_ns: int) -> list[s
     return reasons
 
 
-def _why_no_room(machine: Node, shape: LeaseShape) -> list[str]:
+def _what_is_taken(machine: Node, shape: LeaseShape) -> list[str]:
+    """The resources of which too little is free, and what holds them."""
     reasons = []
-    scheduler, is_here = machine.scheduler, machine.store.is_here
+    scheduler = machine.scheduler
     if not fits(scheduler.free, shape.placement):
         for name, amount in shape.placement.units:
             free = scheduler.free.get(name, 0)
             if free < amount:
                 total = scheduler.total.get(name, 0)
                 wanted = number_words(name, amount / UNITS)
-                reasons.append(f"{_of(max(free, 0), total, name)}, and it needs {wanted}")
+                reasons.append(f"{_of(max(free, 0), total, name)}, and it needs {wanted}{_held_by(machine, name)}")
+    return reasons
+
+
+def _held_by(machine: Node, resource: str) -> str:
+    """The tasks and actors whose leases hold some of a resource, by name."""
+    holders = Counter(
+        lease.name or "a task"
+        for lease in machine.scheduler.leases.values()
+        if any(name == resource for name, _ in lease.resources.units)
+    )
+    named = ", ".join(f"{count} x {name}" for name, count in holders.most_common(HOLDERS_SHOWN))
+    more = ", ..." if len(holders) > HOLDERS_SHOWN else ""
+    return f"; held by {named}{more}" if holders else ""
+
+
+def _why_no_room(machine: Node, shape: LeaseShape) -> list[str]:
+    reasons = _what_is_taken(machine, shape)
+    scheduler, is_here = machine.scheduler, machine.store.is_here
     missing = [hint.size_bytes for hint in shape.deps if not is_here(hint.object_id)]
     if sum(missing) > scheduler.config.locality_bytes_max:
         reasons.append(

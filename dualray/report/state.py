@@ -85,6 +85,8 @@ def _head_at_the_end(record: Record) -> Head | None:
 def _tasks(events: Iterable[TraceEvent]) -> list[Row]:
     rows: dict[str, Row] = {}
     for event in events:
+        if event.kind in (TraceKind.WORKER_ENDED, TraceKind.FAULT):
+            _lose(rows, event)
         if event.kind not in _TASK_STATES:
             continue
         row = rows.setdefault(
@@ -109,7 +111,7 @@ def _tasks(events: Iterable[TraceEvent]) -> list[Row]:
         if event.kind is TraceKind.TASK_SUBMITTED:
             row["owner"] = event.process
         elif event.kind is TraceKind.TASK_RETRIED:
-            row["attempt_number"] = event.amount
+            row["attempt_number"], row["error_type"], row["end_time_s"] = event.amount, "", None
         elif event.kind is TraceKind.TASK_PUSHED:
             row["worker_id"] = event.other
         elif event.kind is TraceKind.TASK_STARTED:
@@ -120,6 +122,14 @@ def _tasks(events: Iterable[TraceEvent]) -> list[Row]:
             row["end_time_s"], row["error_type"] = event.time_ns / 1e9, event.other
             row["state"] = "FAILED" if event.other else "FINISHED"
     return list(rows.values())
+
+
+def _lose(rows: dict[str, Row], end: TraceEvent) -> None:
+    """What ran on a worker or a node that ended has failed, unless it is retried later."""
+    is_node = end.kind is TraceKind.FAULT and end.name == "kill node"
+    for row in rows.values():
+        if row["state"] == "RUNNING" and end.subject == row["node_id" if is_node else "worker_id"]:
+            row["state"], row["error_type"], row["end_time_s"] = "FAILED", "WORKER_CRASHED", end.time_ns / 1e9
 
 
 _TASK_STATES = {

@@ -55,9 +55,7 @@ def run_script(
         start: how its process begins; None: as a new interpreter.
     """
     kept = {as_ray.VARIABLE}
-    environment = {
-        name: value for name, value in os.environ.items() if name in kept or not name.startswith("DUALRAY_")
-    }
+    environment = {name: value for name, value in os.environ.items() if name in kept or not name.startswith("DUALRAY_")}
     environment |= {f"DUALRAY_{name}": value for name, value in settings.items()}
     with _directory() as directory:
         try:

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 import dualray as ray
 from dualray.cli.app import app
 from dualray.cluster_utils import Cluster
+from dualray.exceptions import NodeDiedError
 from dualray.util.placement_group import placement_group
 from dualray.util.state import of_run
 
@@ -96,6 +97,22 @@ def test_a_finished_run_has_what_its_head_knew(run):
     assert (group.strategy, group.state) == ("SPREAD", "CREATED")
     [waited] = state.list("tasks", [("name", "=", "late")])
     assert 10 < waited.start_time_s < 11, "moments count from the start of the first node, as those of faults"
+
+
+def test_a_task_that_was_lost_with_its_node_has_failed(tmp_path):
+    @ray.remote(duration=5, max_retries=0, scheduling_strategy="SPREAD")
+    def lost() -> None:
+        pass
+
+    ray.init(mode="sim", nodes=2, num_cpus=1, decision_log=tmp_path, faults=["kill node-1 at 1s"])
+    try:
+        refs = [lost.remote() for _ in range(2)]
+        with pytest.raises(NodeDiedError):
+            ray.get(refs)
+    finally:
+        ray.shutdown()
+    [failed] = of_run(tmp_path).list("tasks", [("name", "=", "lost"), ("node_id", "=", "node-1")])
+    assert (failed.state, failed.error_type, failed.end_time_s) == ("FAILED", "WORKER_CRASHED", 1.0)
 
 
 def test_without_the_heads_log_a_run_has_no_actors(run, tmp_path):

@@ -219,3 +219,33 @@ def test_actor_tells_of_its_restart_and_its_calls_of_where_they_went(tmp_path: P
     assert "grants a lease" not in last
     assert "fault: kill actor" in last
     assert "because its actor was RESTARTING" in last
+
+
+def test_a_wait_for_a_node_names_who_holds_it_and_ids_of_small_results_can_be_given_back(tmp_path: Path):
+    @ray.remote
+    class Counter:
+        def add(self) -> int:
+            return 1
+
+    @ray.remote(duration=1.0)
+    def slow(counter: Any) -> int:
+        result: int = ray.get(counter.add.remote())
+        return result
+
+    def program() -> int:
+        actor: Any = Counter
+        counter = actor.remote()
+        return sum(ray.get([slow.remote(counter) for _ in range(6)]))
+
+    simulate(program, tmp_path, nodes=1)
+    lives = Lives(read_record(tmp_path))
+    teller = Teller(lives)
+    made = words(teller.tell(find_id(lives, "Counter")))
+    assert "0 of 2 CPU free, and it needs 1; held by 2 x slow" in made
+    last = [task.task for task in lives.tasks.values() if task.name == "slow"][-1]
+    told = words(teller.tell(last))
+    assert "(handle of Counter)" in told
+    assert "it could run from now on" not in told, "nothing waits for a handle"
+    waited = re.search(r"in get or wait for (\S+) \(result of Counter.add\)", told)
+    assert waited is not None
+    assert lives.tasks[find_id(lives, waited[1])].name == "Counter.add"
