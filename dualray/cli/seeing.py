@@ -15,7 +15,8 @@ import typer
 from rich.console import Console
 
 from dualray.cli.printing import AsJson, print_json, refuse
-from dualray.report.explain import Story, Teller, find_id
+from dualray.report.explain import Story, Teller
+from dualray.report.find import find_id
 from dualray.report.histories import Lives
 from dualray.report.record import Record, read_record
 from dualray.report.timeline import write_timeline

@@ -19,7 +19,8 @@ import msgpack
 
 from dualray.dashboard.from_trace import TraceTables
 from dualray.dashboard.tables import Tables
-from dualray.report.explain import Teller, find_id
+from dualray.report.explain import Teller
+from dualray.report.find import find_id
 from dualray.report.histories import Lives
 from dualray.report.record import read_record
 from dualray.report.tail import TraceTail

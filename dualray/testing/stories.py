@@ -10,7 +10,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from dualray.report.explain import Line, Teller, find_id
+from dualray.report.explain import Line, Teller
+from dualray.report.find import find_id
 from dualray.report.histories import NOT_ENDED, Lives, TaskLife
 from dualray.report.record import read_record
 from dualray.shared.units import time_words

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import dualray as ray
-from dualray.report.explain import Story, Teller, find_id
+from dualray.report.explain import Story, Teller
+from dualray.report.find import find_id
 from dualray.report.histories import Lives
 from dualray.report.record import Record, read_record
 from dualray.shared.proof.trace import TraceKind
