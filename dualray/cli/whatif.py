@@ -29,6 +29,7 @@ from dualray.whatif.answers import (
     cause_cells,
     causes_words,
     cells,
+    columns_shown,
     grounds_of,
     help_cells,
     memory_lines,
@@ -342,13 +343,17 @@ def _show_growing(console: Console, trace: Trace, said: GrowingOptions) -> int:
 def _show(console: Console, found: Prediction, deadline: str | None) -> None:
     for line in verdicts_of(found, deadline):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
-    table = Table()
-    for number, column in enumerate(COLUMNS):
-        table.add_column(column, overflow="fold", justify="left" if number == 0 else "right")
     varying = varying_of(found.rows)
-    for row in found.rows:
-        table.add_row(*[escape(cell) for cell in cells(row, varying)])
+    rows = [cells(row, varying) for row in found.rows]
+    shown, equal = columns_shown(rows)
+    table = Table()
+    for number in shown:
+        table.add_column(COLUMNS[number], overflow="fold", justify="right" if number else "left", no_wrap=number > 0)
+    for row_cells in rows:
+        table.add_row(*[escape(row_cells[number]) for number in shown])
     console.print(table)
+    if equal:
+        console.print(f"In all rows: {', '.join(equal)}.", markup=False, highlight=False, soft_wrap=True)
     for lacks in dict.fromkeys(row.lacks for row in found.rows if row.lacks):
         where = [row.configuration.short(varying) for row in found.rows if row.lacks == lacks]
         console.print(

@@ -29,17 +29,18 @@ def answers_of(prediction: Predicted, deadline: str | None) -> list[str]:
 def verdicts_of(prediction: Predicted, deadline: str | None) -> list[str]:
     """Which cluster to take: the knee or the fastest, and the cheapest that meets the deadline."""
     lines = []
+    varying = varying_of(prediction.rows)
     knee = prediction.knee()
     if knee is not None:
-        lines.append(f"Knee: {knee.configuration.words}: {_span(knee)}; more CPUs help little beyond it.")
+        lines.append(f"Knee: {knee.configuration.short(varying)}: {_span(knee)}; more CPUs help little beyond it.")
     elif prediction.is_scaling:
         first = min(prediction.possible, key=lambda row: row.makespan_s)
-        lines.append(f"No knee, still scaling. Fastest: {first.configuration.words}: {_span(first)}.")
+        lines.append(f"No knee, still scaling. Fastest: {first.configuration.short(varying)}: {_span(first)}.")
     if deadline is not None:
         found = prediction.cheapest(deadline)
         if found is not None:
             cost = f", {found.cost:.4g} a run" if found.cost is not None else ""
-            lines.append(f"Cheapest within {deadline}: {found.configuration.words}: {_span(found)}{cost}.")
+            lines.append(f"Cheapest within {deadline}: {found.configuration.short(varying)}: {_span(found)}{cost}.")
         else:
             fastest = min(prediction.possible, key=lambda row: row.high_s, default=None)
             nearest = f"; the fastest takes {_span(fastest)}" if fastest is not None else ""
@@ -220,6 +221,18 @@ def varying_of(rows: Sequence[Row]) -> frozenset[str]:
     """What the configurations differ in: the rest need not be said in each row."""
     names = [it.name for it in fields(Configuration)]
     return frozenset(name for name in names if len({getattr(row.configuration, name) for row in rows}) > 1)
+
+
+def columns_shown(rows: Sequence[Sequence[str]]) -> tuple[list[int], list[str]]:
+    """The places in COLUMNS that tell rows apart, and the others in words; what is empty in all rows is left out."""
+    shown, equal = [0, 1, 2], []
+    for number in range(3, len(COLUMNS)):
+        values = {row[number] for row in rows if row[number]}
+        if len(values) > 1 or (len(rows) == 1 and values):
+            shown.append(number)
+        elif values:
+            equal.append(f"{COLUMNS[number]} {values.pop()}")
+    return shown, equal
 
 
 def cells(row: Row, varying: frozenset[str]) -> list[str]:
