@@ -149,7 +149,7 @@ def test_bad_faults(faults, words):
     [
         ({"mode": "real", "nodes": 3}, "init(nodes=...) belongs to sim mode, and mode='real' was given: leave out one"),
         ({"mode": "real", "faults": ["kill node-1 at 1s"]}, "init(faults=...) belongs to sim mode"),
-        ({"mode": "sim", "log_to_driver": False}, "init(log_to_driver=...) belongs to real mode"),
+        ({"mode": "sim", "num_redis_shards": 1}, "init(num_redis_shards=...) belongs to real mode"),
     ],
 )
 def test_an_argument_of_the_other_mode(arguments, words):
@@ -158,7 +158,7 @@ def test_an_argument_of_the_other_mode(arguments, words):
 
 def test_an_argument_of_the_other_mode_where_the_mode_came_from_outside(mode, monkeypatch):
     monkeypatch.setenv("DUALRAY_MODE", mode)
-    other = {"log_to_driver": False} if mode == "sim" else {"nodes": 3, "faults": []}
+    other = {"num_redis_shards": 1} if mode == "sim" else {"nodes": 3, "faults": []}
     with pytest.warns(UserWarning, match="ignored") as warned:
         ray.init(num_cpus=1, **other)
     try:

@@ -222,7 +222,6 @@ _ALLOWED = {
     "observe/stacks.py open": "what workers say of their stacks, in the session",
     "processes/head.py write_text": "the session's note of its control plane",
     "processes/node.py touch": "the session's note that the node has joined",
-    "processes/run_recorder.py open": "/proc",
 }
 
 

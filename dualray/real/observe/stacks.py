@@ -24,6 +24,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, unquote
 
+from dualray.shared.handles import CALL_TASK
 from dualray.shared.model.ids import short
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ def describe_worker(core: CoreWorker, loops: Sequence[asyncio.AbstractEventLoop]
 def _describe_coroutines(loop: asyncio.AbstractEventLoop) -> Iterator[str]:
     import asyncio  # noqa: PLC0415 - who has a loop has imported it
 
-    for task in sorted(asyncio.all_tasks(loop), key=lambda task: task.get_name()):
+    for task in sorted(asyncio.all_tasks(loop), key=lambda task: (task.get_name() != CALL_TASK, task.get_name())):
         frames = list(_frames_of(task.get_coro()))
         while frames and frames[0][0].f_code.co_filename.startswith(_OUR_CODE):
             del frames[0]

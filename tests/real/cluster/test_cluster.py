@@ -424,7 +424,7 @@ def test_without_the_secret_nobody_joins(stop, tmp_path: Path) -> None:
         ((), "give either --head"),
         (("--head", "--address", "a:1"), "give either --head"),
         (("--address", "nowhere"), "--address='nowhere' must be host:port"),
-        (("--address", "127.0.0.1:9", "--port", "3"), "--port, --num-workers and --num-redis-shards are the head's"),
+        (("--address", "127.0.0.1:9", "--port", "3"), "--num-redis-shards and --autoscale are the head's"),
         (("--head", "--object-manager-port", "3"), "--object-manager-port is for nodes that join"),
         (("--head", "--resources", "{"), "must be JSON"),
         (("--head", "--num-cpus", "-1"), "num_cpus"),
