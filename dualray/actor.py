@@ -388,6 +388,7 @@ class ActorHandle(CountedReference):
         retried = options.retry_exceptions
         key = (
             method_name,
+            options.name,
             options.num_returns,
             group,
             options._generator_backpressure_num_objects,

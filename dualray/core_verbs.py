@@ -148,7 +148,7 @@ class VerbsOverCore:
             node_id=core.node,
             worker_id=core.address,
             task_id=execution.task_id.hex() if execution.is_task else None,
-            task_name=execution.name if execution.is_task else None,
+            task_name=_task_name(execution.name, template) if execution.is_task else None,
             attempt=execution.attempt,
             actor_id=execution.actor_id.hex() if execution.actor_id is not None else None,
             actor_name=creates.name or None if creates is not None else None,
@@ -295,7 +295,7 @@ class VerbsOverCore:
     def prepare_method(
         self, actor: ActorInfo, name: str, options: MethodOptions, returns: Returns, *, is_last: bool, collect: Collect
     ) -> FunctionTemplate:
-        name = f"{actor.class_name}.{name}"
+        name = f"{options.name or actor.class_name}.{name}"  # the core takes the method's name from behind the dot
         retries, retried = options.max_task_retries, options.retry_exceptions
         function_id = actor.function
         if not isinstance(retried, bool):  # the class's export does not say which exceptions
@@ -422,6 +422,12 @@ class VerbsOverCore:
             key = parse_named(bundle), terms
             counts[key] = counts.get(key, 0) + 1
         self.core.request_resources(counts)
+
+
+def _task_name(name: str, actor: FunctionTemplate | None) -> str:
+    """The name of a task: of a method `Class.method`, unless the call gave it one, which stands before the dot."""
+    before, dot, _ = name.rpartition(".")
+    return before if dot and actor is not None and actor.name not in (name, before) else name
 
 
 def _limits_of(promises: ActorSpec) -> ActorLimits:

@@ -371,3 +371,20 @@ def test_a_constructor_argument_that_failed_is_told_by_every_call():
     with pytest.raises(ActorDiedError, match=r"(?s)an argument failed.*KeyError: 'the argument'") as caught:
         get(counter.add.remote())
     assert "was not made" in str(caught.value)
+
+
+@ray.remote
+class Named:
+    def name(self):
+        return ray.get_runtime_context().get_task_name()
+
+    def fail(self):
+        raise ValueError("no")
+
+
+def test_a_name_is_what_a_call_and_its_errors_are_called():
+    actor = Named.remote()
+    names = [actor.name.options(name="good").remote(), actor.name.remote(), actor.name.options(name="a.b").remote()]
+    assert get(names) == ["good", "Named.name", "a.b"]
+    with pytest.raises(TaskError, match=r"good\.fail raised"):
+        get(actor.fail.options(name="good").remote())
