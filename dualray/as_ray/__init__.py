@@ -75,7 +75,7 @@ REFUSED: Final = {
     "ray.util.spark": "Spark on Ray is not part of it",
     "ray.util.tpu": "nodes with TPUs are not part of it",
     "ray.util.tracing": "`dualray.timeline` and the report of a run show where time goes",
-    "ray.util.xgboost": "XGBoost on Ray is not part of it",
+    "ray.util.xgboost": "dualray has no XGBoost on Ray",
     "ray.widgets": "they are for Ray's dashboard",
     "ray.workflow": "Ray has withdrawn its workflows",
     "ray.experimental.channel": "compiled graphs are refused: execute() runs the same graph",
