@@ -7,6 +7,7 @@ in a second of real time at most. Neither changes what the run does, nor what it
 
 from __future__ import annotations
 
+import weakref
 from pathlib import Path
 
 # By name: a simulation replaces what stands in the module `time`.
@@ -24,6 +25,27 @@ LOOK_EVERY_EVENTS: Final = 100
 WRITE_EVERY_S: Final = 0.1
 SLEEP_S: Final = 0.1
 """At a time, so that a run that waits for real time still writes what is new."""
+
+
+class _TraceFile:
+    """A file of trace rows; `rows` grows, and what has come since is written."""
+
+    def __init__(self, path: Path, rows: list[TraceEvent]) -> None:
+        self._file = path.open("wb", buffering=0)
+        self._rows = rows
+        self._written = 0
+
+    def write_rows(self) -> None:
+        """Write the rows that have come since the last time."""
+        if self._written < len(self._rows):
+            self._file.write(to_bytes(self._rows[self._written :]))
+            self._written = len(self._rows)
+
+    def close(self) -> None:
+        """Write the last rows. Idempotent."""
+        if not self._file.closed:
+            self.write_rows()
+            self._file.close()
 
 
 class RunLogs:
@@ -44,16 +66,15 @@ class RunLogs:
         self._seed = seed
         self._sinks: list[BinaryIO] = []
         """Of every process that ever was: a node that reboots has one for each life."""
-        self._trace: BinaryIO | None = None
-        self._rows = rows
-        self._rows_written = 0
+        self._trace: _TraceFile | None = None
         self._written_s = 0.0
         self._began_s = monotonic()
         self._pace = pace or 0.0
         if pace is not None:
             kernel.on_event(self._wait, every=1)
         if directory is not None:
-            self._trace = (directory / "cluster.trace").open("wb", buffering=0)
+            self._trace = _TraceFile(directory / "cluster.trace", rows)
+            weakref.finalize(self, self._trace.close)  # also of a program that ends without shutdown()
             kernel.on_event(self._look, every=LOOK_EVERY_EVENTS)
 
     def begin_digests(self) -> None:
@@ -80,7 +101,8 @@ class RunLogs:
         now_s = monotonic()
         if now_s - self._written_s >= WRITE_EVERY_S:
             self._written_s = now_s
-            self._write_rows()
+            if self._trace is not None:
+                self._trace.write_rows()
 
     def _wait(self, events: int) -> None:
         """Wait until real time has come as far as virtual time, at this pace."""
@@ -89,17 +111,11 @@ class RunLogs:
             self._look(events)
             sleep(min(left_s, SLEEP_S))
 
-    def _write_rows(self) -> None:
-        if self._trace is not None and self._rows_written < len(self._rows):
-            self._trace.write(to_bytes(self._rows[self._rows_written :]))
-            self._rows_written = len(self._rows)
-
     def write(self) -> None:
         """The simulation is over."""
         for sink in self._sinks:
             sink.close()
         if self._trace is not None:
-            self._write_rows()
             self._trace.close()
         if self.directory is not None and self.digests is not None:
             self.digests.write(self.directory)
