@@ -1,5 +1,5 @@
-"""What the autoscaler costs: `python -m benchmarks.scaling` prints how long a decision of the head takes, and how much
-slower a simulation is whose cluster grows and shrinks.
+"""The cost of the autoscaler. `python -m benchmarks.scaling` prints the time of one decision of the head, and the rate
+of a simulated cluster that grows and shrinks beside that of a fixed one.
 
 A decision is that of the head's machine, from the timer to its commands: 10,000 leases of 100 shapes wait for nodes of
 5 groups. "From nothing" there are no nodes. "After one change" there are, all in use, and one of them has reported.
