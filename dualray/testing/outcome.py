@@ -68,6 +68,22 @@ class Outcome:
         return not self.error
 
 
+def examination_of(faults: Any, *, ended_ns: int, leaks: Any) -> dict[str, Any]:
+    """What `make_outcome` takes of a run that was no simulation. `faults` has performed them."""
+    return {
+        "ended_ns": ended_ns,
+        "leaks": leaks,
+        "performed": faults.performed,
+        "missed": faults.problems,
+        "outstanding": [str(fault) for fault in faults.outstanding],
+        "violations": [],
+        "random": "",
+        "witnessed": [],
+        "rows_used": [],
+        "counters": {"faults": len(faults.performed)},
+    }
+
+
 def make_outcome(
     ended: Ended,
     trace: Sequence[TraceEvent],

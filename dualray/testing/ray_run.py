@@ -30,7 +30,7 @@ from dualray.shared.scenario.cluster import NodeGroup
 from dualray.shared.scenario.fault_model import Fault, FaultKind
 from dualray.shared.scenario.scenario import Scenario
 from dualray.testing.failures import Ended, call
-from dualray.testing.outcome import Outcome, make_outcome
+from dualray.testing.outcome import Outcome, examination_of, make_outcome
 from dualray.testing.scripts import SCRIPT_TIMEOUT_S, last_line, run_script
 
 PERFORMED: Final = frozenset(
@@ -80,18 +80,7 @@ def run_on_ray(scenario: Scenario, program: Path | Callable[[], Any]) -> Outcome
         ended = _run(scenario, program, cluster.address, faults)
         took_ns = round((time.monotonic() - began_s) * 1e9)
         starts = faults.starts()
-    examination = {
-        "ended_ns": took_ns,
-        "leaks": None,
-        "performed": faults.performed,
-        "missed": faults.problems,
-        "outstanding": [str(fault) for fault in faults.outstanding],
-        "violations": [],
-        "random": "",
-        "witnessed": [],
-        "rows_used": [],
-        "counters": {"faults": len(faults.performed)},
-    }
+    examination = examination_of(faults, ended_ns=took_ns, leaks=None)
     outcome = make_outcome(ended, (), examination)
     outcome.starts.update(starts)
     return outcome

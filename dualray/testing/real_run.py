@@ -25,7 +25,7 @@ from dualray.report.traces import read_traces
 from dualray.shared.scenario.growth import Growth, LocalProvider, ProviderModel, offer_of
 from dualray.shared.scenario.scenario import Scenario
 from dualray.testing.failures import Ended, call
-from dualray.testing.outcome import Outcome, make_outcome
+from dualray.testing.outcome import Outcome, examination_of, make_outcome
 from dualray.testing.real_faults import LOOK_S, OF_DOORS, FaultPerformer, check_plan
 from dualray.testing.scripts import SCRIPT_TIMEOUT_S, run_script
 
@@ -74,18 +74,7 @@ def run_on_cluster(scenario: Scenario, program: Path | Callable[[], Any], decisi
             finally:
                 faults.end()
             leaks = None if ended.error else _what_is_left(cluster)
-        examination = {
-            "ended_ns": ended_ns,
-            "leaks": leaks,
-            "performed": faults.performed,
-            "missed": faults.problems,
-            "outstanding": [str(fault) for fault in faults.outstanding],
-            "violations": [],
-            "random": "",
-            "witnessed": [],
-            "rows_used": [],
-            "counters": {"faults": len(faults.performed)},
-        }
+        examination = examination_of(faults, ended_ns=ended_ns, leaks=leaks)
         return make_outcome(ended, read_traces(record), examination)
 
 
