@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import runpy
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 
 from dualray import api
 
 
-def run(words: Sequence[str]) -> None:
+def run(words: Sequence[str], on_error: Callable[[Exception], None] | None = None) -> None:
     """Run `["script.py", ...]`, `["-m", "module", ...]` or `["-c", "code", ...]` as the main module; a cluster that it
-    leaves running is shut down.
+    leaves running is shut down. on_error: is called with the exception that ended the program, before that shutdown.
 
     Raises:
         FileNotFoundError, ImportError: there is no such script or module.
@@ -33,5 +33,9 @@ def run(words: Sequence[str]) -> None:
             sys.argv = list(words)
             sys.path[0] = str(Path(words[0]).resolve().parent)
             runpy.run_path(words[0], run_name="__main__")
+    except Exception as error:
+        if on_error is not None:
+            on_error(error)
+        raise
     finally:
         api.shutdown()

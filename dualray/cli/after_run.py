@@ -12,6 +12,7 @@ import typer
 
 from dualray.as_ray.programs import run
 from dualray.cli.error_help import key_of
+from dualray.cli.printing import count_of
 from dualray.testing.failures import from_user, user_traceback
 
 __all__ = ["print_summary", "read_summaries", "run_as_main"]
@@ -31,10 +32,17 @@ def run_as_main(words: Sequence[str]) -> None:
         typer.Exit: the program has ended by an exception, whose traceback has been printed without our own frames.
     """
     hook = sys.excepthook
-    try:
-        run(words)
-    except Exception as error:  # noqa: BLE001 - as Python's own last word
+    shown: list[Exception] = []
+
+    def show(error: Exception) -> None:
+        shown.append(error)
         _show(error, is_hooked=sys.excepthook is not hook)
+
+    try:
+        run(words, on_error=show)  # the error that ended the program comes before those that nobody read
+    except Exception as error:  # noqa: BLE001 - as Python's own last word
+        if error not in shown:
+            _show(error, is_hooked=sys.excepthook is not hook)
         raise typer.Exit(FAILED) from None
 
 
@@ -70,12 +78,12 @@ def print_summary(found: Sequence[dict[str, Any]], *, as_json: bool) -> None:
 
 
 def _lines(found: dict[str, Any], simulations: int) -> list[str]:
-    nodes = _count(found["nodes"], "node")
+    nodes = count_of(found["nodes"], "node")
     which = f"; the last of {simulations} simulations" if simulations > 1 else ""
     lines = [f"simulated {found['virtual_s']:.6g} s of virtual time on {nodes}, seed {found['seed']}{which}"]
-    failed = f", {_count(found['failed'], 'failed attempt')}" if found["failed"] else ""
+    failed = f", {count_of(found['failed'], 'failed attempt')}" if found["failed"] else ""
     retries = "" if not found["retries"] else ", 1 retry" if found["retries"] == 1 else f", {found['retries']} retries"
-    lines.append(f"{_count(found['tasks'], 'task')}{failed}{retries}")
+    lines.append(f"{count_of(found['tasks'], 'task')}{failed}{retries}")
     if found["evicted"] or found["spilled"] or found["recomputed"]:
         size = f" ({found['spilled_bytes'] / 2**20:.1f} MiB)" if found["spilled"] else ""
         lines.append(
@@ -93,11 +101,7 @@ def _lines(found: dict[str, Any], simulations: int) -> list[str]:
         names = ", ".join(assumed[:NAMES_SHOWN])
         more = f" and {len(assumed) - NAMES_SHOWN} more" if len(assumed) > NAMES_SHOWN else ""
         lines.append(
-            f"assumed: {found['assumed_s'] * 1e3:g} ms beside what they sleep for {names}{more}; say "
-            f"@remote(duration=...), or record a run and give it as task_profile="
+            f"assumed: each call of {names}{more} takes about {found['assumed_s'] * 1e3:g} ms beside its sleeps; "
+            f"set @remote(duration=...) or init(task_profile=RECORD)"
         )
     return lines
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"

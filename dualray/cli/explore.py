@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from dualray.cli.printing import AsJson, Quiet, Verbose, print_json, refuse, table_of
+from dualray.cli.printing import AsJson, Quiet, Verbose, count_of, print_json, refuse, table_of
 from dualray.cli.scenario import FAILED, File, load, show_failure
 from dualray.shared.scenario.scenario import Scenario
 from dualray.shared.units import parse_share
@@ -79,6 +80,8 @@ def explore_command(
         print_json(_as_json(loaded, found, file))
     else:
         _show_exploration(loaded, found, file, is_verbose=verbose, is_quiet=quiet)
+        if not quiet and len(found.findings) >= stop_after:
+            _show_stop(found, seeds, stop_after)
     if found.findings:
         raise typer.Exit(FAILED)
 
@@ -138,10 +141,8 @@ def _show_exploration(loaded: Scenario, found: Exploration, file: Path, *, is_ve
     console.print(f"{escape(loaded.name)}: {verdict}; {found.seeds_per_s:.1f} seeds/s", highlight=False)
     if is_quiet:
         return
-    for finding in found.findings[:SEEDS_LISTED_MAX]:
-        _show_finding(console, finding, file)
-    if len(found.findings) > SEEDS_LISTED_MAX:
-        console.print(f"and {len(found.findings) - SEEDS_LISTED_MAX} more failing seeds")
+    for kind, alike in _by_kind(found.findings).items():
+        _show_kind(console, kind, alike, file, is_verbose=is_verbose)
     if found.faults_planned:
         share = found.faults_performed / found.faults_planned
         console.print(f"faults: {found.faults_planned:,} planned, {found.faults_performed:,} ({share:.0%}) happened")
@@ -164,8 +165,38 @@ def _show_exploration(loaded: Scenario, found: Exploration, file: Path, *, is_ve
         console.print(f"never happened: {', '.join(found.never_happened)}", style="yellow")
 
 
+def _show_stop(found: Exploration, seeds: int, stop_after: int) -> None:
+    if left := seeds - found.seeds:
+        failing = count_of(len(found.findings), "failing seed")
+        print(f"stopped after {failing} (--stop-after {stop_after}): {count_of(left, 'seed')} did not run")
+
+
+def _by_kind(findings: Iterable[Finding]) -> dict[str, list[Finding]]:
+    """Seeds that fail alike are taken to have one cause. Of each kind, the one that was shrunk comes first."""
+    kinds: dict[str, list[Finding]] = {}
+    for finding in findings:
+        kinds.setdefault(finding.kind, []).append(finding)
+    return {kind: sorted(alike, key=lambda finding: not finding.replay) for kind, alike in kinds.items()}
+
+
+def _show_kind(console: Console, kind: str, alike: list[Finding], file: Path, *, is_verbose: bool) -> None:
+    shown = alike[:SEEDS_LISTED_MAX] if is_verbose else alike[:1]
+    for finding in shown:
+        console.print(f"\n[red]seed {finding.seed}[/]: {escape(kind)}", highlight=False)
+        _show_finding(console, finding, file)
+    if others := alike[len(shown) :]:
+        seeds = ", ".join(str(finding.seed) for finding in others[:SEEDS_LISTED_MAX])
+        more = f" and {len(others) - SEEDS_LISTED_MAX} more" if len(others) > SEEDS_LISTED_MAX else ""
+        each = "" if is_verbose else "; -v shows each"
+        console.print(
+            f"  {count_of(len(others), 'more seed')} failed in the same way: {seeds}{more}{each}",
+            markup=False,
+            highlight=False,
+            soft_wrap=True,
+        )
+
+
 def _show_finding(console: Console, finding: Finding, file: Path) -> None:
-    console.print(f"\n[red]seed {finding.seed}[/]: {escape(finding.kind)}", highlight=False)
     console.print(f"  {finding.problem}", markup=False, highlight=False, soft_wrap=True)
     show_failure(console, finding.output, finding.traceback, finding.story)
     for fault in finding.faults:

@@ -47,6 +47,11 @@ def refuse(why: object) -> NoReturn:
     raise typer.Exit(UNUSABLE)
 
 
+def count_of(number: int, what: str) -> str:
+    """ "1 task", "2,000 tasks"."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
 def print_json(value: Any) -> None:
     """Print a value on stdout as JSON."""
     json.dump(value, sys.stdout, indent=2)

@@ -86,7 +86,8 @@ def list_command(
             print("".join(f"{row[state.KEYS[name]]}\n" for row in rows), end="")
         elif not rows:
             total = found.list(name, limit=1, raise_on_missing_output=False).total
-            print(f"no {name.replace('_', ' ')} match ({total} in all)" if total else f"no {name.replace('_', ' ')}")
+            plain = name.replace("_", " ")
+            print(f"no {plain} match ({total} rows in all)" if total else f"no {plain}")
         else:
             when = "; times are seconds since the start" if log is not None and name == "tasks" else ""
             show_rows(f"{resource}{when}", rows, key=state.KEYS[name], verbose=verbose)
@@ -133,7 +134,8 @@ def _find(found: state.State, table: str, resource: str, wanted: str) -> state.R
     if row := found.get(table, wanted):
         return row
     key = state.KEYS[table]
-    rows = found.list(table, limit=1 << 62, raise_on_missing_output=False)
+    listed = found.list(table, limit=1 << 62, raise_on_missing_output=False)
+    rows = list({row[key]: row for row in reversed(listed)}.values())[::-1]  # a task's earlier attempts stand last
     matching = [row for row in rows if str(row[key]).startswith(wanted.lower())] or [
         row for row in rows if wanted in (row.get("name"), row.get("class_name"))
     ]

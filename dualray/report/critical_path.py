@@ -24,6 +24,8 @@ from dualray.report.histories import LOST, TASK_HEX, Attempt, Lives, Wait
 from dualray.report.summary import RECONSTRUCTION
 
 NOTICED = "until the failure was detected"
+FOR_WORKER = "waiting for a free worker"
+FOR_ACTOR = "waiting for its actor"
 """In words, a stretch from a loss to the moment when the cluster knew of it."""
 
 
@@ -229,13 +231,15 @@ class _Walk:
     def _queue(self, attempt: Attempt, from_ns: int, to_ns: int) -> None:
         """From when it could have run to its start: its arguments travel, and for the rest it stands in line."""
         spent = Spent.RECONSTRUCTION if attempt.number else Spent.QUEUE
+        is_call = self._lives.tasks[attempt.task].actor_cpus is not None
+        words = FOR_ACTOR if is_call else FOR_WORKER
         travelling = self._travelling(attempt, from_ns, to_ns)
         at_ns = to_ns
         for begun_ns, ended_ns in reversed(travelling):
-            self._add(ended_ns, at_ns, spent, attempt, attempt.node, "waiting for a free worker")
+            self._add(ended_ns, at_ns, spent, attempt, attempt.node, words)
             self._add(begun_ns, ended_ns, Spent.TRANSFER, attempt, attempt.node, "moving its arguments")
             at_ns = begun_ns
-        self._add(from_ns, at_ns, spent, attempt, attempt.node, "waiting for a free worker")
+        self._add(from_ns, at_ns, spent, attempt, attempt.node, words)
 
     def _travelling(self, attempt: Attempt, from_ns: int, to_ns: int) -> list[tuple[int, int]]:
         """When arguments of the attempt were on their way to its node, between two moments; joined, in order."""

@@ -503,10 +503,9 @@ def _of_all(part: int, whole: int) -> str:
 def _choice_line(choice: Choice, no_room: int) -> Line:
     details = []
     for position, score in enumerate(choice.candidates, 1):
-        key = ", ".join(map(str, score.rank)) if score.rank is not None else ""
-        rank = f"sorted by {key}" if key else "not a candidate now"
         chosen = " (chosen)" if score.node == choice.answer.node else ""
-        details.append(f"{position}. {score.node}{chosen}: {choice.free[score.node]}; {score.words}; {rank}")
+        out = "" if score.rank is not None else "; not a candidate now"
+        details.append(f"{position}. {score.node}{chosen}: {choice.free[score.node]}; {score.words}{out}")
     if choice.left_out:
         details.append(f"and {choice.left_out:,} more candidates, behind these")
     if no_room:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
-from dualray.report.critical_path import NOTICED, Spent, Stretch
+from dualray.report.critical_path import FOR_WORKER, NOTICED, Spent, Stretch
 from dualray.report.drawings import Clock, fault_words
 from dualray.report.histories import LOST, NOT_ENDED, Lives
 from dualray.report.summary import Summary
@@ -70,7 +70,7 @@ def _reason(stretch: Stretch) -> str:
         case Spent.TRANSFER:
             return "was spent moving objects"
         case Spent.QUEUE:
-            return "was spent waiting for a free worker"
+            return f"was spent {stretch.words or FOR_WORKER}"
         case Spent.RECONSTRUCTION if stretch.words == NOTICED:
             return "passed until a failure was detected"
         case Spent.RECONSTRUCTION:

@@ -35,7 +35,8 @@ def rows_of_run(events: Iterable[TraceEvent], table: str) -> list[Row]:
 
 
 def rows_of_record(record: Record, table: str) -> list[Row]:
-    """As `rows_of_run`, with the head's tables. Moments count from the start of the first node, as those of faults do.
+    """As `rows_of_run`, with the head's tables; an attempt that was lost or failed, and was retried, has a row of its
+    own, behind the tasks' rows. Moments count from the start of the first node, as those of faults do.
 
     Raises:
         ValueError: nothing in the record tells this table; the message says how to record it.
@@ -48,10 +49,12 @@ def rows_of_record(record: Record, table: str) -> list[Row]:
                 f"record the run with --decision-log DIR or init(decision_log=)"
             )
         return head.state_rows.of(table)
-    rows = rows_of_run(record.events, table)
-    if table == "tasks":
-        _complete_tasks(rows, record)
-    return rows
+    if table != "tasks":
+        return rows_of_run(record.events, table)
+    lost: list[Row] = []
+    rows = _tasks(sorted(record.events, key=lambda event: event.time_ns), lost)
+    _complete_tasks([*rows, *lost], record)
+    return [*rows, *lost]
 
 
 def _complete_tasks(rows: Iterable[Row], record: Record) -> None:
@@ -82,7 +85,8 @@ def _head_at_the_end(record: Record) -> Head | None:
     return head
 
 
-def _tasks(events: Iterable[TraceEvent]) -> list[Row]:
+def _tasks(events: Iterable[TraceEvent], retried: list[Row] | None = None) -> list[Row]:
+    """A row for each task, with its last attempt. `retried` takes a row for each attempt that began before that."""
     rows: dict[str, Row] = {}
     for event in events:
         if event.kind in (TraceKind.WORKER_ENDED, TraceKind.FAULT):
@@ -107,11 +111,19 @@ def _tasks(events: Iterable[TraceEvent]) -> list[Row]:
             },
         )
         row["name"] = row["name"] or event.name
+        if event.kind is TraceKind.TASK_RETRIED and retried is not None and row["start_time_s"] is not None:
+            kept = (
+                {"error_type": row["error_type"] or event.other or "WORKER_CRASHED"}
+                if row["state"] != "FINISHED"
+                else {}
+            )
+            retried.append({**row, **kept, "state": "FAILED" if kept else "FINISHED"})
         row["state"] = _TASK_STATES[event.kind]
         if event.kind is TraceKind.TASK_SUBMITTED:
             row["owner"] = event.process
         elif event.kind is TraceKind.TASK_RETRIED:
             row["attempt_number"], row["error_type"], row["end_time_s"] = event.amount, "", None
+            row["start_time_s"], row["worker_id"], row["node_id"] = None, None, None
         elif event.kind is TraceKind.TASK_PUSHED:
             row["worker_id"] = event.other
         elif event.kind is TraceKind.TASK_STARTED:
@@ -129,7 +141,8 @@ def _lose(rows: dict[str, Row], end: TraceEvent) -> None:
     is_node = end.kind is TraceKind.FAULT and end.name == "kill node"
     for row in rows.values():
         if row["state"] == "RUNNING" and end.subject == row["node_id" if is_node else "worker_id"]:
-            row["state"], row["error_type"], row["end_time_s"] = "FAILED", "WORKER_CRASHED", end.time_ns / 1e9
+            row["state"], row["end_time_s"] = "FAILED", end.time_ns / 1e9
+            row["error_type"] = "NODE_DIED" if is_node else "WORKER_CRASHED"
 
 
 _TASK_STATES = {

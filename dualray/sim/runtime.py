@@ -123,6 +123,7 @@ class SimRuntime:
             raise RuntimeError("dualray.shutdown() was called in a thread: a simulation is ended by the main thread")
         ended_ns = self.cluster.kernel.now_ns
         try:
+            self.core.tell_unread_failures()
             if self.record is not None:
                 self.record.write(self.cluster, ended_ns)
             if self._summary is not None:

@@ -168,7 +168,8 @@ class State:
             _unknown("summary of", table, by)
         rows = self.list(table, limit=1 << 62, timeout=timeout, raise_on_missing_output=False)
         summary: dict[str, dict[str, Any]] = {}
-        for row in rows:
+        latest = list({row[KEYS[table]]: row for row in reversed(rows)}.values())  # not a task's earlier attempts
+        for row in reversed(latest):
             entry = summary.setdefault(str(row[by[table]]), {"state_counts": {}})
             entry["state_counts"][row["state"]] = entry["state_counts"].get(row["state"], 0) + 1
             if table == "tasks":
@@ -176,7 +177,11 @@ class State:
             elif table == "objects":
                 entry["total_bytes"] = entry.get("total_bytes", 0) + row["size_bytes"]
         return {
-            "cluster": {"summary": dict(sorted(summary.items())), "summary_by": by[table], f"total_{table}": len(rows)}
+            "cluster": {
+                "summary": dict(sorted(summary.items())),
+                "summary_by": by[table],
+                f"total_{table}": len(latest),
+            }
         }
 
 

@@ -345,7 +345,7 @@ def test_a_first_scenario_is_written_and_runs_and_nothing_is_overwritten(
     assert one.exit_code == 0 and "14cfc9a496ebc658" in one.output
     assert "is 20 tasks" in CliRunner().invoke(app, ["get", "task", "square", "--log", "log"]).output
     none = CliRunner().invoke(app, ["list", "tasks", "--log", "log", "--filter", "name=nix"])
-    assert (none.exit_code, none.output) == (0, "no tasks match (20 in all)\n")
+    assert (none.exit_code, none.output) == (0, "no tasks match (22 rows in all)\n")
     Path("mine.html").write_text("<p>mine</p>")
     for command in (["report", "log", "-o", "mine.html"], ["timeline", "log", "-o", "mine.html"]):
         refused = CliRunner().invoke(app, command)

@@ -112,7 +112,26 @@ def test_a_task_that_was_lost_with_its_node_has_failed(tmp_path):
     finally:
         ray.shutdown()
     [failed] = of_run(tmp_path).list("tasks", [("name", "=", "lost"), ("node_id", "=", "node-1")])
-    assert (failed.state, failed.error_type, failed.end_time_s) == ("FAILED", "WORKER_CRASHED", 1.0)
+    assert (failed.state, failed.error_type, failed.end_time_s) == ("FAILED", "NODE_DIED", 1.0)
+
+
+def test_an_attempt_that_was_lost_and_tried_again_is_listed_behind_its_task(tmp_path):
+    @ray.remote(duration=2, scheduling_strategy="SPREAD")
+    def work() -> str:
+        return "done"
+
+    ray.init(mode="sim", nodes=2, num_cpus=2, decision_log=tmp_path, faults=["kill node-1 at 1s"])
+    try:
+        assert ray.get([work.remote() for _ in range(2)]) == ["done"] * 2
+    finally:
+        ray.shutdown()
+    state = of_run(tmp_path)
+    [lost] = state.list("tasks", [("node_id", "=", "node-1")])
+    assert (lost.state, lost.error_type, lost.attempt_number, lost.end_time_s) == ("FAILED", "NODE_DIED", 0, 1.0)
+    again = state.get("tasks", lost.task_id)
+    assert (again.state, again.attempt_number, again.node_id) == ("FINISHED", 1, "node-0")
+    assert state.summarize("tasks")["cluster"]["total_tasks"] == 2
+    assert "FINISHED" in invoke("get", "task", lost.task_id[:8], "--log", str(tmp_path))
 
 
 def test_without_the_heads_log_a_run_has_no_actors(run, tmp_path):

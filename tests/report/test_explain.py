@@ -72,7 +72,6 @@ def test_task_tells_its_way_from_submission_to_result(lives: Lives):
         "its scheduling strategy is SPREAD: the head decides",
         "The head chooses node-",
         "(chosen): ",
-        "sorted by 0",
         "grants a lease",
         "pushes attempt 0 to",
         "Attempt 0 starts on",

@@ -358,5 +358,7 @@ def test_every_failing_seed_has_a_line_that_repeats_it(tmp_path, monkeypatch):
     shown = CliRunner().invoke(
         app, ["explore", str(path), "--seeds", "10", "--stop-after", "2", "--no-shrink", "--repeat", "0"]
     )
-    for finding in found.findings[:2]:
-        assert f"dualray explore {path} --first {finding.seed} --seeds 1" in shown.output
+    first, second = found.findings[:2]
+    assert f"dualray explore {path} --first {first.seed} --seeds 1" in shown.output
+    assert f"1 more seed failed in the same way: {second.seed}" in shown.output
+    assert "stopped after 2 failing seeds (--stop-after 2)" in shown.output
