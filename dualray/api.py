@@ -69,8 +69,10 @@ def init(
     """Start a cluster and connect this process to it as the driver.
 
     Args:
-        address: real mode: join the cluster whose head is at "host:port", through its node on this machine, or with
-            "auto" the one that runs here; `shutdown` then leaves it running. "local", and the default: start a cluster.
+        address: real mode: join the cluster whose head is at "host:port", through its node on this machine. "auto"
+            joins the one that runs here: that of a parent process, else that of `dualray start`, else that of the one
+            other program which called `init()`. The directory of such a program's session names it. `shutdown` leaves
+            a joined cluster running. "local", and the default: start a cluster.
         mode: "real" (processes on this machine; the default), "sim" (a virtual cluster in this process) or "ray" (a
             cluster of Ray; see docs/ray.md).
         num_cpus, num_gpus, resources: what each node has. Default: real as found, with the GPUs that

@@ -291,7 +291,7 @@ def _address(name: str, value: Any) -> str | None:
             f"{name}={value!r}: Ray Client is not used; run the program on the cluster: use `ray job submit`"
         )
     host, _, port = value.rpartition(":")
-    if value != "auto" and not (host and port.isdigit() and 0 < int(port) < 65536):
+    if value != "auto" and not value.startswith("/") and not (host and port.isdigit() and 0 < int(port) < 65536):
         raise ValueError(f"{name}={value!r} must be host:port, such as '10.0.0.1:{DEFAULT_PORT}', 'auto' or 'local'")
     return value
 

@@ -185,11 +185,12 @@ def _join(address: str, said: dict[str, Any]) -> ClusterContext:
 
 
 def _runs_here() -> bool:
-    """Whether "auto" has a cluster to join, or several."""
-    from dualray.real.cluster.address import find_session  # noqa: PLC0415 - few join
+    """Whether "auto" has a cluster to join, or several. That of a program which did not start this one is none: test
+    processes that run side by side each have their own."""
+    from dualray.real.cluster.address import find_session, is_of_ancestor  # noqa: PLC0415 - few join
 
     try:
-        find_session("auto")
+        session = find_session("auto")
     except DualrayError as error:
         return "several clusters" in str(error)
-    return True
+    return session.cluster is not None or is_of_ancestor(session)

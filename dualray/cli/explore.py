@@ -80,8 +80,7 @@ def explore_command(
         print_json(_as_json(loaded, found, file))
     else:
         _show_exploration(loaded, found, file, is_verbose=verbose, is_quiet=quiet)
-        if not quiet and len(found.findings) >= stop_after:
-            _show_stop(found, seeds, stop_after)
+        _show_stop(found, seeds, stop_after, is_quiet=quiet)
     if found.findings:
         raise typer.Exit(FAILED)
 
@@ -165,8 +164,9 @@ def _show_exploration(loaded: Scenario, found: Exploration, file: Path, *, is_ve
         console.print(f"never happened: {', '.join(found.never_happened)}", style="yellow")
 
 
-def _show_stop(found: Exploration, seeds: int, stop_after: int) -> None:
-    if left := seeds - found.seeds:
+def _show_stop(found: Exploration, seeds: int, stop_after: int, *, is_quiet: bool) -> None:
+    left = seeds - found.seeds
+    if left and len(found.findings) >= stop_after and not is_quiet:
         failing = count_of(len(found.findings), "failing seed")
         print(f"stopped after {failing} (--stop-after {stop_after}): {count_of(left, 'seed')} did not run")
 

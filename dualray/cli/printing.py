@@ -19,7 +19,10 @@ UNUSABLE: Final = 2
 """The exit code of a command that was given something it cannot use."""
 SHORT_ID: Final = 8
 """Characters of an id in a table; more where two ids of the column begin alike."""
+CELL_LENGTH_MAX: Final = 48
+"""Characters of a text in a table; a longer one is cut. `get` and `-v` show all of it."""
 LAST_RESORTS: Final = (
+    "error_message",
     "type",
     "job_id",
     "ray_namespace",
@@ -148,8 +151,10 @@ def _is_in_the_worker(columns: Mapping[str, Sequence[Any]]) -> bool:
 
 def _texts(field: str, values: Sequence[Any], verbose: bool) -> list[str]:
     texts = [value_words(field, value) for value in values]
-    if not field.endswith("_id") or verbose:
+    if verbose:
         return texts
+    if not field.endswith("_id"):
+        return [text if len(text) <= CELL_LENGTH_MAX else text[: CELL_LENGTH_MAX - 3] + "..." for text in texts]
     length = shortest(texts)
     return [text[:length] if _is_hex(text) else text for text in texts]
 

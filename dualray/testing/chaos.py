@@ -87,7 +87,12 @@ class Soak:
 
 
 def schedule(*, seed: int, faults: int, nodes: int, workload: str) -> tuple[Fault, ...]:
-    """The faults of one soak: a function of its arguments alone."""
+    """The faults of one soak: a function of its arguments alone.
+
+    Raises:
+        ValueError: there is no such workload.
+    """
+    lanes(workload)
     ground = Ground(
         nodes=[f"node-{index}" for index in range(1, nodes)],
         tasks=TASKS.get(workload, ()),

@@ -164,6 +164,11 @@ def test_a_workload_whose_result_says_nothing_is_refused(tmp_path: Path, workloa
 # ---- The means -----------------------------------------------------------------------------------------------------
 
 
+def test_a_plan_for_a_workload_that_is_missing_is_refused() -> None:
+    with pytest.raises(ValueError, match="workload 'foo': there is none"):
+        schedule(seed=0, faults=3, nodes=2, workload="foo")
+
+
 def test_every_kind_is_performed_or_refused() -> None:
     assert means.PERFORMED | means.REFUSED.keys() == set(FaultKind)
     assert not means.PERFORMED & means.REFUSED.keys()

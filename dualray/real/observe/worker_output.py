@@ -343,14 +343,15 @@ class OutputRouter:
     Args:
         node: this node.
         transport: of the node manager.
-        only_driver: of a session that has one driver, its address; None: the head knows them.
+        first_driver: of a session that a program has made, that program's address; None: the head knows
+            all drivers.
     """
 
-    def __init__(self, *, node: NodeID, transport: Transport, only_driver: Address | None) -> None:
+    def __init__(self, *, node: NodeID, transport: Transport, first_driver: Address | None) -> None:
         self._node = node
         self._transport = transport
-        self._only_driver = only_driver
-        self._drivers: dict[int, str] = {}
+        self._first_driver = first_driver
+        self._drivers: dict[int, str] = {} if first_driver is None else {job_of_driver(first_driver): first_driver}
         self._waiting: dict[int, deque[bytes]] = {}
         self._left_out: dict[str, int] = {}
         self.lines = 0
@@ -361,7 +362,7 @@ class OutputRouter:
         self.lines += len(lines)
         message = bytes((LINES,)) + pack([name, pid, self._node, stream, lines])
         job = job_of(task_id) if task_id else 0
-        driver = self._only_driver or self._drivers.get(job) or (owner if job == 0 else None)
+        driver = self._drivers.get(job) or ((owner or self._first_driver) if job == 0 else None)
         if driver is not None:
             self._send(driver, message, len(lines))
         elif job and self._drivers.get(job) is None:

@@ -108,6 +108,7 @@ class RealRuntime(ProcessRuntime):
             self._wait_for_news(deadline)
         if self.session.cluster is None:
             self.control_plane = control_plane.read_text()
+        if self._children is not None:
             logging.getLogger("dualray").info(
                 "real mode: %s on this machine, control plane: %s",
                 offered_words(self.session.total),
@@ -117,7 +118,7 @@ class RealRuntime(ProcessRuntime):
             logging.getLogger("dualray").info(
                 "real mode: %s joined the cluster at %s through %s",
                 self._process.address,
-                self.session.cluster.address,
+                self.session.directory if self.session.cluster is None else self.session.cluster.address,
                 self.session.node,
             )
         if self.record is not None:

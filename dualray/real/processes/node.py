@@ -132,7 +132,7 @@ class NodeProcess(MachineProcess):
         self._stops: dict[str, str] = {}
         self._outputs: dict[str, dict[int, WorkerOutput]] = {}
         self.router = OutputRouter(
-            node=node, transport=self.transport, only_driver=FIRST_DRIVER if session.cluster is None else None
+            node=node, transport=self.transport, first_driver=FIRST_DRIVER if session.cluster is None else None
         )
         self._stderr: dict[str, WorkerOutput] = {}
         """Kept until the worker's exit is known, which may be later than the end of its output."""

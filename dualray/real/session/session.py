@@ -103,7 +103,7 @@ class Session:
     """Where the node manager serves metrics, at 127.0.0.1; 0: any port that is free; None: it does not."""
     node: NodeID = FIRST_NODE
     cluster: ClusterPlace | None = None
-    """None of a session that `init` has made for itself: nobody joins, and nothing listens on the network."""
+    """None of a session that `init` has made: other nodes do not join it, and nothing listens on the network."""
 
     def gateway_for(self, address: str) -> Path | None:
         """The gateway through which a process is reached; None for one that is here."""

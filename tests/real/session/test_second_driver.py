@@ -1,0 +1,139 @@
+"""A second program joins the cluster that another program has made with `init()`, as on Ray."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import dualray as ray
+from dualray.exceptions import DualrayError
+
+SECOND = """
+import json, sys
+import dualray as ray
+
+context = ray.init(address=sys.argv[1], namespace="ours", log_to_driver=True)
+counter = ray.get_actor("counter")
+
+@ray.remote
+def square(x):
+    print("square of", x)
+    return x * x
+
+@ray.remote
+class Mine:
+    def pid(self):
+        import os
+        return os.getpid()
+
+mine = Mine.options(name="mine").remote()
+large = ray.put(bytes(1 << 20))
+print(json.dumps({
+    "count": ray.get(counter.add.remote()),
+    "squares": ray.get([square.remote(x) for x in range(3)]),
+    "mine": ray.get(mine.pid.remote()),
+    "large": len(ray.get(large)),
+    "job": ray.get_runtime_context().get_job_id(),
+}))
+"""
+
+
+class Counter:
+    def __init__(self) -> None:
+        self.count = 0
+
+    def add(self) -> int:
+        self.count += 1
+        return self.count
+
+
+@pytest.fixture
+def counter():
+    ray.init(num_cpus=3, namespace="ours")
+    counter = ray.remote(Counter).options(name="counter").remote()
+    assert ray.get(counter.add.remote()) == 1
+    yield counter
+    ray.shutdown()
+
+
+def second(tmp_path: Path, address: str, code: str = SECOND) -> subprocess.CompletedProcess[str]:
+    (tmp_path / "second.py").write_text(code)
+    return subprocess.run(
+        [sys.executable, "second.py", address],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "PYTHONPATH": str(Path(ray.__file__).parents[1])},
+    )
+
+
+@pytest.mark.parametrize("field", ["auto", "session_dir", "control_plane_address"])
+def test_a_second_program_uses_the_first_ones_cluster_and_leaves_it_running(tmp_path, counter, field):
+    actor = counter
+    address = field if field == "auto" else ray.runtime.current("test").addresses()[field]
+    ran = second(tmp_path, address)
+    assert ran.returncode == 0, ran.stderr
+    lines = ran.stdout.splitlines()
+    found = json.loads(next(line for line in lines if line.startswith("{")))
+    assert (found["count"], found["squares"], found["large"]) == (2, [0, 1, 4], 1 << 20)
+    assert found["job"] == "00000002"
+    assert sum("square of" in line for line in lines) == 3, "what its tasks print comes to it, and not to the first"
+    assert ray.get(actor.add.remote()) == 3
+    with pytest.raises(ValueError, match="mine"):
+        ray.get_actor("mine")  # it ended with the driver that made it
+
+
+def test_each_program_that_joins_has_a_job_of_its_own(tmp_path, counter):
+    jobs = {json.loads(second(tmp_path, "auto").stdout.splitlines()[-1])["job"] for _ in range(2)}
+    assert jobs == {"00000002", "00000003"}
+
+
+def test_the_end_of_the_first_program_is_an_error_for_the_second(tmp_path):
+    waits = (
+        "import sys, time, dualray as ray\nray.init(address=sys.argv[1])\n"
+        "@ray.remote\ndef long():\n    time.sleep(60)\n"
+        "print('joined', flush=True)\n"
+        "ray.get(long.remote())\n"
+    )
+    ray.init(num_cpus=1)
+    (tmp_path / "second.py").write_text(waits)
+    with subprocess.Popen(
+        [sys.executable, "second.py", "auto"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(Path(ray.__file__).parents[1])},
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "joined\n"
+        ray.shutdown()
+        _, errors = process.communicate(timeout=30)
+    assert process.returncode == 1
+    assert "is gone" in errors
+
+
+def test_a_session_that_has_ended_is_named():
+    with pytest.raises(DualrayError, match="no cluster of this user has its session at /tmp/dualray-1-gone"):
+        ray.init(address="/tmp/dualray-1-gone")
+
+
+def test_the_commands_find_the_cluster_of_a_program(counter):
+    for words, expected in (
+        (["status"], "node-0"),
+        (["list", "actors", "--json"], '"counter"'),
+        (["get", "actor", "counter"], "ALIVE"),
+        (["summary", "tasks"], "Counter.add"),
+        (["memory"], "bytes"),
+    ):
+        shown = subprocess.run(
+            [sys.executable, "-m", "dualray.cli", *words], capture_output=True, text=True, timeout=60
+        )
+        assert shown.returncode == 0, shown.stderr
+        assert expected in shown.stdout, shown.stdout
