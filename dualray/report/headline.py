@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
-from dualray.report.critical_path import FOR_WORKER, NOTICED, Spent, Stretch
+from dualray.report.critical_path import FOR_ACTOR, FOR_WORKER, NOTICED, Spent, Stretch
 from dualray.report.drawings import Clock, fault_words
 from dualray.report.histories import LOST, NOT_ENDED, Lives
 from dualray.report.summary import Summary
@@ -69,8 +69,10 @@ def _reason(stretch: Stretch) -> str:
             return "was spent in the driver's own program"
         case Spent.TRANSFER:
             return "was spent moving objects"
+        case Spent.QUEUE if stretch.words == FOR_ACTOR:
+            return "was spent waiting for an actor that was busy"
         case Spent.QUEUE:
-            return f"was spent {stretch.words or FOR_WORKER}"
+            return f"was spent {FOR_WORKER}"
         case Spent.RECONSTRUCTION if stretch.words == NOTICED:
             return "passed until a failure was detected"
         case Spent.RECONSTRUCTION:

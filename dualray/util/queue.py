@@ -29,7 +29,7 @@ class Full(queue.Full):
     """There was no room, or, for a batch, not enough."""
 
 
-class _Keeper:
+class _QueueActor:
     """The actor: the items, and who waits. An answer is (True, value), (False, None), or a list with a promise."""
 
     def __init__(self, maxsize: int) -> None:
@@ -126,7 +126,7 @@ class Queue:
         if isinstance(maxsize, bool) or not isinstance(maxsize, int):
             raise TypeError(f"maxsize={maxsize!r} must be an int")
         self.maxsize = maxsize
-        self.actor: Any = api.remote(_Keeper).options(**(actor_options or {})).remote(maxsize)
+        self.actor: Any = api.remote(_QueueActor).options(**(actor_options or {})).remote(maxsize)
 
     def __len__(self) -> int:
         return self.qsize()

@@ -207,3 +207,18 @@ def test_many_workers_share_rows_and_many_functions_share_a_colour():
 def test_nothing_to_draw():
     with pytest.raises(ValueError, match="the trace shows no task that was submitted: there is nothing to draw"):
         page(Record(events=[]))
+
+
+def test_the_first_sentence_names_an_actor_that_calls_waited_for(tmp_path: Path):
+    @ray.remote
+    class Slow:
+        @ray.method(duration=1)
+        def go(self) -> None:
+            pass
+
+    def calls() -> None:
+        slow = Slow.remote()
+        ray.get([slow.go.remote() for _ in range(10)])
+
+    simulate(calls, tmp_path)
+    assert "90 % was spent waiting for an actor that was busy" in page(read_record(tmp_path), title="calls")
