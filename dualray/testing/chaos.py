@@ -164,7 +164,7 @@ class _Run:
         self._cluster = cluster
         self._found = found
         self._right = right
-        self._faults = FaultPerformer(cluster, plan, record, like_first=NODE, on_fault=on_fault)
+        self._faults = FaultPerformer(cluster, plan, record, like_first=NODE, spares_puts=True, on_fault=on_fault)
         self._lock = threading.Lock()
         self._classes = classes
         self._constructed: set[str] = set()

@@ -89,9 +89,11 @@ class Links:
         for fault in self._faults:
             if fault.kind is FaultKind.LINK:
                 for place in names if fault.node == ALL else (fault.node,):
-                    worse[place] += impairment_of(fault)
+                    if place in names:  # else its node is off: who takes its place is told
+                        worse[place] += impairment_of(fault)
             else:
-                parted += [(names[one], names[other]) for one, other in pairs_of(fault, list(nodes))]
+                pairs = pairs_of(fault, list(nodes))
+                parted += [(names[one], names[other]) for one, other in pairs if one in names and other in names]
         links = {names[place]: dataclasses.asdict(it) for place, it in worse.items() if it != HEALTHY}
         for node in nodes.values():
             with contextlib.suppress(OSError):  # it is off, or about to end

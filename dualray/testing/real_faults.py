@@ -28,7 +28,7 @@ from dualray.exceptions import DualrayError
 from dualray.real import faults as means
 from dualray.real.session.session import SHARED_MEMORY
 from dualray.report.tail import TraceTail
-from dualray.shared.model.ids import HEAD, Address, node_of
+from dualray.shared.model.ids import HEAD, Address, ObjectID, is_put, node_of
 from dualray.shared.proof.trace import TraceEvent, TraceKind, to_bytes
 from dualray.shared.scenario.fault_model import (
     ALL,
@@ -111,6 +111,7 @@ class FaultPerformer:
         plan: see `check_plan`; anchors are counted from the start of the cluster, times from `begin`.
         record: the directory of the cluster's traces.
         like_first: what a node is like that a fault adds; see `Cluster.add_node`.
+        spares_puts: no copy of an object that was put is lost: no task can make it again.
         on_fault: called with the words of each fault that has been performed.
 
     Attributes:
@@ -125,9 +126,11 @@ class FaultPerformer:
         record: Path,
         *,
         like_first: Mapping[str, Any] | None = None,
+        spares_puts: bool = False,
         on_fault: Callable[[str], object] = lambda _: None,
     ) -> None:
         self._like_first = like_first or {}
+        self._spares_puts = spares_puts
         self.performed: list[str] = []
         self.problems: list[str] = []
         self._cluster = cluster
@@ -320,6 +323,9 @@ class FaultPerformer:
             case kind if kind in means.OF_LINKS:
                 self._in_a_thread(fault, lambda: self._befall_links(fault))
             case kind if kind in means.OF_STORES:
+                place = self._places.get(fault.node)
+                if place is not None and place.is_busy:
+                    return False
                 self._in_a_thread(fault, lambda: self._befall_store(fault))
             case FaultKind.ADD_NODES:
                 self._in_a_thread(fault, lambda: self._add_nodes(fault))
@@ -337,6 +343,9 @@ class FaultPerformer:
                 perform()
             except (DualrayError, TimeoutError, OSError, psutil.Error) as error:
                 self._problem(f"{fault}: {type(error).__name__}: {error}")
+            except Exception as error:
+                self._problem(f"{fault}: dualray met a bug: {type(error).__name__}: {error}")
+                raise
 
         thread = threading.Thread(target=guarded, name=str(fault), daemon=True)
         self._threads[thread] = fault
@@ -405,21 +414,39 @@ class FaultPerformer:
                 self._wait_until_alive(nodes[name])
 
     def _befall_store(self, fault: Fault) -> None:
-        node = self._nodes_by_place().get(fault.node)
         begin, end = doors.orders_of(fault, next(self._number))
-        if node is None or not doors.tell_node(node, begin):
-            raise DualrayError("there was no target")
+        node = self._tell_place(fault.node, begin)
         self._note(fault, node.node_id)
         if end is not None:
             self._ends.wait(_seconds(fault))
             with contextlib.suppress(DualrayError):  # the node has ended meanwhile, and the fault with it
                 doors.tell_node(node, end)
 
+    def _tell_place(self, name: str, order: dict[str, Any]) -> ClusterNode:
+        """Have the node at a place perform something. One that another fault ends just then is waited for: the next
+        node at this place performs it."""
+        deadline = time.monotonic() + _BACK_S
+        while True:
+            node = self._nodes_by_place().get(name)
+            try:
+                if node is not None and not doors.tell_node(node, order):
+                    raise DualrayError("there was no target")
+                if node is not None:
+                    return node
+            except DualrayError:
+                if not self._places[name].is_busy or time.monotonic() > deadline:
+                    raise
+            if time.monotonic() > deadline:
+                raise DualrayError(f"no node was at the place of {name} within {_BACK_S:g} s")
+            if self._ends.wait(LOOK_S):
+                raise DualrayError("the run ended before")
+
     def _befall_object(self, fault: Fault, event: TraceEvent) -> None:
-        """Its copy there may be gone by now: then the next one that passes the anchor takes its place."""
+        """Its copy may be gone by now, or is spared: then the next one that passes the anchor takes its place."""
         node = self._nodes_by_place().get(self._place_of(event))
+        is_spared = self._spares_puts and is_put(ObjectID(bytes.fromhex(event.subject)))
         try:
-            if node is not None and doors.befall_object(node, fault, event.subject):
+            if node is not None and not is_spared and doors.befall_object(node, fault, event.subject):
                 self._note(fault, event.subject)
                 return
         except DualrayError:  # the node has ended
@@ -493,6 +520,8 @@ class FaultPerformer:
     def _wait_until_alive(self, node: ClusterNode, incarnation: int = 0) -> None:
         deadline = time.monotonic() + _BACK_S
         while not self._ends.is_set():
+            if all(place.node is not node for place in self._places.values()):
+                return  # another fault has ended it meanwhile, and has put another node in its place
             rows = [row for row in dualray.nodes() if row["NodeID"] == node.node_id]
             if any(row["Alive"] and row["Incarnation"] >= incarnation for row in rows):
                 self._note_node(node)
