@@ -1,4 +1,4 @@
-"""Failures of docs/real_mode.md's table that no other test performs."""
+"""Failures of docs/failure_tests.md's table that no other test performs."""
 
 from __future__ import annotations
 
