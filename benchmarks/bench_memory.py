@@ -42,7 +42,7 @@ def plus(array: Any, more: float) -> Any:
 
 
 def two_rounds(api: Any) -> None:
-    """The program of docs/performance.md: a scan over twice the store, and back."""
+    """A scan over twice the store, and back."""
     make, add = api.remote(base), api.remote(plus)
     first = [make.remote(number) for number in range(BLOCKS)]
     second = [add.remote(ref, 100.0) for ref in first]

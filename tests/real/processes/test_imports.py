@@ -1,4 +1,4 @@
-"""What a session waits for is imported by nobody who does not need it: see docs/performance.md, Starting."""
+"""A session imports no module before a process needs it: see docs/inside_performance.md."""
 
 import subprocess
 import sys
