@@ -87,11 +87,11 @@ def _pong(batch: int, seconds: float, where: str, how: str) -> Row:
 
 def _locality(size: str, least: float, most: float) -> Row:
     return Row(
-        what=f"Locality, {size}: without it to with it",
+        what=f"Task with {size}: without locality, over with it",
         scenario="locality_unaware",
         figure=f"latency_ms_{size}",
         how="shape",
-        unit="times as long",
+        unit="ratio",
         least=least,
         most=most,
         over="locality_aware",
@@ -115,11 +115,11 @@ ROWS: tuple[Row, ...] = (
         for workers, minutes in ((8, 25.0), (16, 15.0))
     ),
     Row(
-        what="Locality with it: 100MB to 100kB",
+        what="With locality: task with 100MB, over one with 100kB",
         scenario="locality_aware",
         figure="latency_ms_100MB",
         how="shape",
-        unit="times as long",
+        unit="ratio",
         least=0.5,
         most=2.0,
         over="locality_aware",
@@ -128,7 +128,7 @@ ROWS: tuple[Row, ...] = (
     _locality("10MB", 10, 100),
     _locality("100MB", 10, 100),
     Row(
-        what="Throughput, 60 nodes",
+        what="Throughput of 60 nodes",
         scenario="throughput_60",
         figure="tasks_per_second",
         how="fitted",
@@ -136,7 +136,7 @@ ROWS: tuple[Row, ...] = (
         published=1.0e6,
     ),
     Row(
-        what="Throughput, 100 nodes",
+        what="Throughput of 100 nodes",
         scenario="throughput_100",
         figure="tasks_per_second",
         how="predicted",
@@ -144,17 +144,17 @@ ROWS: tuple[Row, ...] = (
         published=1.8e6,
     ),
     Row(
-        what="Throughput, 100 nodes to 10: linear",
+        what="Throughput of 100 nodes, over that of 10",
         scenario="throughput_100",
         figure="tasks_per_second",
         how="shape",
-        unit="times",
+        unit="ratio",
         published=10.0,
         over="throughput_10",
     ),
     *(
         Row(
-            what=f"Reconstruction, after loss {number}: throughput returns",
+            what=f"Throughput after node loss {number}",
             scenario="reconstruction",
             figure=f"back_{number}_percent",
             how="predicted",
