@@ -49,10 +49,10 @@ CHANGES_TODAY = {
 """And of today's."""
 
 WHY = {
-    "import ray": "the only change for dualray",
-    "import tensorflow as tf": "`tensorflow.compat.v1`, in graph mode in every process: TensorFlow 2 is eager",
-    "from tensorflow.examples.tutorials.mnist import input_data": "TensorFlow 2 has it no more; reads the same files",
-    "import gym": "gym is gymnasium now, and the games of Atari are registered by ale-py",
+    "import ray": "This is the only change for dualray",
+    "import tensorflow as tf": "TensorFlow 2 is eager. The new module is `tensorflow.compat.v1` in graph mode",
+    "from tensorflow.examples.tutorials.mnist import input_data": "TensorFlow 2 does not have this module",
+    "import gym": "gym is now called gymnasium, and ale-py registers the Atari games",
 }
 
 
@@ -168,10 +168,10 @@ def table() -> str:
             running.setdefault(name, []).append(program.name)
     out = ["## What is changed", "", "| line | becomes | because |", "|---|---|---|"]
     out += [f"| `{old}` | `{new}` | {WHY[old]} |" for old, new in CHANGES.items()]
-    out += ["", "In document 003, today's, nothing but the imports of Ray:", "", "| line | becomes |", "|---|---|"]
+    out += ["", "In document 003 only the imports of Ray change:", "", "| line | becomes |", "|---|---|"]
     out += [f"| `{old}` | `{new}` |" for old, new in CHANGES_TODAY.items()]
     for doc, title in DOCUMENTS.items():
-        out += ["", f"## {doc}: {title}", "", "| lines | begins with | |", "|---|---|---|"]
+        out += ["", f"## {doc}: {title}", "", "| lines | first line | result |", "|---|---|---|"]
         rows = []
         for block in blocks().values():
             if block.doc == doc:
