@@ -1,6 +1,6 @@
 """docs/states.md shows each transition table as a diagram: `python -m tests.state_diagrams` writes the page.
 
-The page says what dualray/shared/model/states.py says, and a test compares the two (tests/shared/model/test_states.py).
+The page shows the tables of dualray/shared/model/states.py, and tests/shared/model/test_states.py compares the two.
 """
 
 from __future__ import annotations
@@ -13,22 +13,23 @@ from dualray.shared.model.states import ACTOR, GROUP, LAUNCH, NODE, STORED, TASK
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "states.md"
 TABLES: tuple[tuple[Transitions[Any], str, str], ...] = (
-    (TASK, "WAITING_ARGS", "A task, as its owner sees it."),
-    (VALUE, "UNKNOWN", "An object, as a process sees it that holds a reference to it; one of its own begins PENDING."),
-    (WORKER, "STARTING", "A worker process, as its node manager sees it."),
-    (ACTOR, "PENDING", "An actor, as the head sees it."),
-    (GROUP, "PENDING", "A placement group, as the head sees it."),
-    (NODE, "ALIVE", "A node, as the head sees it."),
-    (LAUNCH, "REQUESTED", "A node that the autoscaler has asked for, as the head sees it."),
-    (STORED, "CREATED", "An object in the store of one node."),
+    (TASK, "WAITING_ARGS", "The state of a task, kept by its owner."),
+    (VALUE, "UNKNOWN", "The state of an object, kept by each process with a reference. Its owner starts with PENDING."),
+    (WORKER, "STARTING", "The state of a worker process, kept by its node manager."),
+    (ACTOR, "PENDING", "The state of an actor, kept by the head."),
+    (GROUP, "PENDING", "The state of a placement group, kept by the head."),
+    (NODE, "ALIVE", "The state of a node, kept by the head."),
+    (LAUNCH, "REQUESTED", "The state of a node that the autoscaler has requested, kept by the head."),
+    (STORED, "CREATED", "The state of an object in a node's store, kept by the node manager."),
 )
-"""Each table with the state that it begins with, and what it is about."""
+"""Each table with its first state and a sentence about it."""
 
 HEAD = """\
 # States
 
-Every change of a state follows a table in `dualray/shared/model/states.py`; one that the table does not have raises
-`InvalidTransition`. `python -m tests.state_diagrams` writes this page from the tables.
+This page shows the states of tasks, objects, workers, actors, placement groups and nodes. An arrow is a legal change.
+A dot marks the start, and a dot in a ring the end. The states come from tables in `dualray/shared/model/states.py`.
+A change that is in no table raises `InvalidTransition`. `python -m tests.state_diagrams` writes this page.
 """
 
 
