@@ -277,9 +277,9 @@ def texts_of(kept: Mapping[str, Mapping[str, float]]) -> list[tuple[Path, str, s
         command = f"python -m scenarios.applications {application.name}"
         of_first = "" if first == last else f" ({first})"
         words = (
-            f"On virtual machines (`{command}`): {rate} {application.unit} a second with {most} {application.counts} "
-            f"({last}),\n{times} times as fast as with {fewest}{of_first}: "
-            f"[docs/applications.md](../../docs/applications.md)."
+            f"`{command}` runs the program on virtual machines. With {most} {application.counts} ({last}),\nit reached "
+            f"{rate} {application.unit} a second, {times} times the rate with {fewest}{of_first}.\n"
+            f"[docs/applications.md](../../docs/applications.md) has the other sizes."
         )
         found.append((ROOT / "examples" / application.name / "README.md", application.name, words))
     return found
