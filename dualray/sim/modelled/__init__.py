@@ -1,4 +1,4 @@
-"""Programs without code: workloads whose tasks have a duration and sizes, and run no Python (docs/simulation.md).
+"""Programs without code: workloads whose tasks have a duration and sizes, and run no Python (docs/howto/model.md).
 
 The machines are those of every run; recorded runs are in dualray/sim/replay.
 """
