@@ -70,8 +70,8 @@ def bag(
     ahead: int = 0,
     seed: int = 0,
 ) -> Workload:
-    """Calls that need nothing of one another; the driver gets their results in order. `ahead` > 0: it makes no more
-    than so many before it has got the first of them."""
+    """Independent calls. The driver gets their results in order. With `ahead` > 0, it submits at most `ahead` calls
+    before it gets the first result."""
     demand = parse_resources(num_cpus=cpus, num_gpus=gpus, memory=memory, resources=None)
     piece = call("piece", takes_ns=_ns(seconds), sizes=(size,), resources=demand, strategy=_strategy(strategy))
 
@@ -106,7 +106,7 @@ def _take(driver: ModelledDriver, waiting: deque[Ref], count: int) -> Steps:
 
 
 def chain(*, length: int = 1_000, seconds: float = 0.1, size: int = 200_000) -> Workload:
-    """Each call needs what the one before has made."""
+    """Each call takes the result of the call before."""
     link = call("link", takes_ns=_ns(seconds), sizes=(size,))
 
     def program(driver: ModelledDriver) -> Steps:
@@ -124,7 +124,7 @@ def chain(*, length: int = 1_000, seconds: float = 0.1, size: int = 200_000) -> 
 
 
 def tree_reduce(*, leaves: int = 4_096, fan_in: int = 2, seconds: float = 0.1, size: int = 200_000) -> Workload:
-    """What the leaves make is merged in groups, until one is left."""
+    """Calls merge the results of the leaves in groups, until one result is left."""
     if fan_in < 2:
         raise ValueError(f"fan_in must be 2 or more, not {fan_in}")
     leaf = call("leaf", takes_ns=_ns(seconds), sizes=(size,))
@@ -154,8 +154,7 @@ def tree_reduce(*, leaves: int = 4_096, fan_in: int = 2, seconds: float = 0.1, s
 def shuffle(
     *, maps: int = 50, reduces: int = 50, seconds: float = 0.1, size: int = 1_000_000, skew: float = 0.0
 ) -> Workload:
-    """All-to-all: every reducer needs a block of every mapper. With `skew`, blocks and reducers fall as
-    1 / rank ** skew."""
+    """Every reducer takes a block of every mapper. With `skew`, sizes and times decrease as 1 / rank ** skew."""
     sizes = tuple([max(1, int(size / rank**skew)) for rank in range(1, reduces + 1)])
     mapper = call("map", takes_ns=_ns(seconds), sizes=sizes, strategy=_strategy("SPREAD"))
     reducer = call("reduce", takes_ns=_ns(seconds), sizes=(8,))
@@ -182,7 +181,7 @@ def shuffle(
 def map_reduce(
     *, maps: int = 50, reduces: int = 50, seconds: float = 0.1, size: int = 1_000_000, skew: float = 1.0
 ) -> Workload:
-    """A shuffle with skew: the first reducer has the most to do."""
+    """A shuffle with skew. The first reducer has the most work."""
     return shuffle(maps=maps, reduces=reduces, seconds=seconds, size=size, skew=skew)
 
 
@@ -205,7 +204,7 @@ def parameter_server(
     apply_seconds: float = 0.001,
     seed: int = 0,
 ) -> Workload:
-    """Synchronous steps: every worker reads the parameters of one actor, and its gradient is applied there."""
+    """Synchronous steps. Every worker reads the parameters of one actor, and the actor applies its gradient."""
     server = _actor("ParameterServer")
     read = _method("ParameterServer.read", _ns(apply_seconds), size)
     apply = _method("ParameterServer.apply", _ns(apply_seconds), 8)
@@ -231,7 +230,7 @@ def parameter_server(
 
 
 def allreduce(*, members: int = 16, size: int = 64_000_000, rounds: int = 10, add_seconds: float = 0.001) -> Workload:
-    """A ring of actors, each on a CPU of its own, adds up blocks chunk by chunk, as often as `rounds`."""
+    """A ring of actors with a CPU each adds up blocks, chunk by chunk. `rounds` sets how often."""
     member = _actor("RingMember")
     chunk = max(1, size // members)
     give = _method("RingMember.give", _ns(add_seconds), chunk)
@@ -264,8 +263,8 @@ def rollouts(
     driver_seconds: float = 0.001,
     seed: int = 0,
 ) -> Workload:
-    """Batches of rollouts of random length on actors; the driver takes each as it comes, and spends `driver_seconds`
-    on it."""
+    """Batches of rollouts of random length on actors. The driver takes each rollout when it ends, and spends
+    `driver_seconds` on it."""
     simulator = _actor("Simulator")
     rollout = _method("Simulator.rollout", _ns(seconds), size)
 
