@@ -93,7 +93,7 @@ class _Walk:
         while at_ns > lives.start_ns:
             state = (at_ns, here if isinstance(here, str) else (here.task, here.number))
             if state in seen:  # at one instant everybody waits for another: what was before cannot be told
-                self._add(lives.start_ns, at_ns, Spent.QUEUE, None, "", "what it waited for cannot be told")
+                self._add(lives.start_ns, at_ns, Spent.QUEUE, None, "", "no record shows what it waited for")
                 break
             seen.add(state)
             at_ns, here = self._program(here, at_ns) if isinstance(here, str) else self._attempt(here, at_ns)
@@ -137,7 +137,7 @@ class _Walk:
         spent = Spent.COMPUTE if isinstance(otherwise, Attempt) else Spent.DRIVER
         attempt = otherwise if isinstance(otherwise, Attempt) else None
         self._add(
-            wait.started_ns, wait.ended_ns, spent, attempt, wait.process, "a wait for what was there, or for time"
+            wait.started_ns, wait.ended_ns, spent, attempt, wait.process, "a wait that no task ended, such as a timeout"
         )
         return wait.started_ns, otherwise
 

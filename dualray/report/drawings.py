@@ -320,7 +320,7 @@ def _usage_of(resource: Resource, nodes: Sequence[str], lives: Lives, edges: Flo
         "total": _four_digits(total),
         "there": None if there is None else _four_digits(there),
         "bands": bands,
-        "of": "of what the node has" if resource.capacity else "of the busiest node's most",
+        "of": "of the node's capacity" if resource.capacity else "of the busiest node's peak",
     }
 
 

@@ -134,8 +134,8 @@ class Teller:
                 yield f"scheduling strategy {strategy.kind}{node}"
             if spec.actor_id is not None:
                 yield (
-                    f"a call of actor {short(spec.actor_id)}: it goes to the actor's worker; the story of the "
-                    f"constructor, dualray explain {spec.actor_id.hex()}, tells why that is where it is"
+                    f"a call of actor {short(spec.actor_id)}: it goes to the actor's worker. "
+                    f"dualray explain {spec.actor_id.hex()} explains where the actor runs"
                 )
             if spec.creates is not None:
                 yield "the constructor of an actor: the head places it"
@@ -316,7 +316,7 @@ class Teller:
                     result.rows[0].time_ns,
                     f"Its result is object {_short(result.object_id)}, {result.size_bytes:,} bytes, an argument of "
                     f"{users} task{'' if users == 1 else 's'}.",
-                    (f"dualray explain {result.object_id} tells its story",),
+                    (f"dualray explain {result.object_id} prints the object's history",),
                 )
 
     # ---- Objects ---------------------------------------------------------------------------------------------
@@ -333,7 +333,7 @@ class Teller:
             made = maker.finished_by(self._lives.end_ns) if maker is not None else None
             yield Line(
                 made.ended_ns if made is not None else None,
-                "It was never in a store: small values travel beside the messages, and live with their owner.",
+                "It was never in a store. Small values stay with their owner, and travel in messages.",
             )
         for row in thing.rows:
             line = self._object_line(thing, row)
@@ -359,7 +359,7 @@ class Teller:
                 return Line(row.time_ns, f"{row.process} begins to read it back from its disk.")
             case TraceKind.OBJECT_DELETED:
                 return Line(
-                    row.time_ns, f"{row.process} deletes its copy: nobody wants it any more, or it was not complete."
+                    row.time_ns, f"{row.process} deletes its copy: no process needs it, or the copy was incomplete."
                 )
             case _:
                 return None
@@ -383,7 +383,7 @@ class Teller:
                 for task, attempt, reason in planned
             ]
             if not details:
-                details = ["nothing had to be started for it: it is being made, or its copy is on its way"]
+                details = ["no task had to start: one already computes the object, or a copy is on its way"]
             yield Line(
                 time_ns,
                 f"A node wants it, and no copy is known ({losses} lost so far): the head asks its owner, {owner}.",
@@ -394,10 +394,10 @@ class Teller:
                 yield Line(
                     time_ns,
                     f"Its task is to run again, as attempt {attempt}, for object {_short(wanted)}, which is made from "
-                    f"it and was wanted; no copy of either was left.",
+                    f"it. A process needed that object, and no copy of either was left.",
                 )
         for time_ns, owner, message in self._owners.failed.get(thing.object_id, ()):
-            yield Line(time_ns, f"{owner} gives it up: it cannot be made again.", (message,))
+            yield Line(time_ns, f"{owner} gives the object up: no task can recompute it.", (message,))
 
     def _name_of(self, task: str) -> str:
         return self._lives.tasks[task].name if task in self._lives.tasks else "unknown"
@@ -507,7 +507,7 @@ def _choice_line(choice: Choice, no_room: int) -> Line:
         out = "" if score.rank is not None else "; not a candidate now"
         details.append(f"{position}. {score.node}{chosen}: {choice.free[score.node]}; {score.words}{out}")
     if choice.left_out:
-        details.append(f"and {choice.left_out:,} more candidates, behind these")
+        details.append(f"and {choice.left_out:,} more candidates with a lower rank")
     if no_room:
         times = "once" if no_room == 1 else f"{no_room:,} times in all"
         text = f"The head finds no node for it: {choice.answer.reason} ({choice.policy}; {times}). It waits there."
@@ -559,21 +559,21 @@ def _because(event: Event) -> str:
         case SpaceReserved():
             return "there was memory for it"
         case ReceiveFailed(source=source):
-            return f"{source} broke off"
+            return f"{source} broke the transfer off"
         case PeerLost(address=address):
             return f"the connection to {address} broke"
         case LinkLost(process=process, node=node):
-            return f"{process} and {node} did not reach one another"
+            return f"{process} and {node} could not reach each other"
         case ObjectNotHere(node=node):
-            return f"{node} did not have it any more"
+            return f"{node} no longer had a copy"
         case ObjectElsewhere(node=node, holder=holder):
-            return f"others were before it at {node}, and {holder} had it by then"
+            return f"{node} was serving other nodes first, and {holder} had a copy by then"
         case ActorChanged(state=state):
             return f"its actor was {state}"
         case TimerFired(timer=timer):
             return f"the timer {timer!r} was due"
         case _:
-            return f"of this event: {_spoken(type(event).__name__)}"
+            return f"this event arrived: {_spoken(type(event).__name__)}"
 
 
 def _some(nodes: Iterable[str]) -> str:
@@ -582,7 +582,7 @@ def _some(nodes: Iterable[str]) -> str:
 
 
 def _first_line(message: str) -> str:
-    return message.strip().splitlines()[0].rstrip(".") if message.strip() else "no more is known"
+    return message.strip().splitlines()[0].rstrip(".") if message.strip() else "no details are known"
 
 
 def _spoken(name: str) -> str:

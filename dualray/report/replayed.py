@@ -304,13 +304,13 @@ def _why_not_here(machine: Node, request: LeaseRequested, now_ns: int) -> list[s
     shape, scheduler = request.shape, machine.scheduler
     reasons = []
     if scheduler.is_draining:
-        reasons.append("the node is about to leave")
+        reasons.append("the node is draining")
     if now_ns < scheduler.waits_until_ns.get(request.owner, 0):
         reasons.append("the driver has just given a lease back for another driver")
     if shape.strategy.kind is not StrategyKind.DEFAULT:
         reasons.append(f"its scheduling strategy is {shape.strategy.kind}: the head decides")
     if scheduler.waiting:
-        reasons.append(f"{len(scheduler.waiting)} others wait here before it")
+        reasons.append(f"{len(scheduler.waiting)} other requests wait on this node before it")
     reasons += _why_no_room(machine, shape)
     return reasons
 
@@ -347,7 +347,7 @@ def _why_no_room(machine: Node, shape: LeaseShape) -> list[str]:
     missing = [hint.size_bytes for hint in shape.deps if not is_here(hint.object_id)]
     if sum(missing) > scheduler.config.locality_bytes_max:
         reasons.append(
-            f"{sum(missing):,} bytes of its arguments are not here, more than locality_bytes_max "
+            f"{sum(missing):,} bytes of its arguments are on other nodes, more than locality_bytes_max "
             f"({scheduler.config.locality_bytes_max:,})"
         )
     return reasons

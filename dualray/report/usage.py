@@ -242,7 +242,7 @@ def _stores(lives: Lives) -> Resource:
     logged = set(lives.record.nodes())
     for node in lives.nodes:
         used[node] = _replayed_store(lives, node) if node in logged else _traced_store(lives, node)
-    source = "the nodes' own accounts" if logged else "objects that the trace shows there"
+    source = "the nodes' own accounts" if logged else "objects that the trace shows on the node"
     return Resource(name="object store", unit="B", used=used, capacity=capacity(lives, STORE), source=source)
 
 
