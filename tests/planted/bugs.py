@@ -2,7 +2,7 @@
 
 Each is a change of a few lines in a copy of the package (tree.py), of the kind that a review could miss: it says what
 is wrong in words, which scenario is explored, and within how many seeds it has to be found. `python -m
-tests.planted.find` explores them all; docs/scenarios.md has its table.
+tests.planted.find` explores them all; docs/exploration_tests.md has its table.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def _change(path: str, old: str, new: str) -> Change:
 BUGS: tuple[PlantedBug, ...] = (
     PlantedBug(
         name="lost wake-up",
-        what="a lease on a worker that died still counts as one with room: tasks are pushed to it and wait for ever",
+        what="the owner keeps the lease on a dead worker as free, pushes tasks to it, and they wait for ever",
         change=_change(
             f"{MACHINES}/owner/leases.py",
             "        del lease.queue.leases[lease.lease_id]\n        self._withdraw(lease)\n",
@@ -55,7 +55,7 @@ BUGS: tuple[PlantedBug, ...] = (
     ),
     PlantedBug(
         name="lost lease",
-        what="what was placed on a node that died is not placed again when it is an actor's",
+        what="the head does not place an actor again when the node dies that it was placed on",
         change=_change(
             f"{MACHINES}/head/global_scheduler.py",
             "                self.request(_with_count(request, 1))\n",
@@ -66,7 +66,7 @@ BUGS: tuple[PlantedBug, ...] = (
     PlantedBug(
         name="late news believed",
         seeds=1000,
-        what="the head takes in that a node has a copy, also from a life of the node that it has declared dead",
+        what="the head believes a report of a copy from an incarnation of a node that it has declared dead",
         change=_change(
             f"{MACHINES}/head/directory.py",
             "        if not self.is_alive(event.node, event.incarnation):\n            return\n        if self.is_gone",
@@ -75,7 +75,7 @@ BUGS: tuple[PlantedBug, ...] = (
     ),
     PlantedBug(
         name="eviction of a pinned object",
-        what="an object that one process alone reads may be evicted",
+        what="the store may evict an object that only one process reads",
         change=_change(
             f"{MACHINES}/node/space.py",
             "if stored.state is StoredState.SEALED and not stored.pins\n",
@@ -84,7 +84,7 @@ BUGS: tuple[PlantedBug, ...] = (
     ),
     PlantedBug(
         name="double lease",
-        what="a GPU that was lost is counted as free again when the lease that held it ends",
+        what="the node counts a lost GPU as free when the lease that held it ends",
         change=_change(
             f"{MACHINES}/node/local_scheduler.py",
             "        lease.resources = without_gpu(lease.resources, lost)\n",
@@ -94,7 +94,7 @@ BUGS: tuple[PlantedBug, ...] = (
     ),
     PlantedBug(
         name="wrong tie-break",
-        what="of nodes that are equally good, placement takes the last one instead of the first",
+        what="placement takes the last of several equally good nodes instead of the first",
         change=_change(
             f"{POLICIES}/hybrid.py",
             "packed_use, self.candidates.place(candidate.node))\n",
@@ -103,7 +103,7 @@ BUGS: tuple[PlantedBug, ...] = (
     ),
     PlantedBug(
         name="retry without bound",
-        what="the last retry is never used up",
+        what="the owner never uses up the last retry of a task",
         change=_change(
             f"{MACHINES}/owner/tasks.py",
             "        if record.retries_left != RETRY_FOREVER:\n",
@@ -113,7 +113,7 @@ BUGS: tuple[PlantedBug, ...] = (
     ),
     PlantedBug(
         name="reconstruction without bound",
-        what="a lost object is made again though its task has no attempt left",
+        what="the owner recomputes a lost object although its task has no attempt left",
         change=_change(
             f"{MACHINES}/owner/lineage.py",
             "        return record.state is TaskState.FINISHED and record.retries_left != 0\n",
@@ -123,7 +123,7 @@ BUGS: tuple[PlantedBug, ...] = (
     ),
     PlantedBug(
         name="lineage cut too early",
-        what="how a stored result was made is forgotten when its task had arguments",
+        what="the owner forgets the lineage of a stored result if its task had arguments",
         change=_change(
             f"{MACHINES}/owner/tasks.py",
             "        if not (stored and (record.stream or any(",
@@ -132,7 +132,7 @@ BUGS: tuple[PlantedBug, ...] = (
     ),
     PlantedBug(
         name="stale location",
-        what="a copy on a node that died is still believed to be there when nobody waits for the object just then",
+        what="the head keeps a copy on a dead node in its table if no process waits for the object at that moment",
         change=_change(
             f"{MACHINES}/head/directory.py",
             "            if node in entry.nodes:\n                self._lose_copy(object_id, entry, node)\n"
@@ -144,7 +144,7 @@ BUGS: tuple[PlantedBug, ...] = (
     ),
     PlantedBug(
         name="zombie not refused",
-        what="a node that was declared dead, and is heard again, is not told so",
+        what="the head does not refuse a node that it has declared dead and that sends again",
         change=_change(
             f"{MACHINES}/head/membership.py",
             "        if not self.is_alive(event.node, event.incarnation):\n"
@@ -156,7 +156,7 @@ BUGS: tuple[PlantedBug, ...] = (
     ),
     PlantedBug(
         name="calls repeated in the wrong order",
-        what="the calls that an actor's death has cut off are repeated last one first",
+        what="the owner repeats the calls that an actor's death has interrupted in reverse order",
         change=_change(
             f"{MACHINES}/owner/actor_calls.py",
             "        client.queue.extendleft(reversed(again))\n",
@@ -166,7 +166,7 @@ BUGS: tuple[PlantedBug, ...] = (
     ),
     PlantedBug(
         name="orphan's lease",
-        what="the leases of a process that died go on, and nobody gives them back",
+        what="the node does not end the leases of a dead process",
         change=_change(
             f"{MACHINES}/node/local_scheduler.py",
             "            if lease.worker is not None and is_dead(lease.owner):\n",
@@ -175,7 +175,7 @@ BUGS: tuple[PlantedBug, ...] = (
     ),
     PlantedBug(
         name="dead borrower",
-        what="a process that died counts as one that borrows an object for ever",
+        what="the owner counts a dead process as a borrower for ever",
         change=_change(
             f"{MACHINES}/owner/values.py",
             "                    del value.borrowers[address]\n                    self.references.release(value)\n",
@@ -185,7 +185,7 @@ BUGS: tuple[PlantedBug, ...] = (
     ),
     PlantedBug(
         name="broken pull",
-        what="what was being fetched from a node that died is not fetched from another",
+        what="a node does not fetch an object from another node after the sender has died",
         change=_change(
             f"{MACHINES}/node/transfer.py",
             "                want.offset = received_bytes\n            self._try_next_source(want)\n",
@@ -194,7 +194,7 @@ BUGS: tuple[PlantedBug, ...] = (
     ),
     PlantedBug(
         name="no pin while sending",
-        what="an object that is on its way to another node may be evicted",
+        what="the store may evict an object while it sends a copy to another node",
         change=_change(
             f"{MACHINES}/node/sending.py",
             "        if self.store.is_sealed(event.object_id):\n            self.store.pin(event.object_id, user)\n",
@@ -203,7 +203,7 @@ BUGS: tuple[PlantedBug, ...] = (
     ),
     PlantedBug(
         name="line that is left",
-        what="who stands in line for an object that its sender does not get after all is not told",
+        what="a node that waits for an object is not notified if the chosen sender never receives it",
         change=_change(
             f"{MACHINES}/node/sending.py",
             "        while want.askers:\n            self._decline(want.askers.popleft())\n",
@@ -213,7 +213,7 @@ BUGS: tuple[PlantedBug, ...] = (
     ),
     PlantedBug(
         name="unloaded while it is read",
-        what="an object that was wanted again while it was copied to disk leaves memory all the same",
+        what="the store drops an object from memory after a spill although a process asked for it meanwhile",
         change=_change(
             f"{MACHINES}/node/object_store.py",
             "        if stored.pins or stored.freed:\n            stored.has_copy = True\n",
@@ -223,7 +223,7 @@ BUGS: tuple[PlantedBug, ...] = (
     ),
     PlantedBug(
         name="freed while it is read",
-        what="an object that its owner frees goes at once, whoever reads it",
+        what="the store deletes a freed object at once, although a process still reads it",
         change=_change(
             f"{MACHINES}/node/object_store.py",
             "        if not stored.pins and stored.state is not StoredState.SPILLING:\n"
@@ -235,7 +235,7 @@ BUGS: tuple[PlantedBug, ...] = (
     ),
     PlantedBug(
         name="forgotten dead",
-        what="a worker that is killed is not announced, and what it owned is waited for",
+        what="the node does not report a killed worker, and other processes wait for the objects that it owned",
         change=_change(
             f"{MACHINES}/head/head.py",
             "        self._owners_died(lambda other: other == event.worker)\n"
