@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 DIFFERENCES = {
-    "The words about a lost process, actor or object, about a name that is taken, and about what cannot be pickled, "
-    "are Ray's; the class of the error is the same.": (
+    "Ray has its own words for a lost process, actor or object, for a name in use, and for a value that cannot "
+    "be pickled. The class of the error is the same.": (
         "test_actor_endings.py::test_exit_actor_ends_the_actor_and_the_calls_behind",
         "test_actor_endings.py::test_max_pending_calls",
         "test_actor_endings.py::test_ray_terminate_comes_after_the_calls_before_it",
@@ -31,8 +31,8 @@ DIFFERENCES = {
         "test_actor_endings.py::test_an_actor_that_ends_in_its_constructor_is_not_restarted",
         "test_actor_endings.py::test_sys_exit_of_a_method_ends_the_actor_and_another_code_is_a_death",
     ),
-    "A call in flight when its actor is lost may be called unavailable or dead, and be sent again in another order, as "
-    "Ray finds out.": (
+    "If an actor is lost during a call, Ray may report it as unavailable or as dead, and may send calls again in "
+    "another order.": (
         "test_actor_failures.py::test_a_handle_in_another_process_follows_the_actor",
         "test_actor_failures.py::test_a_restarted_actor_has_its_resources",
         "test_actor_failures.py::test_an_actor_is_restarted_max_restarts_times",
@@ -42,16 +42,16 @@ DIFFERENCES = {
         "test_actor_failures.py::test_calls_after_kill_fail_however_fast_they_are",
         "test_concurrent_actors.py::test_calls_in_flight_are_made_again",
     ),
-    "Calls of an actor that runs several methods at a time may start in any order.": (
+    "Ray may start the calls of an actor that runs several methods at a time in any order.": (
         "test_async_actors.py::test_calls_start_in_order",
         "test_async_actors.py::test_locks_of_asyncio_hold",
         "test_concurrent_actors.py::test_calls_start_in_order_and_at_most_max_concurrency_run",
     ),
-    "exit_actor of an actor that runs several methods at a time lets those that run come to their end.": (
+    "exit_actor of an actor that runs several methods at a time lets running methods finish.": (
         "test_async_actors.py::test_exit_actor_in_a_coroutine",
         "test_concurrent_actors.py::test_exit_actor_with_other_calls_in_flight",
     ),
-    "A cancelled call ends with TaskCancelledError whatever its code does, and the error names the task's id alone; "
+    "A cancelled call ends with TaskCancelledError whatever its code does, and the error has only the task's id. "
     "Ray interrupts code that waits in C late, or not at all.": (
         "test_async_actors.py::test_a_coroutine_is_not_cancelled_by_force",
         "test_async_actors.py::test_a_coroutine_may_return_all_the_same",
@@ -64,76 +64,77 @@ DIFFERENCES = {
         "test_nothing_hangs.py::test_a_wait_for_several_counts_those_that_die_are_cancelled_or_killed",
         "test_rays_spellings.py::test_a_wait_is_never_shorter_than_asked",
     ),
-    "What needs the value of a task that crashed, or an object that was lost, raises that error, and not a TaskError "
-    "with it as the cause.": (
+    "A task that needs a crashed task's value or a lost object raises that error, not a TaskError with that "
+    "error as the cause.": (
         "test_errors.py::test_a_task_whose_argument_is_lost_has_a_task_error",
         "test_errors.py::test_what_needs_the_result_of_a_task_that_crashed_has_a_task_error",
     ),
-    "Exceptions that are values, and not raised, are pickled by Ray: a constructor that does not take `args` fails.": (
+    "Ray pickles exceptions that a program returns as values. It fails for a class whose constructor does not "
+    "take `args`.": (
         "test_errors.py::test_a_task_error_can_be_returned_as_a_value",
         "test_errors.py::test_exceptions_are_values_too",
     ),
-    "Ray tells of errors that nobody reads, and of a blocked event loop, in its own words and place.": (
+    "Ray reports unread errors and a blocked event loop in its own words and place.": (
         "test_async_actors.py::test_who_blocks_the_loop_is_told",
         "test_errors.py::test_an_error_that_nobody_reads_is_told_once",
     ),
-    "Ray counts a call among an actor's pending ones until it knows of its end: `max_pending_calls` is reached "
-    "earlier.": ("test_actor_endings.py::test_calls_that_fail_count_no_more",),
+    "Ray counts a call as pending until it knows of the call's end, so an actor reaches `max_pending_calls` earlier.": (
+        "test_actor_endings.py::test_calls_that_fail_count_no_more",
+    ),
     "A coroutine, or a task with an event loop, keeps its CPU while it awaits a value.": (
         "test_async_actors.py::test_a_task_that_awaits_gives_its_cpu_back",
     ),
-    "The name of an actor whose constructor has raised is free a moment later.": (
+    "The name of an actor whose constructor has raised is free only a moment later.": (
         "test_named_actors.py::test_an_actor_whose_constructor_raises_frees_its_name",
     ),
-    "A generator whose items are several results is not tried again once the first of them is there.": (
+    "Ray does not retry a generator with several results per item after the first item.": (
         "test_generator_results.py::test_a_generator_is_tried_again_as_often_as_it_may",
     ),
-    "`completed()` of a generator that has raised is ready without an error; the item behind the last one has it.": (
-        "test_generators.py::test_an_error_in_the_middle_is_the_next_item",
-    ),
-    "What waits for or runs in a placement group when it is removed may hang, or end as if its worker had died; a "
-    "group ends with its job, and not with the actor that made it.": (
+    "`completed()` of a generator that has raised is ready without an error. The item after the last one has the "
+    "error.": ("test_generators.py::test_an_error_in_the_middle_is_the_next_item",),
+    "When a program removes a placement group, its tasks and actors may hang, or end as if their worker had "
+    "died. A group ends with its job, not with the actor that created it.": (
         "test_placement_groups.py::test_a_group_ends_with_the_process_that_made_it_unless_it_is_detached",
         "test_placement_groups.py::test_a_group_that_waits_can_be_removed",
         "test_placement_groups.py::test_removal_ends_what_runs_in_the_group",
     ),
-    "Directories and modules of a runtime environment are copied to each node when the call is made.": (
+    "Ray copies the directories and modules of a runtime environment to each node when a program makes the call.": (
         "test_runtime_env.py::test_a_directory_that_is_gone_when_the_task_begins",
         "test_runtime_env.py::test_working_dir",
     ),
-    "Ray writes plain containers with msgpack: what is shared inside a value, or between arguments, comes back as "
-    "copies, and a bytearray as bytes.": (
+    "Ray writes plain containers with msgpack. Objects that a value or several arguments share come back as "
+    "copies, and a bytearray comes back as bytes.": (
         "test_values.py::test_one_list_passed_twice_is_one_list",
         "test_values.py::test_values_come_back_equal",
         "test_values.py::test_what_is_shared_inside_a_value_stays_shared",
     ),
-    "Ray does not know serializers that dualray.util.register_serializer has been given: give them to "
+    "Ray does not know the serializers of dualray.util.register_serializer. Pass them to "
     "ray.util.register_serializer, too.": ("test_util.py::test_a_registered_serializer_is_used_everywhere",),
-    "An actor that ends need not call what it has registered with `atexit`.": (
+    "An actor that ends need not call the functions that it registered with `atexit`.": (
         "test_actor_endings.py::test_an_actor_cleans_up_when_it_ends_and_is_not_killed",
     ),
-    "Locations of objects are refused.": (
+    "Ray mode refuses to list the locations of objects.": (
         "test_util.py::test_a_task_asks_where_objects_are",
         "test_util.py::test_objects_have_locations",
         "test_spill.py::test_an_object_on_disk_says_so",
     ),
-    "Ids are Ray's: an object's has 28 bytes, and says nothing of its index; a node has an id, and no name.": (
+    "Ids are Ray's. The id of an object has 28 bytes and does not contain its index. A node has an id and no name.": (
         "test_util.py::test_a_node_knows_its_address",
         "test_generators.py::test_the_death_of_the_worker_gives_no_item_twice",
         "test_references.py::test_a_reference_has_an_id_and_compares_by_it",
         "test_resources.py::test_a_tasks_context",
         "test_resources.py::test_the_drivers_context",
     ),
-    "An exception of the user's that is no `Exception` is an error of its task, whose worker lives on; a "
+    "If a task raises a BaseException that is not an `Exception`, the task fails and its worker continues. A "
     "KeyboardInterrupt cancels the task.": (
         "test_process_oddities.py::test_a_keyboard_interrupt_that_a_task_raises_ends_its_worker_and_not_the_driver",
         "test_worker_death.py::test_a_base_exception_that_nobody_catches_ends_the_worker_and_not_the_cluster",
     ),
-    "Ray sends no text that is not Unicode: an error with a lone surrogate is one of encoding.": (
+    "Ray sends no text that is not Unicode. An error message with a lone surrogate becomes an encoding error.": (
         "test_errors.py::test_texts_with_lone_surrogates",
     ),
-    "A store that is full spills to disk; nothing that can be made again is evicted, and no object is refused for "
-    "being larger than the store.": (
+    "A full store spills to disk. Ray evicts no object that a task could recompute, and refuses no object that "
+    "is larger than the store.": (
         "test_memory.py::test_a_variable_that_keeps_the_store_full_is_named_with_its_line",
         "test_spill.py::test_an_object_larger_than_memory_is_refused",
         "test_spill.py::test_when_memory_and_disk_are_full_nothing_is_lost_and_the_error_names_both",
@@ -147,7 +148,7 @@ DIFFERENCES = {
         "test_store.py::test_the_result_used_longest_ago_leaves_first",
         "test_store.py::test_what_a_lost_result_was_made_from_is_made_again_too",
     ),
-    "A late `get` says what is missing, and not why; `explain` is refused.": (
+    "When a `get` times out, the error says which values are missing, but not why. Ray mode refuses `explain`.": (
         "test_nothing_hangs.py::test_a_group_that_can_wait_for_ever_waits_no_longer_than_it_is_told",
         "test_nothing_hangs.py::test_a_late_get_follows_the_chain_of_arguments",
         "test_nothing_hangs.py::test_a_late_get_in_a_task_says_why_too",
@@ -160,8 +161,8 @@ DIFFERENCES = {
         "test_nothing_hangs.py::test_a_late_get_of_what_a_blocked_task_makes",
         "test_nothing_hangs.py::test_a_program_can_ask_why_a_value_is_not_there",
     ),
-    "The state API asks Ray's dashboard (`ray[default]`) for all but nodes and placement groups, and its rows have "
-    "Ray's ids, states and fields.": (
+    "The state API asks Ray's dashboard (`ray[default]`) for all tables except nodes and placement groups. Its "
+    "rows have Ray's ids, states and fields.": (
         "test_state.py::test_a_task_can_ask_too",
         "test_state.py::test_a_task_that_has_ended_is_still_known",
         "test_state.py::test_actors_are_listed_while_they_live_and_after",
@@ -175,12 +176,12 @@ DIFFERENCES = {
         "test_state.py::test_the_job_and_its_environment",
         "test_state.py::test_workers_are_listed",
     ),
-    "`timeline` is refused.": (
+    "Ray mode refuses `timeline`.": (
         "test_timeline.py::test_a_run_that_is_not_recorded_says_how_to",
         "test_timeline.py::test_a_task_has_no_timeline",
         "test_timeline.py::test_the_timeline_of_the_program",
     ),
-    "Progress bars are those of the driver: a task's or an actor's is not shown.": (
+    "Only the driver's progress bars are shown, not those of tasks and actors.": (
         "test_progress.py::test_a_bar_can_be_an_actor",
         "test_progress.py::test_bars_of_tasks_and_actors_reach_the_driver",
         "test_progress.py::test_on_a_terminal_bars_stand_below_what_is_printed",
