@@ -114,18 +114,18 @@ ENTRIES: Final[dict[str, Entry]] = {
         means="The object store of a node has no room, and nothing more can be written to disk.",
         cause="Variables of the program keep more objects than memory and disk can hold.",
         fix="Delete references that you no longer need, set init(object_store_memory=...), or free the disk. The "
-        "message names the lines that keep the objects; dualray memory lists them.",
+        "message names the lines that keep the objects, and dualray memory lists them.",
     ),
     "task-cancelled": Entry(
         errors=("TaskCancelledError",),
-        means="The task was cancelled, or a task whose result it needs was.",
+        means="The task was cancelled, or another task was whose result it needs.",
         cause="dualray.cancel(ref) was called.",
         fix="Catch the error where you get the result.",
     ),
     "task-failed": Entry(
         errors=("TaskError",),
         means="Your function raised an error in a worker.",
-        cause="The second traceback shows the line in the worker; the first one shows where the result was read.",
+        cause="The second traceback shows the line in the worker. The first one shows the line that read the result.",
         fix="Debug it in one process: dualray run script.py --mode sim. A debugger stops inside tasks there.",
     ),
     "timeout": Entry(
