@@ -118,7 +118,7 @@ ENTRIES: Final[dict[str, Entry]] = {
     ),
     "task-cancelled": Entry(
         errors=("TaskCancelledError",),
-        means="The task was cancelled, or another task was whose result it needs.",
+        means="The task was cancelled, or one of its arguments comes from a cancelled task.",
         cause="dualray.cancel(ref) was called.",
         fix="Catch the error where you get the result.",
     ),

@@ -69,8 +69,8 @@ DIFFERENCES = {
         "test_errors.py::test_a_task_whose_argument_is_lost_has_a_task_error",
         "test_errors.py::test_what_needs_the_result_of_a_task_that_crashed_has_a_task_error",
     ),
-    "Ray pickles exceptions that a program returns as values. It fails for a class whose constructor does not "
-    "take `args`.": (
+    "Ray pickles exceptions that a program returns as values. A class whose constructor does not take `args` "
+    "cannot be pickled.": (
         "test_errors.py::test_a_task_error_can_be_returned_as_a_value",
         "test_errors.py::test_exceptions_are_values_too",
     ),
