@@ -75,7 +75,7 @@ ENTRIES: Final[dict[str, Entry]] = {
     ),
     "out-of-reach": Entry(
         errors=("NodeDiedError", "WorkerUnreachableError", "ControlPlaneError", "AuthenticationError"),
-        means="A process of the cluster cannot be reached, or refuses this one.",
+        means="The program cannot reach a process of the cluster, or that process refuses the connection.",
         cause="A node died, the network is cut, the head or Redis has ended, or the secret or the version differs.",
         fix="Run dualray status and dualray logs. Use the same dualray version and the head's secret file everywhere.",
     ),
