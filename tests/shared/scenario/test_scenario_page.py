@@ -1,4 +1,4 @@
-"""docs/scenarios.md: each fault of its tables is one, and means the same in words and as a mapping."""
+"""docs/scenarios.md has every key of a file, and each fault there means the same in words and as a mapping."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from dualray.shared.scenario.cluster import NodeGroup, ScalingGroup
+from dualray.shared.scenario.expect import Expect
 from dualray.shared.scenario.fault_model import Fault, FaultKind, parse_fault
 from dualray.shared.scenario.file import parse_scenario
+from dualray.shared.scenario.scenario import Scenario
 
 PAGE = Path(__file__).parents[3] / "docs" / "scenarios.md"
 CLUSTER = "cluster: {nodes: 7, gpus: 1, memory: 16GiB, groups: {gpu: {max: 2}}}"
@@ -55,3 +58,18 @@ def test_each_fault_of_the_page_means_the_same_in_words_and_as_a_mapping(words: 
 
 def test_the_page_has_every_kind_of_fault():
     assert {in_words(words).kind for words, _ in ROWS} == set(FaultKind)
+
+
+@pytest.mark.parametrize(
+    ("heading", "known"),
+    [
+        ("## The file", {field.alias or name for name, field in Scenario.model_fields.items()}),
+        ("### The cluster", set(NodeGroup.model_fields)),
+        ("### Groups that grow and shrink", set(ScalingGroup.model_fields) - set(NodeGroup.model_fields)),
+        ("### Expectations", set(Expect.model_fields)),
+    ],
+)
+def test_the_page_has_every_key(heading: str, known: set[str]):
+    section = re.split(r"^#+ ", PAGE.read_text().partition(f"{heading}\n")[2], flags=re.MULTILINE)[0]
+    cells = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
+    assert {key for cell in cells for key in re.findall(r"`(\w+)", cell)} == known
