@@ -44,9 +44,14 @@ def test_a_page_prints_what_it_shows(page: Path, tmp_path: Path):
             check=False,
         )
         assert done.returncode == 0, done.stdout + done.stderr
-        pattern = ".*".join(map(re.escape, output.split("...")))
-        assert re.fullmatch(pattern, done.stdout + done.stderr, re.DOTALL), (command, done.stdout + done.stderr)
+        pattern = ".*".join(map(re.escape, _narrow(output).split("...")))
+        assert re.fullmatch(pattern, _narrow(done.stdout + done.stderr), re.DOTALL), done.stdout + done.stderr
 
 
 def test_the_pages_with_programs_are_found():
     assert len(PAGES) >= 4
+
+
+def _narrow(text: str) -> str:
+    """The text with columns as narrow as can be: how wide a table is depends on how long the run took."""
+    return re.sub(r"[ ─━]{2,}", " ", text)
