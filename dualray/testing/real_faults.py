@@ -363,6 +363,8 @@ class FaultPerformer:
                 process.kill()
                 self._note(fault, worker)
             else:
+                if fault.kind is FaultKind.PAUSE_WORKER:
+                    process.suspend()  # at once: in a moment it may have ended
                 self._in_a_thread(fault, lambda: self._hold_up(fault, process, worker))
             return
         if fault.submission:
@@ -380,7 +382,8 @@ class FaultPerformer:
             slowdown.last(seconds)
             self._slowdowns.discard(slowdown)
             return
-        process.suspend()
+        with contextlib.suppress(psutil.NoSuchProcess):  # another fault has ended it since it was chosen
+            process.suspend()
         self._note(fault, subject)
         try:
             self._ends.wait(seconds)
