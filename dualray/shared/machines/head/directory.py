@@ -118,6 +118,7 @@ class Entry:
     """One object in stores."""
 
     __slots__ = (
+        "given_up",
         "losses",
         "nodes",
         "owner",
@@ -136,6 +137,8 @@ class Entry:
         self.losses = 0
         self.stale_turn = 0
         """What is pulled in this turn, or in an earlier one, are bytes that were given up."""
+        self.given_up: dict[NodeID, None] = {}
+        """Where copies were that its owner gave up, for who waited could not reach them."""
         self.was_evicted = False
         """Whether the last copy left a full store."""
         self.was_held_up = False
@@ -303,6 +306,9 @@ class Directory:
             and any(node not in away.get(other, ()) for other in relay.cut_off)
         ]
         is_hopeful = bool(fit) and len(relay.tried) < RELAYS_MAX
+        is_made_again = bool(entry.nodes) and all(node in entry.given_up for node in entry.nodes)
+        if is_made_again and not is_hopeful and not relay.is_doubted:
+            relay.is_doubted, relay.why_kept = True, "its task ran again, and its result lies there again"
         if relay.cut_off and entry.nodes and not relay.is_doubted and (len(entry.nodes) > 1 or not is_hopeful):
             relay.is_doubted = True
             self.out.send(entry.owner, CopiesDoubted(object_id=object_id, node=next(iter(relay.cut_off))))
@@ -331,6 +337,7 @@ class Directory:
             self._pass_on(event.object_id, entry, relay)
             return
         relay.is_given_up = True
+        entry.given_up.update(entry.nodes)
         for holder in entry.nodes:
             self.parted += [(node, holder) for node in relay.cut_off if holder in away.get(node, ())]
             self.out.send(Address(holder), ObjectsFreed(object_ids=(event.object_id,)))
