@@ -11,7 +11,10 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from packaging.requirements import InvalidRequirement, Requirement
+from dualray.extras import needs
+
+with needs("runtime_env={'pip': [...]}", "runtime-env"):
+    from packaging.requirements import InvalidRequirement, Requirement
 
 __all__ = ["missing", "requirements"]
 

@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import typer
-
 from dualray.cli.app import GROUPS, app
 
 PAGE = Path(__file__).parents[1] / "docs" / "api" / "commands.md"
@@ -16,7 +14,7 @@ PAGE = Path(__file__).parents[1] / "docs" / "api" / "commands.md"
 
 def page() -> str:
     """The page: each command with its arguments and options."""
-    group: Any = typer.main.get_command(app)
+    group: Any = app
     lines = [
         "# Command line",
         "",

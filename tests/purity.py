@@ -80,13 +80,12 @@ IMPURE_PATHS: dict[str, str] = {
     "subprocess": "concurrency",
     "threading": "concurrency",
     # output: what happened is a trace event
+    "click": "output",
     "logging": "output",
-    "rich": "output",
     "sys.stderr": "output",
     "sys.stdin": "input",
     "sys.stdout": "output",
     "syslog": "output",
-    "typer": "output",
     # the ways round this list
     "builtins": "a way round the builtins banned below",
     "importlib.machinery": "imports by name",

@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-import typer
-
 from dualray.as_ray.programs import run
+from dualray.cli.declare import Exit
 from dualray.cli.error_help import key_of
 from dualray.cli.printing import count_of
 from dualray.testing.failures import from_user, user_traceback
@@ -29,7 +28,7 @@ def run_as_main(words: Sequence[str]) -> None:
     """As `python WORDS` would; a runtime that the program leaves running is shut down.
 
     Raises:
-        typer.Exit: the program has ended by an exception, whose traceback has been printed without our own frames.
+        Exit: the program has ended by an exception, whose traceback has been printed without our own frames.
     """
     hook = sys.excepthook
     shown: list[Exception] = []
@@ -43,7 +42,7 @@ def run_as_main(words: Sequence[str]) -> None:
     except Exception as error:  # noqa: BLE001 - as Python's own last word
         if error not in shown:
             _show(error, is_hooked=sys.excepthook is not hook)
-        raise typer.Exit(FAILED) from None
+        raise Exit(FAILED) from None
 
 
 def _show(error: BaseException, *, is_hooked: bool) -> None:

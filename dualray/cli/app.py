@@ -11,10 +11,10 @@ from __future__ import annotations
 import importlib
 from typing import Any, Final
 
-import typer
-from typer.core import TyperGroup
+import click
 
 import dualray
+from dualray.cli.declare import Commands
 
 __all__ = ["GROUPS", "app"]
 
@@ -69,7 +69,7 @@ EXAMPLES: Final = (
 _PLACES: Final = {name: module for commands in GROUPS.values() for name, (module, _) in commands.items()}
 
 
-class _LazyGroup(TyperGroup):
+class _LazyCommands(Commands):
     """Commands that are imported when they are named."""
 
     def list_commands(self, ctx: Any) -> list[str]:
@@ -80,9 +80,7 @@ class _LazyGroup(TyperGroup):
         if place is None:
             return None
         module: Any = importlib.import_module(f"dualray.cli.{place}")
-        if cmd_name in ("scenario", "sim"):
-            return typer.main.get_group(getattr(module, cmd_name))
-        return typer.main.get_group(module.app).commands[cmd_name]
+        return getattr(module, cmd_name) if cmd_name in ("scenario", "sim") else module.app.commands[cmd_name]
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """The groups with their commands, and some examples; nothing is imported for it."""
@@ -100,22 +98,23 @@ class _LazyGroup(TyperGroup):
         formatter.write_text("`dualray COMMAND --help` has the options of a command.")
 
 
-app = typer.Typer(
-    cls=_LazyGroup,
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
-
-
-def _show_version(asked: bool) -> None:
+def _show_version(context: click.Context, param: click.Parameter, asked: bool) -> None:
     if asked:
         print(f"dualray {dualray.__version__}{', with a compiled core' if dualray.__compiled__ else ''}")
-        raise typer.Exit
+        context.exit()
 
 
-@app.callback()
-def main(
-    version: bool = typer.Option(False, "--version", callback=_show_version, is_eager=True, help="Show the version."),
-) -> None:
-    """Distributed Python that you can prove before you deploy."""
+app = _LazyCommands(
+    "dualray",
+    help="Distributed Python that you can prove before you deploy.",
+    params=[
+        click.Option(
+            ["--version"],
+            is_flag=True,
+            is_eager=True,
+            expose_value=False,
+            callback=_show_version,
+            help="Show the version.",
+        )
+    ],
+)

@@ -13,27 +13,19 @@ import tempfile
 from pathlib import Path
 from typing import Annotated, NoReturn
 
-import typer
-from rich.console import Console
-from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-from rich.table import Table
-
+from dualray.cli.declare import Commands, Exit, Option
+from dualray.cli.printing import refuse, say, show
+from dualray.cli.progress import Progress
 from dualray.exceptions import DualrayError
 from dualray.report.proof import Proof, check_directory
 from dualray.shared.scenario.fault_model import Fault, parse_fault
 from dualray.testing.chaos import Soak, schedule, soak
+from dualray.text_tables import Table
 
 FAILED = 1
-UNUSABLE = 2
 _LINES_SHOWN = 20
 
-app = typer.Typer(add_completion=False)
-
-
-def _refuse(why: object) -> NoReturn:
-    Console(stderr=True).print(f"dualray: {why}", style="red", markup=False, highlight=False, soft_wrap=True)
-    raise typer.Exit(UNUSABLE)
+app = Commands()
 
 
 def _end(number: int, frame: object) -> NoReturn:
@@ -42,25 +34,23 @@ def _end(number: int, frame: object) -> NoReturn:
     raise SystemExit(128 + number)
 
 
-@app.command("chaos")
+@app.add("chaos")
 def chaos_command(
-    seed: Annotated[int, typer.Option(min=0, help="Seed for the faults: the same seed draws the same faults.")] = 0,
-    faults: Annotated[int, typer.Option(min=1, help="Number of random faults.")] = 300,
-    nodes: Annotated[
-        int, typer.Option(min=1, help="Nodes of the cluster; node-0, with head and driver, survives.")
-    ] = 3,
+    seed: Annotated[int, Option(min=0, help="Seed for the faults: the same seed draws the same faults.")] = 0,
+    faults: Annotated[int, Option(min=1, help="Number of random faults.")] = 300,
+    nodes: Annotated[int, Option(min=1, help="Nodes of the cluster; node-0, with head and driver, survives.")] = 3,
     workload: Annotated[
-        str, typer.Option(help="Workload: mixed (tasks, large objects, actors), or a generated one.")
+        str, Option(help="Workload: mixed (tasks, large objects, actors), or a generated one.")
     ] = "mixed",
     record: Annotated[
-        Path | None, typer.Option(help="A new directory for decision logs and traces; default: a temporary one.")
+        Path | None, Option(help="A new directory for decision logs and traces; default: a temporary one.")
     ] = None,
     fault: Annotated[
         list[str] | None,
-        typer.Option(help="Fault in words, in place of random ones, such as 'pause node-1 at 2s for 1s'; may repeat."),
+        Option(help="Fault in words, in place of random ones, such as 'pause node-1 at 2s for 1s'; may repeat."),
     ] = None,
-    patience: Annotated[float, typer.Option(min=1, help="Seconds without progress that count as a hang.")] = 60,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the faults and exit.")] = False,
+    patience: Annotated[float, Option(min=1, help="Seconds without progress that count as a hang.")] = 60,
+    dry_run: Annotated[bool, Option("--dry-run", help="Print the faults and exit.")] = False,
 ) -> None:
     """Kill, pause and slow down real processes while a workload runs, and check that nobody notices."""
     try:
@@ -70,13 +60,13 @@ def chaos_command(
             else schedule(seed=seed, faults=faults, nodes=nodes, workload=workload)
         )
     except ValueError as error:
-        _refuse(error)
+        refuse(error)
     if dry_run:
         for planned in plan:
             print(planned)
         return
     if record is not None and any(record.glob("*.decisions")):
-        _refuse(f"{record} holds the logs of an earlier run: name a directory that is new or empty")
+        refuse(f"{record} holds the logs of an earlier run: name a directory that is new or empty")
     with contextlib.ExitStack() as undo:
         undo.callback(signal.signal, signal.SIGTERM, signal.signal(signal.SIGTERM, _end))
         if record is None:
@@ -89,34 +79,25 @@ def chaos_command(
             found = _soak(plan, workload=workload, nodes=nodes, record=record, seed=seed, patience_s=patience)
             proof = check_directory(record)
         except (DualrayError, ValueError) as error:
-            _refuse(error)
+            refuse(error)
         _show(found, proof)
         if found.is_right and proof.is_exact:
             return
         cleaning.pop_all()
         print(f"decision logs and traces: {record}")
         print(f"to see the faults: dualray chaos --seed {seed} --faults {faults} --nodes {nodes} --dry-run")
-    raise typer.Exit(FAILED)
+    raise Exit(FAILED)
 
 
 def _soak(plan: tuple[Fault, ...], *, workload: str, nodes: int, record: Path, seed: int, patience_s: float) -> Soak:
-    columns = (
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("{task.fields[news]}"),
-    )
-    with Progress(*columns, console=Console(stderr=True)) as progress:
-        bar = progress.add_task("faults", total=len(plan), news="")
+    with Progress("faults", len(plan)) as progress:
 
         def show(words: str) -> None:
-            progress.console.print(f"  {words}", markup=False, highlight=False)
+            progress.say(f"  {words}")
 
         def advance(so_far: Soak) -> None:
             news = f"{so_far.tasks:,} tasks, {so_far.rounds.total():,} rounds, {so_far.retries:,} retries"
-            progress.update(bar, completed=len(so_far.performed), news=news)
+            progress.update(completed=len(so_far.performed), note=news)
 
         return soak(
             plan,
@@ -131,9 +112,9 @@ def _soak(plan: tuple[Fault, ...], *, workload: str, nodes: int, record: Path, s
 
 
 def _show(found: Soak, proof: Proof) -> None:
-    table = Table(title=f"Chaos: {found.seconds:.0f} s", title_justify="left", show_header=False)
-    table.add_column(overflow="fold")
-    table.add_column(justify="right", overflow="fold")
+    table = Table(title=f"Chaos: {found.seconds:.0f} s", has_head=False)
+    table.add_column()
+    table.add_column(justify="right")
     rounds = ", ".join(f"{name} {count:,}" for name, count in sorted(found.rounds.items()))
     for name, value in (
         ("faults performed", f"{len(found.performed):,} of {found.planned:,}"),
@@ -150,8 +131,7 @@ def _show(found: Soak, proof: Proof) -> None:
         ("actions matched", f"{proof.matched:,}, orphans {proof.orphans:,}"),
     ):
         table.add_row(name, value)
-    console = Console()
-    console.print(table)
+    show(table)
     for title, lines in (
         ("hang", found.hang),
         ("wrong", found.wrong),
@@ -161,8 +141,8 @@ def _show(found: Soak, proof: Proof) -> None:
         ("derived otherwise", [f"{name}: {difference}" for name, difference in proof.differences.items()]),
     ):
         if lines:
-            console.print(f"[red]{escape(title)}[/]")
+            say(title, colour="red")
         for line in lines[:_LINES_SHOWN]:
-            console.print(f"  {line}", markup=False, highlight=False, soft_wrap=True)
+            say(f"  {line}")
     if found.is_right and proof.is_exact:
-        console.print("[green]every result right, no hang, nothing left behind, every decision derived again[/]")
+        say("every result right, no hang, nothing left behind, every decision derived again", colour="green")

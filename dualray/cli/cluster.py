@@ -7,14 +7,11 @@ import os
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
-
-import typer
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
+from typing import Annotated, Any
 
 from dualray import api, autoscaler, runtime
+from dualray.cli.declare import Commands, Option
+from dualray.cli.printing import refuse, say, show
 from dualray.exceptions import DualrayError, InvariantViolation
 from dualray.settings import DEFAULT_PORT, SETTINGS, limits_of, resolve
 from dualray.shared.labels import parse_labels
@@ -23,77 +20,70 @@ from dualray.shared.machines.autoscaler.views import view_of
 from dualray.shared.model.config import Config
 from dualray.shared.model.resources import NODE_PREFIX, number_words
 from dualray.shared.policies import load_policy
+from dualray.text_tables import Table
 
-UNUSABLE = 2
-
-app = typer.Typer(add_completion=False)
-
-
-def _refuse(why: object) -> NoReturn:
-    Console(stderr=True).print(f"dualray: {why}", style="red", markup=False, highlight=False, soft_wrap=True)
-    raise typer.Exit(UNUSABLE)
+app = Commands()
 
 
-@app.command("start")
+@app.add("start")
 def start_command(
-    head: Annotated[bool, typer.Option("--head", help="Start a cluster, with its head and first node here.")] = False,
-    address: Annotated[str | None, typer.Option(help="host:port of the head of a cluster to join.")] = None,
-    port: Annotated[int | None, typer.Option(help=f"Where the head listens; default {DEFAULT_PORT}; 0: any.")] = None,
+    head: Annotated[bool, Option("--head", help="Start a cluster, with its head and first node here.")] = False,
+    address: Annotated[str | None, Option(help="host:port of the head of a cluster to join.")] = None,
+    port: Annotated[int | None, Option(help=f"Where the head listens; default {DEFAULT_PORT}; 0: any.")] = None,
     node_ip: Annotated[
-        str | None, typer.Option(help="This machine's address for the others; default 127.0.0.1: this machine only.")
+        str | None, Option(help="This machine's address for the others; default 127.0.0.1: this machine only.")
     ] = None,
-    num_cpus: Annotated[float | None, typer.Option(help="CPUs; default: all of this machine.")] = None,
-    num_gpus: Annotated[float | None, typer.Option(help="GPUs; default: all of this machine.")] = None,
-    resources: Annotated[str | None, typer.Option(help="Custom resources, such as '{\"disk\": 2}'.")] = None,
+    num_cpus: Annotated[float | None, Option(help="CPUs; default: all of this machine.")] = None,
+    num_gpus: Annotated[float | None, Option(help="GPUs; default: all of this machine.")] = None,
+    resources: Annotated[str | None, Option(help="Custom resources, such as '{\"disk\": 2}'.")] = None,
     memory: Annotated[
-        str | None,
-        typer.Option(help="Bytes, or such as 16GiB, offered to tasks with memory=; default: 70 %."),
+        str | None, Option(help="Bytes, or such as 16GiB, offered to tasks with memory=; default: 70 %.")
     ] = None,
-    labels: Annotated[str | None, typer.Option(help="Labels, such as 'zone=a,market=spot', or JSON.")] = None,
-    object_store_memory: Annotated[str | None, typer.Option(help="Bytes, or such as 2GiB.")] = None,
-    num_workers: Annotated[int | None, typer.Option(help="With --head: workers that start with each node.")] = None,
+    labels: Annotated[str | None, Option(help="Labels, such as 'zone=a,market=spot', or JSON.")] = None,
+    object_store_memory: Annotated[str | None, Option(help="Bytes, or such as 2GiB.")] = None,
+    num_workers: Annotated[int | None, Option(help="With --head: workers that start with each node.")] = None,
     object_manager_port: Annotated[
-        int | None, typer.Option(help="With --address: port of this node for all its traffic; default: any free port.")
+        int | None, Option(help="With --address: port of this node for all its traffic; default: any free port.")
     ] = None,
     autoscale: Annotated[
-        Path | None,
-        typer.Option(help="With --head: a file with groups of nodes that the cluster may launch and end."),
+        Path | None, Option(help="With --head: a file with groups of nodes that the cluster may launch and end.")
     ] = None,
-    secret_file: Annotated[Path | None, typer.Option(help="The cluster's secret; else DUALRAY_SECRET.")] = None,
+    secret_file: Annotated[Path | None, Option(help="The cluster's secret; else DUALRAY_SECRET.")] = None,
     num_redis_shards: Annotated[
-        int | None,
-        typer.Option(help="With --head: further Redis servers that share the tables of the first.", min=0, max=64),
+        int | None, Option(help="With --head: further Redis servers that share the tables of the first.", min=0, max=64)
     ] = None,
     metrics_port: Annotated[
-        int | None, typer.Option(help="Serve this node's metrics at this port of 127.0.0.1.", min=0, max=65535)
+        int | None, Option(help="Serve this node's metrics at this port of 127.0.0.1.", min=0, max=65535)
     ] = None,
     tls: Annotated[
         bool | None,
-        typer.Option(
+        Option(
             help="Encrypt what goes to other machines (TLS 1.3), on every node alike; default: unless --node-ip is a "
-            "loopback address.",
-            show_default=False,
+            "loopback address."
         ),
     ] = None,
     tls_cert: Annotated[
-        Path | None, typer.Option(help="This node's certificate, PEM; default: one that the secret makes.")
+        Path | None, Option(help="This node's certificate, PEM; default: one that the secret makes.")
     ] = None,
-    tls_key: Annotated[Path | None, typer.Option(help="Private key of --tls-cert, PEM.")] = None,
-    tls_ca: Annotated[Path | None, typer.Option(help="Certificate authority of the nodes' certificates, PEM.")] = None,
+    tls_key: Annotated[Path | None, Option(help="Private key of --tls-cert, PEM.")] = None,
+    tls_ca: Annotated[Path | None, Option(help="Certificate authority of the nodes' certificates, PEM.")] = None,
 ) -> None:
     """Start one node of a cluster on this machine; it runs until `dualray stop`."""
     # Here, and not above: other commands need neither sockets nor redis.
-    from dualray.real.cluster.address import parse_endpoint, read_secret  # noqa: PLC0415
+    try:
+        from dualray.real.cluster.address import parse_endpoint, read_secret  # noqa: PLC0415
+    except DualrayError as error:  # an extra is not installed
+        refuse(error)
     from dualray.real.cluster.encryption import tls_files_of  # noqa: PLC0415
     from dualray.real.cluster.launch import launch_plan, node_options, read_growth, start_node  # noqa: PLC0415
     from dualray.real.session.session import METRICS_FILE  # noqa: PLC0415
 
     if head == (address is not None):
-        _refuse("give either --head, to start a cluster, or --address HOST:PORT, to join one")
+        refuse("give either --head, to start a cluster, or --address HOST:PORT, to join one")
     if head and object_manager_port is not None:
-        _refuse("--object-manager-port is for nodes that join: everything of the head's node goes through --port")
+        refuse("--object-manager-port is for nodes that join: everything of the head's node goes through --port")
     if not head and any(option is not None for option in (port, num_workers, num_redis_shards, autoscale)):
-        _refuse(
+        refuse(
             "--port, --num-workers, --num-redis-shards and --autoscale are the head's; a node that joins has none "
             "of them"
         )
@@ -123,7 +113,7 @@ def start_command(
         options = replace(options, tls=True if tls_files is not None else tls, tls_files=tls_files)
         node = start_node(options, read_secret(secret_file), is_detached=True)
     except (DualrayError, ValueError, TypeError, OSError) as error:
-        _refuse(error)
+        refuse(error)
     print(f"{node.node} of the cluster at {node.address} runs here, daemon pid {node.process.pid}.")
     print(f"logs: {node.directory / 'logs'}")
     if metrics_port is not None:
@@ -177,7 +167,7 @@ def _labels(text: str | None) -> dict[str, str] | None:
     return parse_labels("--labels", {key.strip(): value.strip() for key, _, value in pairs})
 
 
-@app.command("stop")
+@app.add("stop")
 def stop_command() -> None:
     """Stop every node that this user has started with `dualray start` on this machine."""
     from dualray.real.cluster.launch import stop_detached  # noqa: PLC0415 - as above
@@ -189,23 +179,23 @@ def stop_command() -> None:
         print("no node of this user runs here")
 
 
-@app.command("status")
+@app.add("status")
 def status_command(
-    address: Annotated[str, typer.Option(help="host:port of the head, or auto.")] = "auto",
+    address: Annotated[str, Option(help="host:port of the head, or auto.")] = "auto",
     policy: Annotated[
-        str | None, typer.Option(help="With --dry-run: a scaling policy, package.module:Class; default: the cluster's.")
+        str | None, Option(help="With --dry-run: a scaling policy, package.module:Class; default: the cluster's.")
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what the autoscaler, or --policy, would launch and end now.")
+        bool, Option("--dry-run", help="Show what the autoscaler, or --policy, would launch and end now.")
     ] = False,
 ) -> None:
     """Show the nodes of the cluster that this machine takes part in, its groups of nodes, and what waits, and why."""
     if policy is not None and not dry_run:
-        _refuse("--policy asks another policy what it would do: add --dry-run")
+        refuse("--policy asks another policy what it would do: add --dry-run")
     try:
         api.init(address=os.environ.get("DUALRAY_ADDRESS", address) if address == "auto" else address)
     except (DualrayError, ValueError) as error:
-        _refuse(error)
+        refuse(error)
     try:
         verbs = runtime.current("status").verbs
         if dry_run:
@@ -214,21 +204,17 @@ def status_command(
         _show_nodes()
         _show_groups(autoscaler.status())
         for row in verbs.head_rows("waits"):
-            _print(f"Waits: {row['words']}")
+            say(f"Waits: {row['words']}")
     except (DualrayError, ValueError) as error:
-        _refuse(error)
+        refuse(error)
     finally:
         api.shutdown()
 
 
-def _print(words: str) -> None:
-    Console().print(words, soft_wrap=True, markup=False, highlight=False)
-
-
 def _show_nodes() -> None:
-    table = Table(title="Nodes", title_justify="left")
+    table = Table(title="Nodes")
     for column in ("node", "state", "incarnation", "free / total"):
-        table.add_column(column, overflow="fold")
+        table.add_column(column)
     for row in api.nodes():
         total, free = row["Resources"], row["Available"]
         amounts = ", ".join(
@@ -237,30 +223,30 @@ def _show_nodes() -> None:
             if not name.startswith(NODE_PREFIX)  # each node has these
         )
         table.add_row(row["NodeID"], "alive" if row["Alive"] else "dead", str(row["Incarnation"]), amounts)
-    Console().print(table)
+    show(table)
 
 
 def _show_groups(found: dict[str, list[dict[str, Any]]]) -> None:
     """Supply, launches under way with refusals, and demand."""
     if not found["groups"]:
         return
-    table = Table(title="Groups", title_justify="left")
+    table = Table(title="Groups")
     for column in ("group", "nodes", "starting", "leaving", "min - max", "price/h", "why none can be had"):
-        table.add_column(column, overflow="fold")
+        table.add_column(column)
     for row in found["groups"]:
         price = f"{row['price_per_hour']:g}" if row["price_per_hour"] else ""
         limits = f"{row['min']} - {row['max']}"
         counts = [str(row[name]) for name in ("nodes", "launching", "leaving")]
-        table.add_row(row["group"], *counts, limits, price, escape(row["refused"]))
-    Console().print(table)
+        table.add_row(row["group"], *counts, limits, price, row["refused"])
+    show(table)
     for words in [words for row in found["groups"] for words in row["kept"]]:
-        _print(f"Kept: {words}")
+        say(f"Kept: {words}")
     for row in found["launches"]:
-        _print(f"Starting: {row['launch']} of group {row['group']}, for {row['for_s']:.0f} s")
+        say(f"Starting: {row['launch']} of group {row['group']}, for {row['for_s']:.0f} s")
     for row in found["demands"]:
         why = row["not_launched"]
         words = f"no node is launched for it: {why}" if why else "nodes are on their way, or have room"
-        _print(f"Demand: {row['count']} x {row['demand']}: {words}")
+        say(f"Demand: {row['count']} x {row['demand']}: {words}")
 
 
 def _show_dry_run(rows: list[dict[str, Any]], path: str | None) -> None:
@@ -279,12 +265,12 @@ def _show_dry_run(rows: list[dict[str, Any]], path: str | None) -> None:
     except InvariantViolation as error:
         raise ValueError(f"policy {path!r} decides what the head would refuse: {error}") from None
     for group, count in decision.launches.items():
-        _print(f"would launch {count} of group {group}")
+        say(f"would launch {count} of group {group}")
     for what, names in (("let leave", decision.leaving), ("cancel", decision.cancelled)):
         for name, why in names.items():
-            _print(f"would {what} {name}: {why}")
+            say(f"would {what} {name}: {why}")
     for unmet in decision.unmet:
         reasons = "; ".join(f"{group}: {why}" for group, why in unmet.reasons.items())
-        _print(f"would launch nothing for {unmet}: {reasons}")
+        say(f"would launch nothing for {unmet}: {reasons}")
     if not (decision.launches or decision.leaving or decision.cancelled or decision.unmet):
-        _print("would do nothing")
+        say("would do nothing")

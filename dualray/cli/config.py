@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import typer
-
+from dualray.cli.declare import Commands
 from dualray.cli.printing import AsJson, print_json, refuse, show, table_of
 from dualray.settings import SETTINGS, Resolved, limits_of, resolve
 from dualray.shared.model.config import Config
 
-app = typer.Typer(add_completion=False)
+app = Commands()
 
 
-@app.command("config")
+@app.add("config")
 def config_command(as_json: AsJson = False) -> None:
     """Show every setting, its value and where it came from, and every limit of the core.
 

@@ -15,15 +15,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-import typer
-
+from dualray.cli.declare import Argument, Commands, Option
 from dualray.cli.printing import refuse
 from dualray.exceptions import DualrayError
 
 if TYPE_CHECKING:
     from dualray.dashboard.feeds import Feed
 
-app = typer.Typer(add_completion=False)
+app = Commands()
 
 EXTRA: Final = ("starlette", "uvicorn")
 SOURCES_MAX: Final = 2
@@ -33,30 +32,29 @@ NICENESS: Final = 10
 """Of this process: what is watched comes first."""
 
 
-@app.command(
+@app.add(
     "dashboard",
     # `dualray dashboard train.py --mode sim`: what is not ours is for `dualray run`.
-    context_settings={"ignore_unknown_options": True},
+    takes_unknown=True,
 )
 def dashboard_command(
     sources: Annotated[
         list[str] | None,
-        typer.Argument(
+        Argument(
             metavar="[SOURCE]...",
-            help="Run's directory, scenario file, script with the options of `dualray run`, or host:port of a cluster; "
-            "at most two, side by side. Default: the cluster that this machine is part of.",
-            show_default=False,
+            help="Run's directory, scenario file, script with the options of `dualray run`, or "
+            "host:port of a cluster; at most two, side by side. Default: the cluster that this machine is part of.",
         ),
     ] = None,
     host: Annotated[
-        str, typer.Option(help="Address to listen at; any but 127.0.0.1 can be reached from other machines.")
+        str, Option(help="Address to listen at; any but 127.0.0.1 can be reached from other machines.")
     ] = LOOPBACK,
-    port: Annotated[int, typer.Option(help="Port to listen at; 0: any that is free.", min=0, max=65535)] = 0,
+    port: Annotated[int, Option(help="Port to listen at; 0: any that is free.", min=0, max=65535)] = 0,
     pace: Annotated[
-        float | None, typer.Option(help="Seconds of virtual time in a second, for a simulation that is started.")
+        float | None, Option(help="Seconds of virtual time in a second, for a simulation that is started.")
     ] = None,
-    logs: Annotated[Path | None, typer.Option(help="Directory of kept logs, from init(log_directory=).")] = None,
-    open_: Annotated[bool, typer.Option("--open", help="Open the page in this machine's browser.")] = False,
+    logs: Annotated[Path | None, Option(help="Directory of kept logs, from init(log_directory=).")] = None,
+    open_: Annotated[bool, Option("--open", help="Open the page in this machine's browser.")] = False,
 ) -> None:
     """Show a cluster or a run in a page that grows with it, until Ctrl-C. It reads, and changes nothing."""
     missing = [name for name in EXTRA if importlib.util.find_spec(name) is None]

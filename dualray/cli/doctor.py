@@ -15,9 +15,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Final
 
-import typer
-
 import dualray
+from dualray.cli.declare import Argument, Commands, Exit, Option
 from dualray.cli.error_help import ENTRIES
 from dualray.settings import DEFAULT_PORT
 
@@ -28,10 +27,10 @@ SHM: Final = Path("/dev/shm")
 SHM_MIN_BYTES: Final = 256 * MIB
 FILES_MIN: Final = 1024
 
-app = typer.Typer(add_completion=False)
+app = Commands()
 
 
-@app.command("version")
+@app.add("version")
 def version_command() -> None:
     """Show the version, and whether the core is compiled."""
     print(f"dualray {dualray.__version__}{', with a compiled core' if dualray.__compiled__ else ''}")
@@ -40,9 +39,9 @@ def version_command() -> None:
 # ---- help ------------------------------------------------------------------------------------------------------------
 
 
-@app.command("help")
+@app.add("help")
 def help_command(
-    key: Annotated[str | None, typer.Argument(help="A key such as store-full, or the class of an error.")] = None,
+    key: Annotated[str | None, Argument(help="A key such as store-full, or the class of an error.")] = None,
 ) -> None:
     """Explain an error: what it means, its cause, and the fix.
 
@@ -59,7 +58,7 @@ def help_command(
         near = get_close_matches(key, [*ENTRIES, *by_class], n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         print(f"dualray: there is no entry {key!r}{hint}; `dualray help` lists all", file=sys.stderr)
-        raise typer.Exit(UNUSABLE)
+        raise Exit(UNUSABLE)
     entry = ENTRIES[found]
     print(f"{found}: {', '.join(entry.errors)}\n\n{entry.means}\n\nCause: {entry.cause}\n\nFix: {entry.fix}")
 
@@ -82,9 +81,9 @@ class Check:
     fix: str = ""
 
 
-@app.command("doctor")
+@app.add("doctor")
 def doctor_command(
-    as_json: Annotated[bool, typer.Option("--json", help="Print a list of objects: name, result, found, fix.")] = False,
+    as_json: Annotated[bool, Option("--json", help="Print a list of objects: name, result, found, fix.")] = False,
 ) -> None:
     """Check what dualray needs on this machine, and say how to fix what is missing.
 
@@ -102,7 +101,7 @@ def doctor_command(
             if check.fix:
                 print(f"  {'':<5}  {'':<13}  fix: {check.fix}")
     if wrong:
-        raise typer.Exit(FAILED)
+        raise Exit(FAILED)
 
 
 def _checks() -> Iterator[Check]:
@@ -141,10 +140,14 @@ def _shared_memory() -> Check:
 
 
 def _redis() -> Check:
-    server = shutil.which("redis-server")
-    if server is not None:
-        return Check("Redis", "ok", server)
-    return Check("Redis", "ok", "no redis-server on PATH: the embedded store is used")
+    from dualray.real.control_plane.server import find_server  # noqa: PLC0415 - other checks do without
+
+    server = find_server()
+    found = " ".join(server) if server is not None else "no redis-server: the embedded store is used"
+    if find_spec("redis") is None:
+        fix = "for clusters that other processes join: pip install 'dualray[cluster]'"
+        return Check("Redis", "ok", f"{found}; redis-py is not installed", fix)
+    return Check("Redis", "ok", found)
 
 
 def _port() -> Check:

@@ -8,11 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Final
 
-import typer
-
+from dualray.cli.declare import Commands, Option
 from dualray.cli.printing import refuse, show, table_of
 
-app = typer.Typer(add_completion=False)
+app = Commands()
 
 _PACKAGE: Final = Path(__file__).parents[1]
 FOLDERS: Final = ("examples", "scenarios")
@@ -25,11 +24,9 @@ def _folder(name: str) -> Path:
     return shipped if shipped.is_dir() else _PACKAGE.parent / name
 
 
-@app.command("examples")
+@app.add("examples")
 def examples_command(
-    copy: Annotated[
-        Path | None, typer.Option(help="Directory to copy them into; it must be new or empty.", show_default=False)
-    ] = None,
+    copy: Annotated[Path | None, Option(help="Directory to copy them into; it must be new or empty.")] = None,
 ) -> None:
     """List the programs and scenarios that come with dualray, or copy them.
 

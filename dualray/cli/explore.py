@@ -6,12 +6,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-from rich.console import Console
-from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-from dualray.cli.printing import AsJson, Quiet, Verbose, count_of, print_json, refuse, table_of
+from dualray.cli.declare import Commands, Exit, Option
+from dualray.cli.printing import AsJson, Quiet, Verbose, count_of, mark, print_json, refuse, say, show, table_of
+from dualray.cli.progress import Progress
 from dualray.cli.scenario import FAILED, File, load, show_failure
 from dualray.shared.scenario.scenario import Scenario
 from dualray.shared.units import parse_share
@@ -19,22 +16,22 @@ from dualray.testing.explore import Exploration, Finding, explore
 from dualray.testing.shrink import RUNS_MAX
 
 SEEDS_LISTED_MAX = 20
-app = typer.Typer(add_completion=False)
+app = Commands()
 
 
-@app.command("explore")
+@app.add("explore")
 def explore_command(
     file: File,
-    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds.")] = 100,
-    first: Annotated[int, typer.Option(help="The first seed.")] = 0,
-    jobs: Annotated[int, typer.Option(min=1, max=256, help="Processes at once.")] = 1,
-    seed_timeout: Annotated[float, typer.Option(min=1, help="Seconds of wall time for one seed.")] = 60,
-    shrink: Annotated[bool, typer.Option(help="Shrink each kind of failure to a file.")] = True,
-    shrink_runs: Annotated[int, typer.Option(min=1, help="Maximum runs per shrink.")] = RUNS_MAX,
-    output: Annotated[Path, typer.Option(help="Directory for the files of shrunk failures.")] = Path("failures"),
-    stop_after: Annotated[int, typer.Option(min=1, help="Failing seeds after which to stop.")] = 10,
+    seeds: Annotated[int, Option(min=1, help="Number of seeds.")] = 100,
+    first: Annotated[int, Option(help="The first seed.")] = 0,
+    jobs: Annotated[int, Option(min=1, max=256, help="Processes at once.")] = 1,
+    seed_timeout: Annotated[float, Option(min=1, help="Seconds of wall time for one seed.")] = 60,
+    shrink: Annotated[bool, Option(help="Shrink each kind of failure to a file.")] = True,
+    shrink_runs: Annotated[int, Option(min=1, help="Maximum runs per shrink.")] = RUNS_MAX,
+    output: Annotated[Path, Option(help="Directory for the files of shrunk failures.")] = Path("failures"),
+    stop_after: Annotated[int, Option(min=1, help="Failing seeds after which to stop.")] = 10,
     repeat: Annotated[
-        str, typer.Option(help="Share of the seeds run again with another PYTHONHASHSEED: 5%, 0.05; 0 for none.")
+        str, Option(help="Share of the seeds run again with another PYTHONHASHSEED: 5%, 0.05; 0 for none.")
     ] = "5%",
     as_json: AsJson = False,
     verbose: Verbose = False,
@@ -49,16 +46,15 @@ def explore_command(
         share = parse_share(repeat, "--repeat")
     except ValueError as error:
         refuse(error)
-    with _progress() as progress:
-        bar = progress.add_task(loaded.name, total=seeds, rate="")
+    with Progress(loaded.name, seeds) as progress:
 
         def advance(state: Exploration) -> None:
-            failing = f", [red]{len(state.findings)} failing" if state.findings else ""
+            failing = f", {len(state.findings)} failing" if state.findings else ""
             rate = f"{state.seeds_per_s:.1f} seeds/s, {len(state.coverage)} counters reached{failing}"
-            progress.update(bar, completed=state.seeds, rate=rate)
+            progress.update(completed=state.seeds, note=rate)
 
         def note(words: str) -> None:
-            progress.update(bar, description=words)
+            progress.update(description=words)
 
         try:
             found = explore(
@@ -82,20 +78,7 @@ def explore_command(
         _show_exploration(loaded, found, file, is_verbose=verbose, is_quiet=quiet)
         _show_stop(found, seeds, stop_after, is_quiet=quiet)
     if found.findings:
-        raise typer.Exit(FAILED)
-
-
-def _progress() -> Progress:
-    """A bar on stderr that leaves nothing behind."""
-    columns = (
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("{task.fields[rate]}"),
-    )
-    return Progress(*columns, console=Console(stderr=True), transient=True)
+        raise Exit(FAILED)
 
 
 def _as_json(loaded: Scenario, found: Exploration, file: Path) -> dict[str, Any]:
@@ -132,43 +115,42 @@ def _repeat_it(finding: Finding, file: Path) -> str:
 
 def _show_exploration(loaded: Scenario, found: Exploration, file: Path, *, is_verbose: bool, is_quiet: bool) -> None:
     """The verdict first, then the findings, then what was covered."""
-    console = Console()
     count = len(found.findings)
     verdict = (
-        f"[red]{count:,} of {found.seeds:,} seeds fail[/]" if count else f"[green]no seed fails[/] of {found.seeds:,}"
+        mark(f"{count:,} of {found.seeds:,} seeds fail", "red")
+        if count
+        else f"{mark('no seed fails', 'green')} of {found.seeds:,}"
     )
-    console.print(f"{escape(loaded.name)}: {verdict}; {found.seeds_per_s:.1f} seeds/s", highlight=False)
+    say(f"{loaded.name}: {verdict}; {found.seeds_per_s:.1f} seeds/s")
     if is_quiet:
         return
     for kind, alike in _by_kind(found.findings).items():
-        _show_kind(console, kind, alike, file, is_verbose=is_verbose)
+        _show_kind(kind, alike, file, is_verbose=is_verbose)
     if found.faults_planned:
         share = found.faults_performed / found.faults_planned
-        console.print(f"faults: {found.faults_planned:,} planned, {found.faults_performed:,} ({share:.0%}) happened")
+        say(f"faults: {found.faults_planned:,} planned, {found.faults_performed:,} ({share:.0%}) happened")
     elif loaded.swarm.most:
-        console.print("no fault was planned: nothing that may be drawn can happen on this cluster", style="yellow")
+        say("no fault was planned: nothing that may be drawn can happen on this cluster", colour="yellow")
     if found.repeated:
-        verdict = f"[red]{found.differing:,} differ" if found.differing else "all the same"
-        console.print(f"{found.repeated:,} of {found.seeds:,} seeds run again: {verdict}", highlight=False)
+        verdict = mark(f"{found.differing:,} differ", "red") if found.differing else "all the same"
+        say(f"{found.repeated:,} of {found.seeds:,} seeds run again: {verdict}")
     if not is_verbose:
         missing = f", {len(found.never_happened)} did not" if found.never_happened else ""
-        console.print(
-            f"coverage: {len(found.coverage)} situations were reached{missing}; -v lists them", highlight=False
-        )
+        say(f"coverage: {len(found.coverage)} situations were reached{missing}; -v lists them")
         return
     table = table_of("What was reached", "situation", "seeds", "times")
     for name, (in_seeds, times) in sorted(found.coverage.items()):
-        table.add_row(escape(name), f"{in_seeds:,}", f"{times:,}")
-    console.print(table)
+        table.add_row(name, f"{in_seeds:,}", f"{times:,}")
+    show(table)
     if found.never_happened:
-        console.print(f"never happened: {', '.join(found.never_happened)}", style="yellow")
+        say(f"never happened: {', '.join(found.never_happened)}", colour="yellow")
 
 
 def _show_stop(found: Exploration, seeds: int, stop_after: int, *, is_quiet: bool) -> None:
     left = seeds - found.seeds
     if left and len(found.findings) >= stop_after and not is_quiet:
         failing = count_of(len(found.findings), "failing seed")
-        print(f"stopped after {failing} (--stop-after {stop_after}): {count_of(left, 'seed')} did not run")
+        say(f"stopped after {failing} (--stop-after {stop_after}): {count_of(left, 'seed')} did not run")
 
 
 def _by_kind(findings: Iterable[Finding]) -> dict[str, list[Finding]]:
@@ -179,26 +161,21 @@ def _by_kind(findings: Iterable[Finding]) -> dict[str, list[Finding]]:
     return {kind: sorted(alike, key=lambda finding: not finding.replay) for kind, alike in kinds.items()}
 
 
-def _show_kind(console: Console, kind: str, alike: list[Finding], file: Path, *, is_verbose: bool) -> None:
+def _show_kind(kind: str, alike: list[Finding], file: Path, *, is_verbose: bool) -> None:
     shown = alike[:SEEDS_LISTED_MAX] if is_verbose else alike[:1]
     for finding in shown:
-        console.print(f"\n[red]seed {finding.seed}[/]: {escape(kind)}", highlight=False)
-        _show_finding(console, finding, file)
+        say(f"\n{mark(f'seed {finding.seed}', 'red')}: {kind}")
+        _show_finding(finding, file)
     if others := alike[len(shown) :]:
         seeds = ", ".join(str(finding.seed) for finding in others[:SEEDS_LISTED_MAX])
         more = f" and {len(others) - SEEDS_LISTED_MAX} more" if len(others) > SEEDS_LISTED_MAX else ""
         each = "" if is_verbose else "; -v shows each"
-        console.print(
-            f"  {count_of(len(others), 'more seed')} failed in the same way: {seeds}{more}{each}",
-            markup=False,
-            highlight=False,
-            soft_wrap=True,
-        )
+        say(f"  {count_of(len(others), 'more seed')} failed in the same way: {seeds}{more}{each}")
 
 
-def _show_finding(console: Console, finding: Finding, file: Path) -> None:
-    console.print(f"  {finding.problem}", markup=False, highlight=False, soft_wrap=True)
-    show_failure(console, finding.output, finding.traceback, finding.story)
+def _show_finding(finding: Finding, file: Path) -> None:
+    say(f"  {finding.problem}")
+    show_failure(finding.output, finding.traceback, finding.story)
     for fault in finding.faults:
-        console.print(f"  fault: {fault}", markup=False, highlight=False, soft_wrap=True)
-    console.print(f"  repeat it: {_repeat_it(finding, file)}", markup=False, highlight=False, soft_wrap=True)
+        say(f"  fault: {fault}")
+    say(f"  repeat it: {_repeat_it(finding, file)}")

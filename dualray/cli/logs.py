@@ -7,18 +7,15 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated
 
-import typer
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
-
+from dualray.cli.declare import Argument, Commands, Exit, Option
+from dualray.cli.printing import refuse, say_aside, show
 from dualray.real.observe import log_files
 from dualray.real.observe.log_files import LogFileEntry, LogPlace, LogQuery, LogReader
 from dualray.shared.nearest import nearest
+from dualray.text_tables import Table
 
-UNUSABLE = 2
 TAIL_LINES = 1000
 """As of `ray logs`."""
 SUBJECTS = ("task", "actor", "worker")
@@ -28,33 +25,29 @@ NOTHING_RUNS = (
     "print is on its driver's own stdout."
 )
 
-app = typer.Typer(add_completion=False)
+app = Commands()
 
 
-@app.command("logs")
+@app.add("logs")
 def logs_command(
-    what: Annotated[
-        str | None, typer.Argument(help="A file's name or a glob; or task, actor, worker.", show_default=False)
-    ] = None,
+    what: Annotated[str | None, Argument(help="A file's name or a glob; or task, actor, worker.")] = None,
     which: Annotated[
-        str | None,
-        typer.Argument(help="Id of the task or actor, or its beginning; address of the worker.", show_default=False),
+        str | None, Argument(help="Id of the task or actor, or its beginning; address of the worker.")
     ] = None,
-    id_: Annotated[str | None, typer.Option("--id", help="Task or actor id (Ray's spelling).")] = None,
-    pid: Annotated[int | None, typer.Option(help="Process id of the worker or actor.")] = None,
+    id_: Annotated[str | None, Option("--id", help="Task or actor id (Ray's spelling).")] = None,
+    pid: Annotated[int | None, Option(help="Process id of the worker or actor.")] = None,
     attempt: Annotated[
-        int | None,
-        typer.Option("--attempt-number", "-a", help="Attempt of the task: 0 is the first; default: all.", min=0),
+        int | None, Option("--attempt-number", "-a", help="Attempt of the task: 0 is the first; default: all.", min=0)
     ] = None,
-    err: Annotated[bool, typer.Option("--err", help="Print stderr instead of stdout.")] = False,
-    tail: Annotated[int, typer.Option(help="Number of last lines; -1: all.", min=-1)] = TAIL_LINES,
+    err: Annotated[bool, Option("--err", help="Print stderr instead of stdout.")] = False,
+    tail: Annotated[int, Option(help="Number of last lines; -1: all.", min=-1)] = TAIL_LINES,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Keep printing new lines until Ctrl-C or the session's end.")
+        bool, Option("--follow", "-f", help="Keep printing new lines until Ctrl-C or the session's end.")
     ] = False,
-    session: Annotated[str | None, typer.Option(help="Session name, or part of it.")] = None,
-    node: Annotated[str | None, typer.Option("--node-id", "--node", help="Node, such as node-1.")] = None,
-    directory: Annotated[Path | None, typer.Option(help="Directory of kept logs, from init(log_directory=).")] = None,
-    format_: Annotated[str, typer.Option("--format", help="Format of the list: table or json.")] = "table",
+    session: Annotated[str | None, Option(help="Session name, or part of it.")] = None,
+    node: Annotated[str | None, Option("--node-id", "--node", help="Node, such as node-1.")] = None,
+    directory: Annotated[Path | None, Option(help="Directory of kept logs, from init(log_directory=).")] = None,
+    format_: Annotated[str, Option("--format", help="Format of the list: table or json.")] = "table",
 ) -> None:
     """List the log files of real clusters on this machine, or print one, or what a task, an actor or a worker printed.
 
@@ -79,7 +72,9 @@ def logs_command(
             if what is None or len(entries) > 1:
                 _list(entries, format_)
                 if what is not None:
-                    _say(f"{what!r} is {len(entries)} files: name one, with --session or --node where they are alike")
+                    say_aside(
+                        f"{what!r} is {len(entries)} files: name one, with --session or --node where they are alike"
+                    )
                 return
             query = log_files.of_file(entries[0], places)
         else:
@@ -87,7 +82,7 @@ def logs_command(
                 raise ValueError(f"{which!r} and --id {id_!r} say the same: give one of them")
             query = _query(places, what, which or id_, pid, attempt, "err" if err else "out", may_come=follow)
     except ValueError as error:
-        _refuse(error)
+        refuse(error)
     streams = "stderr: see stdout, without --err" if err else "stdout: see stderr, with --err"
     until_now = "until now nothing" if follow else "nothing"
     _print(query, tail, follow=follow, if_empty=f"{until_now} is on {streams}" if what in SUBJECTS else "it is empty")
@@ -144,15 +139,15 @@ def _print(query: LogQuery, tail: int, *, follow: bool, if_empty: str) -> None:
                 sys.stdout.buffer.write(data)
             sys.stdout.buffer.flush()
             if reader.has_left_out:
-                _say(f"-- {tail:,} lines at most: --tail -1 shows all --")
+                say_aside(f"-- {tail:,} lines at most: --tail -1 shows all --")
             if reader.is_empty:
-                _say(f"-- {if_empty} --")
+                say_aside(f"-- {if_empty} --")
             if follow:
                 for data in reader.follow():
                     sys.stdout.buffer.write(data)
                     sys.stdout.buffer.flush()
     except KeyboardInterrupt:
-        raise typer.Exit from None
+        raise Exit from None
 
 
 def _list(entries: Sequence[LogFileEntry], format_: str) -> None:
@@ -174,21 +169,10 @@ def _list(entries: Sequence[LogFileEntry], format_: str) -> None:
     if not entries:
         print(NOTHING_RUNS)
         return
-    table = Table(title="Log files", title_justify="left")
+    table = Table(title="Log files")
     for name in ("session", "node", "file", "bytes", "last change"):
-        table.add_column(
-            name, overflow="fold", no_wrap=name in ("session", "file"), justify="right" if name == "bytes" else "left"
-        )
+        table.add_column(name, is_whole=name in ("session", "file"), justify="right" if name == "bytes" else "left")
     for entry in entries:
         changed = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(entry.changed_s))
-        table.add_row(escape(entry.session), entry.node, escape(entry.name), f"{entry.size_bytes:,}", changed)
-    Console().print(table)
-
-
-def _say(words: str) -> None:
-    Console(stderr=True).print(words, markup=False, highlight=False, soft_wrap=True)
-
-
-def _refuse(why: object) -> NoReturn:
-    Console(stderr=True).print(f"dualray: {why}", style="red", markup=False, highlight=False, soft_wrap=True)
-    raise typer.Exit(UNUSABLE)
+        table.add_row(entry.session, entry.node, entry.name, f"{entry.size_bytes:,}", changed)
+    show(table)

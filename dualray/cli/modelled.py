@@ -9,12 +9,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
+import click
 
-from dualray.cli.printing import AsJson, print_json, refuse
+from dualray.cli.declare import Argument, Commands, Exit, Option
+from dualray.cli.printing import AsJson, print_json, refuse, say, show
 from dualray.shared.model.config import Config
 from dualray.shared.model.demands import parse_resources
 from dualray.shared.scenario.fault_model import parse_fault
@@ -26,30 +24,29 @@ from dualray.sim.modelled.programs import PROGRAMS, parameters, run_workload
 from dualray.sim.network.topologies import Star, Wiring, wiring_of_scenario
 from dualray.sim.processes.node import Hardware
 from dualray.sim.runtime import hardware_of_scenario
+from dualray.text_tables import Table
 
 FAILED = 1
 
 
-def add_to(sim: typer.Typer) -> None:
+def add_to(sim: Commands) -> None:
     """Add these commands to `dualray sim`."""
-    sim.command("workload", context_settings={"ignore_unknown_options": True, "allow_extra_args": True})(
-        workload_command
-    )
-    sim.command("workloads")(workloads_command)
+    sim.add("workload", takes_unknown=True, takes_more=True)(workload_command)
+    sim.add("workloads")(workloads_command)
 
 
 def workload_command(
-    context: typer.Context,
-    name: Annotated[str, typer.Argument(help=f"{', '.join(PROGRAMS)}; `dualray sim workloads` has their parameters.")],
-    nodes: Annotated[int, typer.Option(min=1, help="Virtual nodes.")] = 10,
-    node_cpus: Annotated[float, typer.Option(help="CPUs of each node.")] = 8,
-    node_gpus: Annotated[float, typer.Option(help="GPUs of each node.")] = 0,
-    object_store: Annotated[str, typer.Option(help="Size of each node's object store.")] = "2GiB",
+    context: click.Context,
+    name: Annotated[str, Argument(help=f"{', '.join(PROGRAMS)}; `dualray sim workloads` has their parameters.")],
+    nodes: Annotated[int, Option(min=1, help="Virtual nodes.")] = 10,
+    node_cpus: Annotated[float, Option(help="CPUs of each node.")] = 8,
+    node_gpus: Annotated[float, Option(help="GPUs of each node.")] = 0,
+    object_store: Annotated[str, Option(help="Size of each node's object store.")] = "2GiB",
     scenario: Annotated[
-        Path | None, typer.Option(help="A scenario file: its cluster, costs, limits and faults, not its workload.")
+        Path | None, Option(help="A scenario file: its cluster, costs, limits and faults, not its workload.")
     ] = None,
-    faults: Annotated[list[str] | None, typer.Option(help="Such as 'kill node-5 at 2.5s'; may repeat.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed; default: the scenario's, or 0.")] = None,
+    faults: Annotated[list[str] | None, Option(help="Such as 'kill node-5 at 2.5s'; may repeat.")] = None,
+    seed: Annotated[int | None, Option(help="Seed; default: the scenario's, or 0.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Model a program on a virtual cluster, at any size: nothing is executed, everything is scheduled.
@@ -94,7 +91,7 @@ def workload_command(
     else:
         _show(name, len(hardware), result, took_s)
     if result.failed:
-        raise typer.Exit(FAILED)
+        raise Exit(FAILED)
 
 
 def _parameters(args: Sequence[str]) -> Iterator[tuple[str, str]]:
@@ -148,13 +145,12 @@ def _show(name: str, nodes: int, result: Modelled, took_s: float) -> None:
         rows = [row for row in rows if row[0] != "evicted"]
     rows += [("fault", fault) for fault in result.faults]
     rows += [("never happened", fault) for fault in result.never_happened]
-    table = Table("", "", title=f"{name} on {nodes:,} nodes", title_justify="left", show_header=False)
+    table = Table("", "", title=f"{name} on {nodes:,} nodes", has_head=False)
     for what, words in rows:
-        table.add_row(what, escape(words))
-    console = Console()
-    console.print(table)
+        table.add_row(what, words)
+    show(table)
     if result.failed:
-        console.print(result.failed, markup=False, highlight=False, soft_wrap=True)
+        say(result.failed)
 
 
 def _peak_bytes() -> int:
@@ -164,13 +160,13 @@ def _peak_bytes() -> int:
 
 def workloads_command() -> None:
     """List the programs that can be modelled, and their parameters."""
-    table = Table("workload", "what it is", "parameter", "default", title="Modelled programs", title_justify="left")
+    table = Table("workload", "what it is", "parameter", "default", title="Modelled programs")
     last = ""
     for name, parameter, default in parameters():
         words = (PROGRAMS[name].__doc__ or "").replace("\n    ", " ") if name != last else ""
-        table.add_row(name if name != last else "", escape(words), parameter, _shown(default))
+        table.add_row(name if name != last else "", words, parameter, _shown(default))
         last = name
-    Console().print(table)
+    show(table)
 
 
 def _shown(default: Any) -> str:

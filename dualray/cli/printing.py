@@ -8,12 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Annotated, Any, Final, NoReturn
 
-import typer
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
-
+from dualray.cli.declare import Exit, Option
 from dualray.shared.model.resources import number_words
+from dualray.text_tables import Colour, Table, has_colours, painted, terminal_width
 
 UNUSABLE: Final = 2
 """The exit code of a command that was given something it cannot use."""
@@ -36,18 +33,32 @@ LAST_RESORTS: Final = (
     "call_site",
 )
 """The fields that a table gives up first when a terminal is too narrow, in this order."""
-_WIDEST: Final = 100_000
-_UNLIMITED: Final = Console(width=_WIDEST).options
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
-Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Print every detail.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print ids or verdicts alone.")]
+AsJson = Annotated[bool, Option("--json", help="Print JSON instead of tables.")]
+Verbose = Annotated[bool, Option("--verbose", "-v", help="Print every detail.")]
+Quiet = Annotated[bool, Option("--quiet", "-q", help="Print ids or verdicts alone.")]
 
 
 def refuse(why: object) -> NoReturn:
     """Say on stderr why the command cannot go on, and end it with UNUSABLE."""
-    Console(stderr=True).print(f"dualray: {why}", style="red", markup=False, highlight=False, soft_wrap=True)
-    raise typer.Exit(UNUSABLE)
+    say_aside(f"dualray: {why}", colour="red")
+    raise Exit(UNUSABLE)
+
+
+def say(words: str, *, colour: Colour = "") -> None:
+    """Print a line on stdout, however long it is."""
+    print(painted(words, colour, has_colours(sys.stdout)))
+
+
+def mark(words: str, colour: Colour) -> str:
+    """Part of a line for stdout in a colour."""
+    return painted(words, colour, has_colours(sys.stdout))
+
+
+def say_aside(words: str, *, colour: Colour = "") -> None:
+    """Print a line on stderr, after what stands on stdout."""
+    sys.stdout.flush()
+    print(painted(words, colour, has_colours(sys.stderr)), file=sys.stderr)
 
 
 def count_of(number: int, what: str) -> str:
@@ -62,18 +73,14 @@ def print_json(value: Any) -> None:
 
 
 def table_of(title: str, *columns: str) -> Table:
-    """An empty table whose cells fold; `title` is plain text."""
-    table = Table(title=escape(title), title_justify="left")
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    return table
+    """An empty table."""
+    return Table(*columns, title=title)
 
 
-def show(*tables: Table) -> None:
-    """Print tables on stdout, one under another."""
-    console = Console()
+def show(*tables: Table, width: int | None = None) -> None:
+    """Print tables on stdout, one under another, in the width of the terminal or the one that is given."""
     for table in tables:
-        console.print(table)
+        print(table.text(sys.stdout, width or terminal_width()))
 
 
 # ---- Rows ----------------------------------------------------------------------------------------------------------
@@ -95,28 +102,27 @@ def show_rows(title: str, rows: Sequence[Mapping[str, Any]], *, key: str = "", v
     columns = {
         field: [row.get(field) for row in rows] for field in dict.fromkeys(field for row in rows for field in row)
     }
-    console = Console()
+    width = terminal_width()
     if verbose:
         table = _filled(columns, verbose)
-        wide = Console(width=max(console.width, console.measure(table, options=_UNLIMITED).maximum))
-        wide.print(title, style="italic", markup=False, highlight=False)
-        wide.print(table)
+        say(title, colour="italic")
+        show(table, width=max(width, table.width))
         return
     equal = _take_equal(columns, key, len(rows))
     narrow: list[str] = []
     table = _filled(columns, verbose)
     for field in [each for each in LAST_RESORTS if each in columns]:
-        if console.measure(table, options=_UNLIMITED).maximum <= console.width:
+        if table.width <= width:
             break
         del columns[field]
         narrow.append(heading(field))
         table = _filled(columns, verbose)
-    console.print(title, style="italic", markup=False, highlight=False)
-    console.print(table)
+    say(title, colour="italic")
+    show(table)
     if equal:
-        console.print(f"In all rows: {', '.join(equal)}.", markup=False, highlight=False, soft_wrap=True)
+        say(f"In all rows: {', '.join(equal)}.")
     if narrow:
-        console.print(f"Left out: {', '.join(narrow)}; -v shows all.", markup=False, highlight=False, soft_wrap=True)
+        say(f"Left out: {', '.join(narrow)}; -v shows all.")
 
 
 def _take_equal(columns: dict[str, list[Any]], key: str, count: int) -> list[str]:
@@ -137,7 +143,7 @@ def _filled(columns: Mapping[str, Sequence[Any]], verbose: bool) -> Table:
     table = table_of("", *(field if verbose else heading(field) for field in columns))
     texts = [_texts(field, values, verbose) for field, values in columns.items()]
     for cells in zip(*texts, strict=True):
-        table.add_row(*map(escape, cells))
+        table.add_row(*cells)
     return table
 
 

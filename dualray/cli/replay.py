@@ -6,8 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
+from dualray.cli.declare import Argument, Commands, Exit
 from dualray.cli.printing import AsJson, Quiet, Verbose, print_json, refuse, show, table_of
 from dualray.report.proof import ProcessProof, Proof, check_directory, load_log
 from dualray.shared.proof.decision_log import Difference, replay
@@ -15,12 +14,12 @@ from dualray.shared.proof.decision_log import Difference, replay
 FAILED = 1
 ORPHANS_SHOWN = 10
 
-app = typer.Typer(add_completion=False)
+app = Commands()
 
 
-@app.command("replay")
+@app.add("replay")
 def replay_command(
-    path: Annotated[Path, typer.Argument(help="A decision log, or a directory with those of a run and its traces.")],
+    path: Annotated[Path, Argument(help="A decision log, or a directory with those of a run and its traces.")],
     as_json: AsJson = False,
     verbose: Verbose = False,
     quiet: Quiet = False,
@@ -48,7 +47,7 @@ def replay_command(
     except ValueError as error:
         refuse(error)
     if not exact:
-        raise typer.Exit(FAILED)
+        raise Exit(FAILED)
 
 
 def _replay_one(path: Path) -> bool:
@@ -121,7 +120,7 @@ def _show_proof(proof: Proof, verbose: bool) -> None:
                 f"{process.orphans:,}",
                 ", ".join(remarks),
             )
-    if table.row_count:
+    if table.has_rows:
         show(table)
     for name, difference in proof.differences.items():
         _show_difference(name, difference)

@@ -9,33 +9,32 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from dualray.as_ray import install
 from dualray.cli.after_run import print_summary, read_summaries, run_as_main
+from dualray.cli.declare import Argument, Commands, Exit, Option
 from dualray.cli.printing import refuse
 from dualray.settings import limits_of, resolve
 
-app = typer.Typer(add_completion=False)
+app = Commands()
 
 
-@app.command(
+@app.add(
     "run",
     # `dualray run script.py --mode sim --batch-size 3`: what is not ours is the script's, wherever it stands.
-    context_settings={"ignore_unknown_options": True},
+    takes_unknown=True,
 )
 def run_command(
-    script: Annotated[str, typer.Argument(help="A Python file; or `-m`, and then a module.")],
-    args: Annotated[list[str] | None, typer.Argument(help="For the script; after `--` all are.")] = None,
-    as_ray: Annotated[bool, typer.Option("--as-ray", help="`import ray` means dualray.")] = False,
-    mode: Annotated[str | None, typer.Option(help="real, sim or ray.")] = None,
-    nodes: Annotated[int | None, typer.Option(help="sim: virtual nodes.")] = None,
-    num_cpus: Annotated[float | None, typer.Option(help="CPUs of each node.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Seeds the tasks' randomness.")] = None,
-    faults: Annotated[list[str] | None, typer.Option(help="sim: such as 'kill node-5 at 2.5s'; may repeat.")] = None,
-    decision_log: Annotated[Path | None, typer.Option(help="Directory for decision logs and traces.")] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", help="sim: print no summary at the end.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="sim: print the summary as JSON, on stderr.")] = False,
+    script: Annotated[str, Argument(help="A Python file; or `-m`, and then a module.")],
+    args: Annotated[list[str] | None, Argument(help="For the script; after `--` all are.")] = None,
+    as_ray: Annotated[bool, Option("--as-ray", help="`import ray` means dualray.")] = False,
+    mode: Annotated[str | None, Option(help="real, sim or ray.")] = None,
+    nodes: Annotated[int | None, Option(help="sim: virtual nodes.")] = None,
+    num_cpus: Annotated[float | None, Option(help="CPUs of each node.")] = None,
+    seed: Annotated[int | None, Option(help="Seeds the tasks' randomness.")] = None,
+    faults: Annotated[list[str] | None, Option(help="sim: such as 'kill node-5 at 2.5s'; may repeat.")] = None,
+    decision_log: Annotated[Path | None, Option(help="Directory for decision logs and traces.")] = None,
+    quiet: Annotated[bool, Option("--quiet", help="sim: print no summary at the end.")] = False,
+    as_json: Annotated[bool, Option("--json", help="sim: print the summary as JSON, on stderr.")] = False,
 ) -> None:
     """Run an unchanged script, or `-m` a module, with settings given from outside. The exit code is the program's."""
     if script == "-m" and not args:
@@ -67,7 +66,7 @@ def run_command(
         try:
             with _clocks(resolved["mode"].value):
                 run_as_main([script, *(args or [])])
-        except typer.Exit:
+        except Exit:
             of_simulations = []  # what it says may be why there was none
             raise
         finally:

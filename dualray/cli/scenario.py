@@ -14,11 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-from rich.console import Console
-from rich.markup import escape
-
-from dualray.cli.printing import AsJson, Quiet, print_json, refuse, table_of
+from dualray.cli.declare import Argument, Commands, Exit, Option
+from dualray.cli.printing import AsJson, Quiet, print_json, refuse, say, say_aside, show, table_of
 from dualray.cli.seeing import check_outputs, write_outputs
 from dualray.report.record import read_record
 from dualray.shared.scenario.file import ScenarioError, json_schema
@@ -29,16 +26,17 @@ from dualray.testing.expectations import Verdict, judge
 from dualray.testing.outcome import Outcome
 from dualray.testing.run import load_scenario, run_scenario
 from dualray.testing.stories import stories_of
+from dualray.text_tables import Coloured
 
 FAILED = 1
 SCENARIOS = Path("scenarios")
 OUTPUT_LINES_MAX = 30
 """Of what a failing program printed: the last ones."""
 
-scenario = typer.Typer(help="Scenario files: a cluster, a workload, faults and expectations.", no_args_is_help=True)
+scenario = Commands("scenario", help="Scenario files: a cluster, a workload, faults and expectations.")
 
-File = Annotated[Path, typer.Argument(help="A scenario file.")]
-Seed = Annotated[int | None, typer.Option(help="Replaces the seed of the scenario file.")]
+File = Annotated[Path, Argument(help="A scenario file.")]
+Seed = Annotated[int | None, Option(help="Replaces the seed of the scenario file.")]
 
 
 def load(path: Path, seed: int | None = None) -> Scenario:
@@ -50,16 +48,16 @@ def load(path: Path, seed: int | None = None) -> Scenario:
     return loaded if seed is None else loaded.model_copy(update={"seed": seed})
 
 
-@scenario.command("run")
+@scenario.add("run")
 def run_command(
     file: File,
     mode: Annotated[
-        str, typer.Option(help="sim; real: on real processes of this machine; ray: on a local Ray of several nodes.")
+        str, Option(help="sim; real: on real processes of this machine; ray: on a local Ray of several nodes.")
     ] = "sim",
     seed: Seed = None,
-    decision_log: Annotated[Path | None, typer.Option(help="Directory for decision logs and the trace.")] = None,
-    report: Annotated[Path | None, typer.Option(help="Write a page about the run: one HTML file.")] = None,
-    timeline: Annotated[Path | None, typer.Option(help="Write a timeline for https://ui.perfetto.dev.")] = None,
+    decision_log: Annotated[Path | None, Option(help="Directory for decision logs and the trace.")] = None,
+    report: Annotated[Path | None, Option(help="Write a page about the run: one HTML file.")] = None,
+    timeline: Annotated[Path | None, Option(help="Write a timeline for https://ui.perfetto.dev.")] = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
@@ -91,7 +89,7 @@ def run_command(
             else:
                 _show_run(loaded, outcome, verdicts, mode)
                 if failed:
-                    show_failure(Console(), "", outcome.traceback, story)
+                    show_failure("", outcome.traceback, story)
             if decision_log is not None and (report is not None or timeline is not None):
                 write_outputs(
                     read_record(decision_log),
@@ -104,7 +102,7 @@ def run_command(
         except ValueError as error:
             refuse(error)
     if failed:
-        raise typer.Exit(FAILED)
+        raise Exit(FAILED)
 
 
 def _as_json(loaded: Scenario, outcome: Outcome, verdicts: Sequence[Verdict], story: Sequence[str]) -> dict[str, Any]:
@@ -145,28 +143,27 @@ def _story(loaded: Scenario, file: Path, mode: str, outcome: Outcome, record: Pa
 
 
 def _show_run(loaded: Scenario, outcome: Outcome, verdicts: Sequence[Verdict], mode: str) -> None:
-    console = Console()
     if outcome.output:
-        console.print(outcome.output.rstrip(), markup=False, highlight=False, soft_wrap=True)
+        say(outcome.output.rstrip())
     table = table_of(f"{loaded.name}, seed {loaded.seed}", "expectation", "expected", "found", "verdict")
     for verdict in verdicts:
-        mark = "[green]holds" if verdict.holds else "[red]fails"
-        table.add_row(verdict.what, escape(verdict.expected), escape(verdict.found), mark)
-    console.print(table)
+        mark = Coloured("holds", "green") if verdict.holds else Coloured("fails", "red")
+        table.add_row(verdict.what, verdict.expected, verdict.found, mark)
+    show(table)
     for fault in outcome.performed:
-        console.print(f"fault: {fault}", markup=False, highlight=False)
+        say(f"fault: {fault}")
     counts = ", ".join(f"{name.replace('_', ' ')} {value:,}" for name, value in outcome.counters.items() if value)
     took = (
         f"virtual time: {time_words(outcome.makespan_ns)}"
         if mode == "sim"
         else f"time: {outcome.makespan_ns / 1e9:.2f} s"
     )
-    console.print(f"{took}. {counts}", markup=False, highlight=False)
+    say(f"{took}. {counts}")
     for remark in outcome.remarks:
-        console.print(remark, style="yellow", markup=False, highlight=False, soft_wrap=True)
+        say(remark, colour="yellow")
 
 
-@scenario.command("check")
+@scenario.add("check")
 def check_command(file: File, seed: Seed = None, as_json: AsJson = False, quiet: Quiet = False) -> None:
     """Run a scenario in two processes with different PYTHONHASHSEED: every decision must be the same.
 
@@ -190,18 +187,18 @@ def check_command(file: File, seed: Seed = None, as_json: AsJson = False, quiet:
     if not (as_json or quiet):
         table = table_of("", "subsystem", "events", "hash", "hash of the other run", "verdict")
         for row in found.subsystems:
-            mark = "[green]equal" if row.is_equal else "[red]differs"
+            mark = Coloured("equal", "green") if row.is_equal else Coloured("differs", "red")
             table.add_row(row.name, f"{row.events:,}", row.first, row.second, mark)
-        Console().print(table)
+        show(table)
     if found.divergence is not None:
         if not as_json:
             print(found.divergence)
-        raise typer.Exit(FAILED)
+        raise Exit(FAILED)
 
 
-@scenario.command("list")
+@scenario.add("list")
 def list_command(
-    directory: Annotated[Path, typer.Argument(help="Directory of scenario files.")] = SCENARIOS,
+    directory: Annotated[Path, Argument(help="Directory of scenario files.")] = SCENARIOS,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
@@ -236,12 +233,12 @@ def list_command(
     else:
         table = table_of(f"Scenarios in {directory}", "file", "nodes", "workload", "faults", "what it shows")
         for row in rows:
-            table.add_row(*(escape(str(value)) for value in row.values()))
-        Console().print(table)
+            table.add_row(*(str(value) for value in row.values()))
+        show(table)
     for problem in wrong:
-        Console(stderr=True).print(problem, markup=False, highlight=False, soft_wrap=True)
+        say_aside(problem)
     if wrong:
-        raise typer.Exit(FAILED)
+        raise Exit(FAILED)
 
 
 FIRST_PROGRAM = '''"""Adds up squares that tasks compute. Run it with: python first.py"""
@@ -270,9 +267,9 @@ expect: {{same_as_without_faults: true}}
 """
 
 
-@scenario.command("new")
+@scenario.add("new")
 def new_command(
-    name: Annotated[str, typer.Argument(help="The files' name, without .yaml.")] = "first",
+    name: Annotated[str, Argument(help="The files' name, without .yaml.")] = "first",
 ) -> None:
     """Write a small program and a scenario for it, to start from.
 
@@ -289,13 +286,13 @@ def new_command(
     print(f"{script} and {file}: now try dualray scenario run {file}")
 
 
-@scenario.command("schema")
+@scenario.add("schema")
 def schema_command() -> None:
     """Print the JSON schema of scenario files, for editors."""
     print(json.dumps(json_schema(), indent=2))
 
 
-def show_failure(console: Console, output: str, traceback: str, story: Sequence[str]) -> None:
+def show_failure(output: str, traceback: str, story: Sequence[str]) -> None:
     """Print what the program printed, where it failed, and what had happened to the tasks and objects it is about."""
     for title, lines in (
         ("the program printed:", output.splitlines()),
@@ -303,6 +300,6 @@ def show_failure(console: Console, output: str, traceback: str, story: Sequence[
         ("what happened, in virtual time since the start of the first node:", story),
     ):
         if lines and title:
-            console.print(f"  {title}", markup=False, highlight=False)
+            say(f"  {title}")
         for line in lines[-OUTPUT_LINES_MAX:] if title.startswith("the program") else lines:
-            console.print(f"    {line}" if title else f"  {line}", markup=False, highlight=False, soft_wrap=True)
+            say(f"    {line}" if title else f"  {line}")

@@ -11,10 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-from rich.console import Console
-
-from dualray.cli.printing import AsJson, print_json, refuse
+from dualray.cli.declare import Argument, Commands, Option
+from dualray.cli.printing import AsJson, print_json, refuse, say
 from dualray.report.explain import Story, Teller
 from dualray.report.find import find_id
 from dualray.report.histories import Lives
@@ -31,7 +29,7 @@ MARKS = (b"dualray", b"traceEvents")
 LOOKED_AT_BYTES = 1 << 16
 SCENARIO_SUFFIXES = (".yaml", ".yml")
 
-Directory = Annotated[Path, typer.Argument(help="A run's decision log directory.")]
+Directory = Annotated[Path, Argument(help="A run's decision log directory.")]
 
 
 def check_outputs(*, report: Path | None, timeline: Path | None, report_option: str = "--report") -> None:
@@ -113,8 +111,8 @@ def write_outputs(
 
 def report_command(
     directory: Directory,
-    output: Annotated[Path, typer.Option("--output", "-o", help="The file to write.")] = Path("report.html"),
-    title: Annotated[str, typer.Option(help="The page's title.")] = "",
+    output: Annotated[Path, Option("--output", "-o", help="The file to write.")] = Path("report.html"),
+    title: Annotated[str, Option(help="The page's title.")] = "",
 ) -> None:
     """Write the page of a recorded run: one HTML file, which needs no network."""
     try:
@@ -126,7 +124,7 @@ def report_command(
 
 def timeline_command(
     directory: Directory,
-    output: Annotated[Path, typer.Option("--output", "-o", help="The file to write.")] = Path("timeline.json"),
+    output: Annotated[Path, Option("--output", "-o", help="The file to write.")] = Path("timeline.json"),
 ) -> None:
     """Write a run's timeline for https://ui.perfetto.dev."""
     try:
@@ -137,16 +135,16 @@ def timeline_command(
 
 
 def explain_command(
-    wanted: Annotated[str, typer.Argument(metavar="ID", help="An id, the beginning of one, or a task's name.")],
+    wanted: Annotated[str, Argument(metavar="ID", help="An id, the beginning of one, or a task's name.")],
     source: Annotated[
         Path | None,
-        typer.Argument(
+        Argument(
             metavar="[DIRECTORY|SCENARIO]",
             help="A run's decision log directory, or a scenario file, which is run.",
         ),
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="Replaces the seed of the scenario file.")] = None,
-    log: Annotated[Path | None, typer.Option(help="Another way to give DIRECTORY.")] = None,
+    seed: Annotated[int | None, Option(help="Replaces the seed of the scenario file.")] = None,
+    log: Annotated[Path | None, Option(help="Another way to give DIRECTORY.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Tell the history of a task, an actor or an object: each decision with its candidates and reasons.
@@ -207,21 +205,19 @@ def _record_of(source: Path | None, seed: int | None) -> Record:
 
 def show_story(story: Story, lives: Lives) -> None:
     """Print a story; moments count from the start of the first node, as those of faults do."""
-    console = Console(highlight=False, soft_wrap=True)
-    console.print(story.title, style="bold", markup=False)
-    console.print(story.subject, style="dim", markup=False)
+    say(story.title, colour="bold")
+    say(story.subject, colour="dim")
     kind = "virtual" if lives.record.is_virtual else "real"
-    console.print(f"{kind} time since the start of the first node:", style="dim", markup=False)
+    say(f"{kind} time since the start of the first node:", colour="dim")
     for line in story.lines:
         when = "" if line.time_ns is None else _moment(line.time_ns - lives.zero_ns)
-        console.print(f"{when:>14}  {line.text}", markup=False)
+        say(f"{when:>14}  {line.text}")
         for detail in line.details:
-            console.print(f"{'':>14}    - {detail}", style="dim", markup=False)
+            say(f"{'':>14}    - {detail}", colour="dim")
     if not lives.record.logs:
-        console.print(
+        say(
             "Only the trace is there: decisions, candidates and reasons need the decision logs beside it.",
-            style="yellow",
-            markup=False,
+            colour="yellow",
         )
 
 
@@ -229,7 +225,7 @@ def _moment(ns: int) -> str:
     return f"-{time_words(-ns)}" if ns < 0 else time_words(ns)
 
 
-app = typer.Typer(add_completion=False)
-app.command("report")(report_command)
-app.command("timeline")(timeline_command)
-app.command("explain")(explain_command)
+app = Commands()
+app.add("report")(report_command)
+app.add("timeline")(timeline_command)
+app.add("explain")(explain_command)

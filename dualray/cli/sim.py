@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-import typer
-
 from dualray.cli import modelled
+from dualray.cli.declare import Commands
 from dualray.cli.printing import AsJson, print_json, show, table_of
 from dualray.sim.cost.cost_model import CostModel, Param
 from dualray.sim.params import fixed_params, node_params
 
-sim = typer.Typer(help="Show and model the virtual cluster.", no_args_is_help=True)
+sim = Commands("sim", help="Show and model the virtual cluster.")
 modelled.add_to(sim)
 
 
-@sim.command("params")
+@sim.add("params")
 def sim_params_command(as_json: AsJson = False) -> None:
     """Show what the virtual cluster assumes: the cost model, a node's defaults, and what is fixed.
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
+from dualray.cli.declare import Commands, Option
 
 WITHIN_S = 3.0
 
-app = typer.Typer(add_completion=False)
+app = Commands()
 
 
-@app.command("stack")
+@app.add("stack")
 def stack_command(
-    full: Annotated[bool, typer.Option("--full", help="Also dualray's own threads and frames.")] = False,
-    timeout: Annotated[float, typer.Option(help="Seconds that the workers have to answer.", min=0.1)] = WITHIN_S,
+    full: Annotated[bool, Option("--full", help="Also dualray's own threads and frames.")] = False,
+    timeout: Annotated[float, Option(help="Seconds that the workers have to answer.", min=0.1)] = WITHIN_S,
 ) -> None:
     """Show the Python stack of every worker of this user's real clusters on this machine.
 

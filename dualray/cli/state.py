@@ -9,22 +9,31 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
-import typer
-from rich.console import Console
-from rich.markup import escape
-
 from dualray import api
-from dualray.cli.printing import AsJson, Quiet, Verbose, print_json, refuse, shortest, show_rows, table_of, value_words
+from dualray.cli.declare import Argument, Commands, Option
+from dualray.cli.printing import (
+    AsJson,
+    Quiet,
+    Verbose,
+    print_json,
+    refuse,
+    say_aside,
+    shortest,
+    show,
+    show_rows,
+    table_of,
+    value_words,
+)
 from dualray.exceptions import DualrayError
 from dualray.util import state
 
 LISTED_MAX = 10
 """Rows that an ambiguous name may mean and that the error lists."""
-app = typer.Typer(add_completion=False)
+app = Commands()
 
-Address = Annotated[str, typer.Option(help="host:port of the cluster's head, or auto.")]
-Log = Annotated[Path | None, typer.Option(help="Instead of a cluster: the decision log directory of a finished run.")]
-Format = Annotated[str, typer.Option("--format", help="table, or json, which is --json.")]
+Address = Annotated[str, Option(help="host:port of the cluster's head, or auto.")]
+Log = Annotated[Path | None, Option(help="Instead of a cluster: the decision log directory of a finished run.")]
+Format = Annotated[str, Option("--format", help="table, or json, which is --json.")]
 
 
 @contextmanager
@@ -58,13 +67,11 @@ def _filters(texts: Sequence[str]) -> list[state.Filter]:
     return found
 
 
-@app.command("list")
+@app.add("list")
 def list_command(
-    resource: Annotated[str, typer.Argument(help="tasks, actors, objects, nodes, workers or placement-groups.")],
-    filters: Annotated[
-        list[str] | None, typer.Option("--filter", help="field=value or field!=value; may repeat.")
-    ] = None,
-    limit: Annotated[int, typer.Option(help="Rows at most.")] = state.DEFAULT_LIMIT,
+    resource: Annotated[str, Argument(help="tasks, actors, objects, nodes, workers or placement-groups.")],
+    filters: Annotated[list[str] | None, Option("--filter", help="field=value or field!=value; may repeat.")] = None,
+    limit: Annotated[int, Option(help="Rows at most.")] = state.DEFAULT_LIMIT,
     as_json: AsJson = False,
     format_: Format = "table",
     verbose: Verbose = False,
@@ -92,15 +99,15 @@ def list_command(
             when = "; times are seconds since the start" if log is not None and name == "tasks" else ""
             show_rows(f"{resource}{when}", rows, key=state.KEYS[name], verbose=verbose)
         if rows.total > len(rows):
-            Console(stderr=True).print(f"{len(rows)} of {rows.total} are shown: see --limit and --filter")
+            say_aside(f"{len(rows)} of {rows.total} are shown: see --limit and --filter")
         if rows.missing:
-            Console(stderr=True).print(f"no answer from {', '.join(rows.missing)}")
+            say_aside(f"no answer from {', '.join(rows.missing)}")
 
 
-@app.command("get")
+@app.add("get")
 def get_command(
-    resource: Annotated[str, typer.Argument(help="task, actor, object, node, worker or placement-group.")],
-    id_: Annotated[str, typer.Argument(metavar="ID", help="An id, the beginning of one, or a name.")],
+    resource: Annotated[str, Argument(help="task, actor, object, node, worker or placement-group.")],
+    id_: Annotated[str, Argument(metavar="ID", help="An id, the beginning of one, or a name.")],
     as_json: AsJson = False,
     format_: Format = "table",
     address: Address = "auto",
@@ -121,8 +128,8 @@ def get_command(
             return
         table = table_of("", "field", "value")
         for field, value in row.items():
-            table.add_row(field, escape(value_words(field, value)))
-        Console().print(table)
+            table.add_row(field, value_words(field, value))
+        show(table)
 
 
 def _find(found: state.State, table: str, resource: str, wanted: str) -> state.Row:
@@ -149,9 +156,9 @@ def _find(found: state.State, table: str, resource: str, wanted: str) -> state.R
     raise ValueError(f"{wanted!r} is {len(matching)} {table}; give the id of one:{shown}{more}")
 
 
-@app.command("summary")
+@app.add("summary")
 def summary_command(
-    resource: Annotated[str, typer.Argument(help="tasks, actors or objects.")],
+    resource: Annotated[str, Argument(help="tasks, actors or objects.")],
     as_json: AsJson = False,
     format_: Format = "table",
     address: Address = "auto",
@@ -176,9 +183,9 @@ def summary_command(
         show_rows(f"{resource}, by {by}", rows, key=by)
 
 
-@app.command("memory")
+@app.add("memory")
 def memory_command(
-    limit: Annotated[int, typer.Option(help="Objects at most.")] = state.DEFAULT_LIMIT,
+    limit: Annotated[int, Option(help="Objects at most.")] = state.DEFAULT_LIMIT,
     as_json: AsJson = False,
     format_: Format = "table",
     verbose: Verbose = False,

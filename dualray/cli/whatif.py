@@ -6,22 +6,20 @@ import os
 import sys
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, NamedTuple, NoReturn
-
-import typer
-from rich.console import Console
-from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from rich.table import Table
+from typing import Annotated, NamedTuple
 
 from dualray.as_ray import install
 from dualray.cli.after_run import run_as_main
+from dualray.cli.declare import Argument, Commands, Exit, Option
+from dualray.cli.printing import refuse, say, say_aside, show
+from dualray.cli.progress import Progress
 from dualray.cli.seeing import check_ours, check_outputs
 from dualray.exceptions import DualrayError
 from dualray.recording.calibration import load_calibration
 from dualray.recording.file import check_can_write
 from dualray.settings import limits_of, resolve
 from dualray.shared.units import parse_time_ns
+from dualray.text_tables import Table
 from dualray.whatif.answers import (
     CAUSE_COLUMNS,
     COLUMNS,
@@ -42,7 +40,6 @@ from dualray.whatif.engines import engine_of
 from dualray.whatif.predict import SEEDS, Prediction, as_list, load, predict, what_would_help
 from dualray.whatif.predicted import Row, Trace
 
-UNUSABLE = 2
 FAILED = 1
 
 
@@ -57,46 +54,41 @@ def check_page(report: Path | None) -> None:
     check_outputs(report=report, timeline=None)
 
 
-def _refuse(why: object) -> NoReturn:
-    Console(stderr=True).print(f"dualray: {why}", style="red", markup=False, highlight=False, soft_wrap=True)
-    raise typer.Exit(UNUSABLE)
-
-
 def record_command(
-    script: Annotated[Path, typer.Argument(help="A Python file that calls dualray.init().")],
-    args: Annotated[list[str] | None, typer.Argument(help="For the script; after `--` all are.")] = None,
-    output: Annotated[Path, typer.Option("--output", "-o", help="The file to write.")] = Path("run.parquet"),
-    mode: Annotated[str | None, typer.Option(help="real, sim or ray.")] = None,
-    num_cpus: Annotated[float | None, typer.Option(help="CPUs of each node.")] = None,
-    as_ray: Annotated[bool, typer.Option("--as-ray", help="`import ray` means dualray.")] = False,
+    script: Annotated[Path, Argument(help="A Python file that calls dualray.init().")],
+    args: Annotated[list[str] | None, Argument(help="For the script; after `--` all are.")] = None,
+    output: Annotated[Path, Option("--output", "-o", help="The file to write.")] = Path("run.parquet"),
+    mode: Annotated[str | None, Option(help="real, sim or ray.")] = None,
+    num_cpus: Annotated[float | None, Option(help="CPUs of each node.")] = None,
+    as_ray: Annotated[bool, Option("--as-ray", help="`import ray` means dualray.")] = False,
 ) -> None:
     """Run an unchanged script and record it: tasks, times, sizes, placement, for `dualray predict`.
 
     Example: dualray record --as-ray train.py -o run.parquet
     """
     if not script.is_file():
-        _refuse(f"there is no file {str(script)!r}")
+        refuse(f"there is no file {str(script)!r}")
     try:
         check_can_write(output, "--output")
         check_ours(output, "--output")
     except ValueError as error:
-        _refuse(error)
+        refuse(error)
     given = {"RECORD": output.absolute(), "MODE": mode, "NUM_CPUS": num_cpus}
     os.environ.update({f"DUALRAY_{name}": str(value) for name, value in given.items() if value is not None})
     try:
         limits_of(resolve({}))
     except (ValueError, TypeError) as error:
-        _refuse(error)
+        refuse(error)
     if as_ray:
         install()
     before = output.stat().st_mtime_ns if output.exists() else None
     run_as_main([str(script), *(args or [])])
     if not output.exists() or output.stat().st_mtime_ns == before:
-        _refuse(f"{script} has not called dualray.init(), or its runtime has not ended: nothing was recorded")
+        refuse(f"{script} has not called dualray.init(), or its runtime has not ended: nothing was recorded")
     try:
-        Console(stderr=True).print(f"{output}: {load(output).words}", markup=False, highlight=False, soft_wrap=True)
+        say_aside(f"{output}: {load(output).words}")
     except ValueError as error:
-        _refuse(error)
+        refuse(error)
 
 
 def _list(text: str | None) -> list[str] | None:
@@ -104,14 +96,14 @@ def _list(text: str | None) -> list[str] | None:
 
 
 def calibrate_command(
-    output: Annotated[Path, typer.Option("--output", "-o", help="The file to write.")] = Path("calibration.yaml"),
+    output: Annotated[Path, Option("--output", "-o", help="The file to write.")] = Path("calibration.yaml"),
     seconds: Annotated[
-        float, typer.Option(help="How long to measure, at most: 1 to 60; a round takes about 10.")
+        float, Option(help="How long to measure, at most: 1 to 60; a round takes about 10.")
     ] = SECONDS_MAX,
-    report: Annotated[Path | None, typer.Option(help="Write a page with fit and residuals: one HTML file.")] = None,
-    engine: Annotated[str, typer.Option(help="dualray: real mode on this machine; ray: Ray.")] = "dualray",
+    report: Annotated[Path | None, Option(help="Write a page with fit and residuals: one HTML file.")] = None,
+    engine: Annotated[str, Option(help="dualray: real mode on this machine; ray: Ray.")] = "dualray",
     address: Annotated[
-        str | None, typer.Option(help="ray: of a cluster, auto or host:port; default: a local Ray of its own.")
+        str | None, Option(help="ray: of a cluster, auto or host:port; default: a local Ray of its own.")
     ] = None,
 ) -> None:
     """Measure this machine, or a Ray cluster, and fit the cost model of simulations and predictions to it."""
@@ -119,105 +111,90 @@ def calibrate_command(
         check_page(report)
         check_can_write(output, "--output")
         check_seconds(seconds)
-        with Progress(TextColumn("{task.description}"), BarColumn(), console=Console(stderr=True)) as progress:
-            bar = progress.add_task("measuring", total=seconds)
+        with Progress("measuring", seconds) as progress:
 
-            def show(rounds: int, left_s: float) -> None:
-                progress.update(bar, completed=seconds - left_s, description=f"measuring, {rounds} rounds")
+            def show_round(rounds: int, left_s: float) -> None:
+                progress.update(completed=seconds - left_s, description=f"measuring, {rounds} rounds")
 
-            fit = calibrate(seconds=seconds, on_round=show, engine=engine_of(engine, address))
+            fit = calibrate(seconds=seconds, on_round=show_round, engine=engine_of(engine, address))
         from dualray.whatif import calibration_page as shown  # noqa: PLC0415 - plotly takes half a second to import
 
-        console = Console()
         for columns, rows in (
             (shown.PARAMETERS, shown.parameter_cells(fit)),
             (shown.PHASES, shown.phase_cells(fit.phases)),
         ):
             table = Table()
             for number, column in enumerate(columns):
-                table.add_column(column, overflow="fold", justify="left" if number == 0 else "right")
+                table.add_column(column, justify="left" if number == 0 else "right")
             for row in rows:
-                table.add_row(*[escape(cell) for cell in row])
-            console.print(table)
+                table.add_row(*row)
+            show(table)
         output.write_text(fit.calibration.dump())
-        console.print(f"{output}: {shown.summary(fit)}", markup=False, highlight=False, soft_wrap=True)
+        say(f"{output}: {shown.summary(fit)}")
         if report is not None:
             shown.write_page(fit, report)
             print(f"{report}: open it in a browser; it needs no network")
     except (ValueError, DualrayError) as error:
-        _refuse(error)
+        refuse(error)
 
 
 def predict_command(
-    trace: Annotated[Path, typer.Argument(help="A recorded run: `dualray record`.")],
-    nodes: Annotated[str, typer.Option(help="How many nodes: 1,2,4.")] = "1,2,4,8",
-    cpus: Annotated[str | None, typer.Option(help="CPUs of each node; default: as recorded.")] = None,
-    gpus: Annotated[str | None, typer.Option(help="GPUs of each node; default: as recorded.")] = None,
-    store: Annotated[
-        str | None, typer.Option(help="Object store of each node: 1GiB,8GiB; default: as recorded.")
-    ] = None,
+    trace: Annotated[Path, Argument(help="A recorded run: `dualray record`.")],
+    nodes: Annotated[str, Option(help="How many nodes: 1,2,4.")] = "1,2,4,8",
+    cpus: Annotated[str | None, Option(help="CPUs of each node; default: as recorded.")] = None,
+    gpus: Annotated[str | None, Option(help="GPUs of each node; default: as recorded.")] = None,
+    store: Annotated[str | None, Option(help="Object store of each node: 1GiB,8GiB; default: as recorded.")] = None,
     memory: Annotated[
-        str, typer.Option(help="Memory of each node, for store and workers: 8GiB,16GiB; default: unlimited.")
+        str, Option(help="Memory of each node, for store and workers: 8GiB,16GiB; default: unlimited.")
     ] = "0",
     network: Annotated[
-        str, typer.Option(help="Bandwidth of each node, with latency after a slash: 1Gbps,10Gbps/50us.")
+        str, Option(help="Bandwidth of each node, with latency after a slash: 1Gbps,10Gbps/50us.")
     ] = "10Gbps",
-    policy: Annotated[
-        str, typer.Option(help="Placement: hybrid, spread, locality or package.module:Class.")
-    ] = "hybrid",
-    eviction: Annotated[str, typer.Option(help="Eviction: cost, lru, spill or package.module:Class.")] = "cost",
+    policy: Annotated[str, Option(help="Placement: hybrid, spread, locality or package.module:Class.")] = "hybrid",
+    eviction: Annotated[str, Option(help="Eviction: cost, lru, spill or package.module:Class.")] = "cost",
     faults: Annotated[
-        str, typer.Option(help="Scenario files with the faults to apply, JSON files of spot machines, or none.")
+        str, Option(help="Scenario files with the faults to apply, JSON files of spot machines, or none.")
     ] = "none",
-    seeds: Annotated[int, typer.Option(min=1, max=1000, help="Replays of each configuration.")] = SEEDS,
-    jobs: Annotated[int | None, typer.Option(min=1, max=256, help="Processes at once; default: all cores.")] = None,
+    seeds: Annotated[int, Option(min=1, max=1000, help="Replays of each configuration.")] = SEEDS,
+    jobs: Annotated[int | None, Option(min=1, max=256, help="Processes at once; default: all cores.")] = None,
     price: Annotated[
-        str | None, typer.Option(help="Price per node-hour; with --autoscale of each group: cpu=0.40,gpu=2.80.")
+        str | None, Option(help="Price per node-hour; with --autoscale of each group: cpu=0.40,gpu=2.80.")
     ] = None,
-    gpu_price: Annotated[float, typer.Option(min=0, help="Price of each GPU for an hour, in addition.")] = 0.0,
+    gpu_price: Annotated[float, Option(min=0, help="Price of each GPU for an hour, in addition.")] = 0.0,
     spot_price: Annotated[
-        float | None, typer.Option(min=0, help="Price of a spot machine for an hour; default: --price.")
+        float | None, Option(min=0, help="Price of a spot machine for an hour; default: --price.")
     ] = None,
     deadline: Annotated[
-        str | None, typer.Option(help="Name the cheapest configuration that ends within this time, such as 10min.")
+        str | None, Option(help="Name the cheapest configuration that ends within this time, such as 10min.")
     ] = None,
-    calibration: Annotated[
-        Path | None, typer.Option(help="A calibration file: measured costs (docs/whatif.md).")
-    ] = None,
-    cores: Annotated[float | None, typer.Option(min=0.01, help="Physical cores of a node, if not its CPUs.")] = None,
+    calibration: Annotated[Path | None, Option(help="A calibration file: measured costs (docs/whatif.md).")] = None,
+    cores: Annotated[float | None, Option(min=0.01, help="Physical cores of a node, if not its CPUs.")] = None,
     host_cores: Annotated[
-        float | None, typer.Option(min=0.01, help="Physical cores that all nodes share: containers of one machine.")
+        float | None, Option(min=0.01, help="Physical cores that all nodes share: containers of one machine.")
     ] = None,
     cold_start: Annotated[
         str | None,
-        typer.Option(
-            help="Time a cluster takes to start before the program, such as 300ms, or recorded; default: none."
-        ),
+        Option(help="Time a cluster takes to start before the program, such as 300ms, or recorded; default: none."),
     ] = None,
     autoscale: Annotated[
-        Path | None,
-        typer.Option(help="Replay on a cluster that grows: its groups, or a RayCluster (docs/growing.md)."),
+        Path | None, Option(help="Replay on a cluster that grows: its groups, or a RayCluster (docs/growing.md).")
     ] = None,
     idle_timeout: Annotated[
         str | None,
-        typer.Option(
-            help="With --autoscale: idle times after which a node leaves, such as 1m,5m; default: the file's."
-        ),
+        Option(help="With --autoscale: idle times after which a node leaves, such as 1m,5m; default: the file's."),
     ] = None,
-    causes: Annotated[bool, typer.Option("--causes", help="Show the causes of the time of the chosen row.")] = False,
+    causes: Annotated[bool, Option("--causes", help="Show the causes of the time of the chosen row.")] = False,
     needs: Annotated[
-        bool, typer.Option("--memory-needs", help="Show the memory and store that the chosen row needs.")
+        bool, Option("--memory-needs", help="Show the memory and store that the chosen row needs.")
     ] = False,
     what_help: Annotated[
-        bool, typer.Option("--what-would-help", help="Try single changes to the chosen row, and rank them.")
+        bool, Option("--what-would-help", help="Try single changes to the chosen row, and rank them.")
     ] = False,
-    strict: Annotated[bool, typer.Option(help="Refuse questions outside the calibrated range.")] = False,
-    report: Annotated[Path | None, typer.Option(help="Write a page: one HTML file.")] = None,
+    strict: Annotated[bool, Option(help="Refuse questions outside the calibrated range.")] = False,
+    report: Annotated[Path | None, Option(help="Write a page: one HTML file.")] = None,
 ) -> None:
     """Replay a recorded run on other clusters, and compare them."""
     sys.path.insert(0, "")  # a policy of one's own lies in the working directory
-    console = Console()
-    columns = (TextColumn("replays"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
     try:
         check_page(report)
         if deadline is not None:
@@ -227,7 +204,7 @@ def predict_command(
             with_cluster = GrowingOptions(
                 autoscale, price, _list(idle_timeout) or [], seeds, calibration, cores, host_cores
             )
-            raise typer.Exit(_show_growing(console, loaded, with_cluster))
+            raise Exit(_show_growing(loaded, with_cluster))
         if idle_timeout is not None:
             raise ValueError("--idle-timeout says when nodes of --autoscale FILE leave: give that file")
         own = loaded.own
@@ -242,9 +219,8 @@ def predict_command(
             memory=[0 if it == "0" else it for it in _list(memory) or []],
             faults=["" if it == "none" else it for it in _list(faults) or []],
         )
-        console.print(f"{trace}: {loaded.words}", markup=False, highlight=False, soft_wrap=True)
-        with Progress(*columns, console=Console(stderr=True)) as progress:
-            bar = progress.add_task("replays", total=len(configs) * seeds)
+        say(f"{trace}: {loaded.words}")
+        with Progress("replays", len(configs) * seeds) as progress:
             found = predict(
                 loaded,
                 configs,
@@ -258,24 +234,24 @@ def predict_command(
                 host_cores=host_cores,
                 cold_start=cold_start,
                 strict=strict,
-                on_done=lambda done, total: progress.update(bar, completed=done, total=total),
+                on_done=lambda done, total: progress.update(completed=done, total=total),
             )
-        _show(console, found, deadline)
+        _show(found, deadline)
         chosen = found.chosen(deadline)
         if causes and chosen is not None:
-            _show_causes(console, found, chosen)
+            _show_causes(found, chosen)
         if needs and chosen is not None:
             for line in memory_lines(found, chosen):
-                console.print(line, markup=False, highlight=False, soft_wrap=True)
+                say(line)
         if what_help and chosen is not None:
-            _show_help(console, found, chosen, jobs)
+            _show_help(found, chosen, jobs)
         if report is not None:
             found.write_page(report, deadline=deadline)
             print(f"{report}: open it in a browser; it needs no network")
     except ValueError as error:
-        _refuse(error)
+        refuse(error)
     if not found.possible:
-        raise typer.Exit(FAILED)
+        raise Exit(FAILED)
 
 
 def _price(text: str | None) -> float | None:
@@ -305,7 +281,7 @@ class GrowingOptions(NamedTuple):
     host_cores: float | None
 
 
-def _show_growing(console: Console, trace: Trace, said: GrowingOptions) -> int:
+def _show_growing(trace: Trace, said: GrowingOptions) -> int:
     """Print what a cluster that grows would take, beside fixed ones; the exit status."""
     from dualray.real.cluster.launch import read_growth  # noqa: PLC0415 - it imports what real nodes need
     from dualray.whatif import growing  # noqa: PLC0415 - only who asks for it needs it
@@ -322,71 +298,66 @@ def _show_growing(console: Console, trace: Trace, said: GrowingOptions) -> int:
         cores=said.cores,
         host_cores=said.host_cores,
     )
-    console.print(f"{trace.path}: {trace.words}", markup=False, highlight=False, soft_wrap=True)
+    say(f"{trace.path}: {trace.words}")
     if growth.cluster.ignored:
         ignored = ", ".join(growth.cluster.ignored)
-        console.print(
-            f"of {said.file} this has no meaning here: {ignored}", markup=False, highlight=False, soft_wrap=True
-        )
+        say(f"of {said.file} this has no meaning here: {ignored}")
     table = Table()
     for number, column in enumerate(growing.COLUMNS):
-        table.add_column(column, overflow="fold", justify="left" if number == 0 else "right")
+        table.add_column(column, justify="left" if number == 0 else "right")
     for row in rows:
-        table.add_row(*[escape(cell) for cell in row.cells()])
-    console.print(table)
+        table.add_row(*row.cells())
+    show(table)
     for row in rows:
         if row.lacks:
-            console.print(f"{row.words}: {row.lacks}", markup=False, highlight=False, soft_wrap=True)
+            say(f"{row.words}: {row.lacks}")
     return FAILED if all(row.lacks for row in rows) else 0
 
 
-def _show(console: Console, found: Prediction, deadline: str | None) -> None:
+def _show(found: Prediction, deadline: str | None) -> None:
     for line in verdicts_of(found, deadline):
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        say(line)
     varying = varying_of(found.rows)
     rows = [cells(row, varying) for row in found.rows]
     shown, equal = columns_shown(rows)
     table = Table()
     for number in shown:
-        table.add_column(COLUMNS[number], overflow="fold", justify="right" if number else "left", no_wrap=number > 0)
+        table.add_column(COLUMNS[number], justify="right" if number else "left", is_whole=number > 0)
     for row_cells in rows:
-        table.add_row(*[escape(row_cells[number]) for number in shown])
-    console.print(table)
+        table.add_row(*[row_cells[number] for number in shown])
+    show(table)
     if equal:
-        console.print(f"In all rows: {', '.join(equal)}.", markup=False, highlight=False, soft_wrap=True)
+        say(f"In all rows: {', '.join(equal)}.")
     for lacks in dict.fromkeys(row.lacks for row in found.rows if row.lacks):
         where = [row.configuration.short(varying) for row in found.rows if row.lacks == lacks]
-        console.print(
+        say(
             f"cannot run on {'; '.join(where[:4])}{' and others' * (len(where) > 4)}: {lacks}",
-            markup=False,
-            highlight=False,
-            soft_wrap=True,
         )
     for line in grounds_of(found):
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        say(line)
 
 
-def _show_causes(console: Console, found: Prediction, row: Row) -> None:
-    console.print(causes_words(row), markup=False, highlight=False, soft_wrap=True)
+def _show_causes(found: Prediction, row: Row) -> None:
+    say(causes_words(row))
     table = Table()
     for number, column in enumerate(CAUSE_COLUMNS):
         table.add_column(column, justify="left" if number == 0 else "right")
     for cells_of_cause in cause_cells(found.causes(row)):
         table.add_row(*cells_of_cause)
-    console.print(table)
+    show(table)
 
 
-def _show_help(console: Console, found: Prediction, row: Row, jobs: int | None) -> None:
-    console.print(f"Single changes of {row.configuration.words}:", markup=False, highlight=False, soft_wrap=True)
+def _show_help(found: Prediction, row: Row, jobs: int | None) -> None:
+    say(f"Single changes of {row.configuration.words}:")
     table = Table()
     for number, column in enumerate(HELP_COLUMNS):
         table.add_column(column, justify="left" if number == 0 else "right")
     for each in help_cells(what_would_help(found, row.configuration, jobs=jobs)):
-        table.add_row(*[escape(cell) for cell in each])
-    console.print(table)
+        table.add_row(*each)
+    show(table)
 
 
-app = typer.Typer(add_completion=False)
-app.command("record", context_settings={"ignore_unknown_options": True})(record_command)
-app.command("calibrate")(calibrate_command)
-app.command("predict")(predict_command)
+app = Commands()
+app.add("record", takes_unknown=True)(record_command)
+app.add("calibrate")(calibrate_command)
+app.add("predict")(predict_command)

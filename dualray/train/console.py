@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
+from dualray.text_tables import Table, terminal_width
 from dualray.train.result import Failure, Result
 
 _HEADS = {"training_iteration": "report", "time_total_s": "seconds", "checkpoint_dir_name": "checkpoint"}
@@ -22,7 +21,7 @@ class RunConsole:
 
     def __init__(self, name: str, verbose: int) -> None:
         self._name = name
-        self._console = Console(stderr=True, highlight=False, quiet=verbose <= 0)
+        self._is_quiet = verbose <= 0
 
     def begins(self, workers: int, bundle: Mapping[str, float], path: Any) -> None:
         held = ", ".join(f"{amount:g} {name}" for name, amount in bundle.items())
@@ -49,14 +48,14 @@ class RunConsole:
         names = ["training_iteration", "time_total_s", *metrics, "checkpoint_dir_name"]
         table = Table(title=self._name)
         for name in names:
-            table.add_column(_HEADS.get(name, name), justify="right", overflow="fold")
+            table.add_column(_HEADS.get(name, name), justify="right")
         skipped = len(rows) - _ROWS_MAX
         for index in range(len(rows)):
             if skipped > 0 and index == _ROWS_MAX // 2:
                 table.add_row(f"... {skipped} more")
             if skipped <= 0 or not _ROWS_MAX // 2 <= index < len(rows) - _ROWS_MAX // 2:
                 table.add_row(*(_short(rows[index].get(name)).removeprefix("checkpoint_") for name in names))
-        self._console.print(table)
+        self._print(table.text(sys.stderr, terminal_width()))
         last = rows[-1]
         if "steps" in last:
             self._print(
@@ -65,7 +64,8 @@ class RunConsole:
             )
 
     def _print(self, line: str) -> None:
-        self._console.print(line, markup=False, soft_wrap=True)
+        if not self._is_quiet:
+            sys.stderr.write(f"{line}\n")
 
 
 def _short(value: Any) -> str:

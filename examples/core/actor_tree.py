@@ -9,9 +9,8 @@ had been told, tells it again. The sum at the root is right all the same.
 """
 
 import os
-from typing import Annotated
 
-import typer
+import click
 
 import dualray as ray
 
@@ -66,11 +65,11 @@ class Branch:
         return [leaf for below in ray.get([child.leaves.remote() for child in self.children]) for leaf in below]
 
 
-def main(
-    depth: Annotated[int, typer.Option(min=1, help="Levels of branches.")] = 2,
-    width: Annotated[int, typer.Option(min=1, help="Children of each.")] = 3,
-    deaths: Annotated[int, typer.Option(min=0, help="Leaves that die.")] = 2,
-) -> None:
+@click.command(context_settings={"show_default": True})
+@click.option("--depth", default=2, type=click.IntRange(1), help="Levels of branches.")
+@click.option("--width", default=3, type=click.IntRange(1), help="Children of each.")
+@click.option("--deaths", default=2, type=click.IntRange(0), help="Leaves that die.")
+def main(depth: int, width: int, deaths: int) -> None:
     """Sum the numbers of a tree's leaves, before and after some of the leaves have died."""
     ray.init()
     root = Branch.remote(depth, width, 0)
@@ -97,4 +96,4 @@ def main(
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    main()

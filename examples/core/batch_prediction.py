@@ -8,10 +8,8 @@ batch. The model is a small network of two layers whose weights were trained by 
     dualray run examples/core/batch_prediction.py --mode sim --nodes 4 -- --predictors 8
 """
 
-from typing import Annotated
-
+import click
 import numpy as np
-import typer
 
 import dualray as ray
 from dualray.util import ActorPool
@@ -68,11 +66,11 @@ def first(pair):
     return pair[0]
 
 
-def main(
-    predictors: Annotated[int, typer.Option(min=1, help="Actors with the model.")] = 3,
-    batches: Annotated[int, typer.Option(min=1, help="Batches to predict.")] = 12,
-    size: Annotated[int, typer.Option(min=1, help="Points of a batch.")] = 500,
-) -> None:
+@click.command(context_settings={"show_default": True})
+@click.option("--predictors", default=3, type=click.IntRange(1), help="Actors with the model.")
+@click.option("--batches", default=12, type=click.IntRange(1), help="Batches to predict.")
+@click.option("--size", default=500, type=click.IntRange(1), help="Points of a batch.")
+def main(predictors: int, batches: int, size: int) -> None:
     """Train a model, and predict batches with a pool of actors."""
     ray.init()
     weights = ray.put(train(*rings(4000, seed=1)))
@@ -92,4 +90,4 @@ def main(
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    main()

@@ -8,10 +8,8 @@ strips are ever more than one generation apart, and nobody waits for the whole b
     dualray run examples/core/game_of_life.py --mode sim --nodes 9 -- --strips 9 --size 90
 """
 
-from typing import Annotated
-
+import click
 import numpy as np
-import typer
 
 import dualray as ray
 
@@ -71,12 +69,12 @@ def glider_gun_board(size, seed):
     return board
 
 
-def main(
-    size: Annotated[int, typer.Option(min=8, help="Rows and columns; the edges meet.")] = 24,
-    strips: Annotated[int, typer.Option(min=1, help="Actors, each with some of the rows.")] = 4,
-    generations: Annotated[int, typer.Option(min=1, help="How far to go.")] = 30,
-    seed: Annotated[int, typer.Option(help="Of the first board.")] = 7,
-) -> None:
+@click.command(context_settings={"show_default": True})
+@click.option("--size", default=24, type=click.IntRange(8), help="Rows and columns; the edges meet.")
+@click.option("--strips", default=4, type=click.IntRange(1), help="Actors, each with some of the rows.")
+@click.option("--generations", default=30, type=click.IntRange(1), help="How far to go.")
+@click.option("--seed", default=7, help="Of the first board.")
+def main(size: int, strips: int, generations: int, seed: int) -> None:
     """Play the game of life."""
     ray.init()
     board, counts = play(glider_gun_board(size, seed), min(strips, size), generations)
@@ -87,4 +85,4 @@ def main(
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    main()

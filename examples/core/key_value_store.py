@@ -14,9 +14,8 @@ import os
 import tempfile
 import zlib
 from pathlib import Path
-from typing import Annotated
 
-import typer
+import click
 
 import dualray as ray
 
@@ -91,12 +90,18 @@ def client(number, store, keys, writes):
     return writes
 
 
-def main(
-    shards: Annotated[int, typer.Option(min=1, help="Actors that keep the keys.")] = 3,
-    clients: Annotated[int, typer.Option(min=1, help="Tasks that write.")] = 2,
-    writes: Annotated[int, typer.Option(min=1, help="Writes of each client.")] = 30,
-    kills: Annotated[int, typer.Option(min=0, help="Shards that are killed from outside meanwhile.")] = 3,
-) -> None:
+@click.command(context_settings={"show_default": True})
+@click.option("--shards", default=3, type=click.IntRange(1), help="Actors that keep the keys.")
+@click.option("--clients", default=2, type=click.IntRange(1), help="Tasks that write.")
+@click.option("--writes", default=30, type=click.IntRange(1), help="Writes of each client.")
+@click.option(
+    "--kills",
+    default=3,
+    type=click.IntRange(0),
+    help="Shards that are killed from outside meanwhile.",
+    show_default=True,
+)
+def main(shards: int, clients: int, writes: int, kills: int) -> None:
     """Write into a store whose shards are killed, and check that nothing is lost and nothing is doubled."""
     ray.init()
     keys = [f"key-{number}" for number in range(6)]
@@ -117,4 +122,4 @@ def main(
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    main()

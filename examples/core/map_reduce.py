@@ -13,9 +13,8 @@ import tempfile
 import zlib
 from collections import Counter
 from pathlib import Path
-from typing import Annotated
 
-import typer
+import click
 
 import dualray as ray
 
@@ -64,11 +63,11 @@ def write_books(directory, count):
         Path(directory, f"book-{number}.txt").write_text("\n".join(lines), encoding="utf-8")
 
 
-def main(
-    files: Annotated[list[Path] | None, typer.Argument(help="Texts; without any, some are made up.")] = None,
-    reducers: Annotated[int, typer.Option(min=1, help="Parts into which the words are divided.")] = 4,
-    top: Annotated[int, typer.Option(min=1, help="How many words to print.")] = 5,
-) -> None:
+@click.command(context_settings={"show_default": True})
+@click.argument("files", nargs=-1, type=click.Path(path_type=Path))
+@click.option("--reducers", default=4, type=click.IntRange(1), help="Parts into which the words are divided.")
+@click.option("--top", default=5, type=click.IntRange(1), help="How many words to print.")
+def main(files: tuple[Path, ...], reducers: int, top: int) -> None:
     """Count the words of files."""
     ray.init()
     with tempfile.TemporaryDirectory() as directory:
@@ -83,4 +82,4 @@ def main(
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    main()

@@ -9,10 +9,9 @@ waiting blindly, and stops asking when all is done. Each task has its own seed, 
 
 import sys
 import time
-from typing import Annotated
 
+import click
 import numpy as np
-import typer
 
 import dualray as ray
 
@@ -51,12 +50,18 @@ def throw(task, darts, progress):
     return inside
 
 
-def main(
-    tasks: Annotated[int, typer.Option(min=1, help="Tasks that throw.")] = 8,
-    darts: Annotated[int, typer.Option(min=STEPS, help="Darts of each task.")] = 50_000,
-    every: Annotated[float, typer.Option(min=0, help="Seconds between two looks at the progress.")] = 0.05,
-    quiet: Annotated[bool, typer.Option(help="Do not show the progress on stderr.")] = False,
-) -> None:
+@click.command(context_settings={"show_default": True})
+@click.option("--tasks", default=8, type=click.IntRange(1), help="Tasks that throw.")
+@click.option("--darts", default=50_000, type=click.IntRange(STEPS), help="Darts of each task.")
+@click.option(
+    "--every",
+    default=0.05,
+    type=click.FloatRange(0),
+    help="Seconds between two looks at the progress.",
+    show_default=True,
+)
+@click.option("--quiet/--no-quiet", default=False, help="Do not show the progress on stderr.")
+def main(tasks: int, darts: int, every: float, quiet: bool) -> None:
     """Estimate pi."""
     ray.init()
     darts -= darts % STEPS
@@ -76,4 +81,4 @@ def main(
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    main()

@@ -8,10 +8,8 @@ all gradients, so that its weights are equal in every run; with `--mode async` e
     dualray run examples/core/parameter_server.py --mode sim --nodes 11 -- --workers 20
 """
 
-from typing import Annotated
-
+import click
 import numpy as np
-import typer
 
 import dualray as ray
 
@@ -79,15 +77,15 @@ def train_asynchronously(server, workers, rounds):
     return ray.get(server.get_weights.remote())
 
 
-def main(
-    workers: Annotated[int, typer.Option(min=1, help="Actors that compute gradients.")] = 4,
-    rounds: Annotated[int, typer.Option(min=1, help="Gradients of each worker.")] = 40,
-    rows: Annotated[int, typer.Option(min=1, help="Rows of data of each worker.")] = 256,
-    mode: Annotated[str, typer.Option(help="sync or async.")] = "sync",
-) -> None:
+@click.command(context_settings={"show_default": True})
+@click.option("--workers", default=4, type=click.IntRange(1), help="Actors that compute gradients.")
+@click.option("--rounds", default=40, type=click.IntRange(1), help="Gradients of each worker.")
+@click.option("--rows", default=256, type=click.IntRange(1), help="Rows of data of each worker.")
+@click.option("--mode", default="sync", help="sync or async.")
+def main(workers: int, rounds: int, rows: int, mode: str) -> None:
     """Train a linear regression with a parameter server."""
     if mode not in ("sync", "async"):
-        raise typer.BadParameter(f"--mode {mode} must be sync or async")
+        raise click.BadParameter(f"--mode {mode} must be sync or async")
     ray.init()
     server = ParameterServer.remote(learning_rate=0.1)
     crew = [Worker.remote(rank, rows) for rank in range(workers)]
@@ -99,4 +97,4 @@ def main(
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    main()

@@ -9,9 +9,8 @@ program checks that log: in no window of time was there more than the bucket hol
 """
 
 import time
-from typing import Annotated
 
-import typer
+import click
 
 import dualray as ray
 
@@ -64,10 +63,10 @@ def most_beyond(log, rate):
     )
 
 
-def main(
-    requests: Annotated[int, typer.Option(min=1, help="Requests of each client.")] = 8,
-    clients: Annotated[int, typer.Option(min=1, help="Clients of each plan.")] = 2,
-) -> None:
+@click.command(context_settings={"show_default": True})
+@click.option("--requests", default=8, type=click.IntRange(1), help="Requests of each client.")
+@click.option("--clients", default=2, type=click.IntRange(1), help="Clients of each plan.")
+def main(requests: int, clients: int) -> None:
     """Let clients of two plans send requests, and check that none got more than its share."""
     ray.init()
     limiter = RateLimiter.options(name="limiter", get_if_exists=True).remote(PLANS)
@@ -84,4 +83,4 @@ def main(
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    main()

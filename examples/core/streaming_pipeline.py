@@ -11,9 +11,8 @@ results that are taken as they come (`wait`) and put together in order. The stag
 
 import random
 from collections import Counter
-from typing import Annotated
 
-import typer
+import click
 
 import dualray as ray
 
@@ -90,11 +89,11 @@ def take_one(under_way, words):
     words[under_way.pop(done)] = ray.get(done)
 
 
-def main(
-    batches: Annotated[int, typer.Option(min=1, help="Batches that are read.")] = 24,
-    window: Annotated[int, typer.Option(min=1, help="Batches under way at most.")] = 6,
-    lines: Annotated[int, typer.Option(min=1, help="Lines of a batch.")] = 20,
-) -> None:
+@click.command(context_settings={"show_default": True})
+@click.option("--batches", default=24, type=click.IntRange(1), help="Batches that are read.")
+@click.option("--window", default=6, type=click.IntRange(1), help="Batches under way at most.")
+@click.option("--lines", default=20, type=click.IntRange(1), help="Lines of a batch.")
+def main(batches: int, window: int, lines: int) -> None:
     """Count words in a stream of lines."""
     ray.init()
     words, counts, widest = flow(batches, window, lines)
@@ -105,4 +104,4 @@ def main(
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    main()

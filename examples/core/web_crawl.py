@@ -12,9 +12,8 @@ import random
 import tempfile
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Annotated
 
-import typer
+import click
 
 import dualray as ray
 
@@ -95,11 +94,11 @@ def write_site(root, pages):
         Path(root, f"page-{number}.html").write_text(f"<html><body><h1>{words}</h1>{text}</body></html>")
 
 
-def main(
-    pages: Annotated[int, typer.Option(min=1, help="Pages of the site.")] = 40,
-    at_once: Annotated[int, typer.Option(min=1, help="Pages that are fetched at a time.")] = 6,
-    word: Annotated[str, typer.Option(help="What to look for: ant, bee, cat, dog, eel or fox.")] = "fox",
-) -> None:
+@click.command(context_settings={"show_default": True})
+@click.option("--pages", default=40, type=click.IntRange(1), help="Pages of the site.")
+@click.option("--at-once", default=6, type=click.IntRange(1), help="Pages that are fetched at a time.")
+@click.option("--word", default="fox", help="What to look for: ant, bee, cat, dog, eel or fox.")
+def main(pages: int, at_once: int, word: str) -> None:
     """Crawl a site and search it."""
     ray.init()
     index = Index.remote()
@@ -113,4 +112,4 @@ def main(
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    main()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgpack
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 import dualray
 from dualray.cli import error_help

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from dualray.cli.app import app
 from dualray.shared.scenario.file import dump_scenario, json_schema, parse_scenario

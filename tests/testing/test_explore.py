@@ -4,7 +4,7 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from dualray.cli.app import app
 from dualray.shared.scenario.fault_model import NEVER_DRAWN, FaultKind, parse_fault
@@ -142,7 +142,7 @@ def test_exploring_a_script_keeps_the_error_its_line_its_values_and_the_story(tm
         assert "values at line 20:\n    totals = [" in said
         assert "what happened, in virtual time" in said
         assert "is lost with its worker" in said and "fault: kill worker" in said
-        assert "typer" not in said and "runpy" not in said
+        assert "click" not in said and "runpy" not in said
     assert explored.stdout.startswith("led: 1 of ")
     assert "AssertionError at led.py:20" in explored.stdout
     assert "all the same" in explored.stdout

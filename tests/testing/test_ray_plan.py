@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from dualray.cli.app import app
 from dualray.shared.scenario.fault_model import parse_fault

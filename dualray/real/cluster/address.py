@@ -20,11 +20,9 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-import redis
-from redis.backoff import NoBackoff
-from redis.retry import Retry
 
 from dualray.exceptions import AuthenticationError, DualrayError
+from dualray.extras import needs
 from dualray.real import files
 from dualray.real.cluster.encryption import Encryption
 from dualray.real.cluster.gateway import RoutedConnection
@@ -36,6 +34,12 @@ from dualray.real.session.session import Session
 from dualray.shared.model.codec import PROTOCOL_VERSION
 from dualray.shared.model.config import Config
 from dualray.shared.model.ids import HEAD, NodeID
+
+with needs("A cluster that other processes join", "cluster"):
+    import redis
+    from redis.backoff import NoBackoff
+    from redis.retry import Retry
+
 
 _CLUSTER = "dualray:cluster"
 _ENDPOINTS = "dualray:endpoints"

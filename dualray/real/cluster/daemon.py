@@ -28,9 +28,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-import redis
-
 from dualray.exceptions import DualrayError
+from dualray.extras import needs
 from dualray.real.cluster import address as addresses
 from dualray.real.cluster import launch
 from dualray.real.cluster.encryption import CertificateFiles, Encryption
@@ -53,6 +52,10 @@ from dualray.real.store.object_store import ARENA_FILE
 from dualray.shared.model.config import Config
 from dualray.shared.model.ids import HEAD, NodeID
 from dualray.shared.model.resources import Resources
+
+with needs("A cluster that other processes join", "cluster"):
+    import redis
+
 
 REJOIN_TIMEOUT_S: Final = 60.0
 """How long a node that was declared dead tries to reach the head before it gives up."""

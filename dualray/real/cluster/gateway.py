@@ -45,8 +45,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-import redis
-
+from dualray.extras import needs
 from dualray.real import files
 from dualray.real.cluster.encryption import Encryption
 from dualray.real.limits import limit_in_words
@@ -60,6 +59,10 @@ from dualray.real.observe.counters import GATEWAY_COUNTERS_FILE, GATEWAY_REASONS
 from dualray.real.session.session import GATEWAY_FILE
 from dualray.shared.model.config import Config
 from dualray.shared.model.ids import HEAD
+
+with needs("A cluster that other processes join", "cluster"):
+    import redis
+
 
 _log = logging.getLogger(__name__)
 

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from dualray.exceptions import AuthenticationError, DualrayError
-from dualray.real.cluster.address import find_session
 from dualray.real.cluster.node_options import START_TIMEOUT_S, NodeOptions
 from dualray.real.processes.offer import check_port, store_bytes, total_of
 from dualray.real.session import session as sessions
@@ -209,6 +208,8 @@ def _read_status(fd: int) -> dict[str, str]:
 
 def _known_secret(address: str) -> bytes:
     try:
+        from dualray.real.cluster.address import find_session  # noqa: PLC0415 - of an extra
+
         return find_session(address).secret
     except DualrayError:
         raise AuthenticationError(

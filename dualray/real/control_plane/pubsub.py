@@ -17,9 +17,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-import redis
-from redis.backoff import NoBackoff
-from redis.retry import Retry
+from dualray.extras import needs
+
+with needs("A subscription to the control plane", "cluster"):
+    import redis
+    from redis.backoff import NoBackoff
+    from redis.retry import Retry
+
 
 _log = logging.getLogger(__name__)
 

@@ -20,6 +20,8 @@ import functools
 import logging
 import math
 import os
+import re
+import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -30,6 +32,8 @@ DISCOVERY: Final = "DUALRAY_NVML"
 """`off`: do not look for GPUs, as if the machine had no driver."""
 
 _LIBRARY: Final = "libnvidia-ml.so.1"
+_LISTING_TIMEOUT_S: Final = 20.0
+_LISTED: Final = re.compile(r"^\s*(GPU|MIG) .*\(UUID: ([^)\s]+)\)\s*$", re.MULTILINE)
 _NO_DEVICES: Final = "NoDevFiles"
 _log = logging.getLogger("dualray")
 
@@ -141,9 +145,10 @@ def find_gpus() -> list[Gpu] | None:
     except OSError:
         _say_once(logging.INFO, f"no GPUs: there is no NVIDIA driver ({_LIBRARY} cannot be loaded)")
         return None
-    # A large module, and one that only machines with a driver need.
-    import pynvml  # noqa: PLC0415
-
+    try:
+        import pynvml  # noqa: PLC0415 - a large module, and one that only machines with a driver need
+    except ModuleNotFoundError:
+        return _listed_gpus()
     try:
         pynvml.nvmlInit()
         try:
@@ -154,6 +159,25 @@ def find_gpus() -> list[Gpu] | None:
     except pynvml.NVMLError as error:
         _say_once(logging.WARNING, f"no GPUs: NVIDIA's driver says {error}")
         return None
+
+
+def _listed_gpus() -> list[Gpu] | None:
+    """The GPUs that the driver's own command lists: without nvidia-ml-py, which the extra `gpu` brings."""
+    try:
+        listed = subprocess.run(
+            ["nvidia-smi", "-L"], capture_output=True, text=True, timeout=_LISTING_TIMEOUT_S, check=True
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        words = f"no GPUs: NVIDIA's driver is here, and nvidia-smi does not list them ({error})"
+        _say_once(logging.WARNING, f"{words}: pip install 'dualray[gpu]'")
+        return None
+    found: list[Gpu] = []
+    for kind, uuid in _LISTED.findall(listed.stdout):
+        if kind == "GPU":
+            found.append(Gpu(uuid=uuid))
+        elif found:
+            found[-1] = Gpu(uuid=found[-1].uuid, instances=(*(found[-1].instances or ()), uuid))
+    return found
 
 
 def _uuid(pynvml: Any, handle: Any) -> str:

@@ -8,6 +8,7 @@ import socket
 from collections.abc import Mapping
 from pathlib import Path
 
+from dualray.extras import needs
 from dualray.real.processes.gpus import gpus_to_offer
 from dualray.real.session import session as sessions
 from dualray.shared.model.demands import parse_resources
@@ -22,7 +23,11 @@ def check_port(port: int | None, name: str) -> int | None:
 
     Raises:
         ValueError: somebody else listens there.
+        DualrayError: what serves them is not installed.
     """
+    if port is not None:
+        with needs(f"{name}=", "metrics"):
+            import prometheus_client  # noqa: F401, PLC0415 - a node is there sooner without it
     if port:
         try:
             socket.create_server((LOOPBACK, port)).close()

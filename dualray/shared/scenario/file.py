@@ -11,14 +11,10 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields
-from io import StringIO
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
-from ruamel.yaml import YAML
-from ruamel.yaml.comments import CommentedMap, CommentedSeq
-from ruamel.yaml.constructor import DuplicateKeyError
-from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from yaml import MarkedYAMLError, YAMLError
 
 from dualray.shared.model.config import Config
 from dualray.shared.nearest import nearest
@@ -39,6 +35,7 @@ from dualray.shared.scenario.growth import CommandProvider, Growth, LocalProvide
 from dualray.shared.scenario.ray_files import RayFileError, is_of_ray, read_ray_file
 from dualray.shared.scenario.scenario import Scenario, Swarm, Workload
 from dualray.shared.scenario.values import DRIVER_NODE_NAME, HEAD_NAME
+from dualray.shared.scenario.yaml_lines import DuplicateKeyError, YamlMapping, dump_yaml, load_yaml
 from dualray.shared.units import size_words, time_words
 
 VALUE_CHARACTERS_MAX = 60
@@ -118,7 +115,7 @@ def parse_growth(text: str, name: str, read: Read | None = None) -> Growth:
     return growth
 
 
-def _include(plain: dict[str, Any], tree: CommentedMap, name: str, read: Read | None) -> tuple[str, ...]:
+def _include(plain: dict[str, Any], tree: YamlMapping, name: str, read: Read | None) -> tuple[str, ...]:
     """Put what the file says that `cluster: {from: FILE}` names below what the cluster says itself; what of it has no
     meaning here."""
     cluster = plain.get("cluster")
@@ -163,12 +160,7 @@ def dump_scenario(scenario: Scenario, *, as_json: bool = False) -> str:
     plain = {name: value for name, value in plain.items() if value not in ([], {})}
     if as_json:
         return json.dumps(plain)
-    yaml = YAML()
-    yaml.default_flow_style = False
-    yaml.width = 120
-    stream = StringIO()
-    yaml.dump(plain, stream)
-    return stream.getvalue()
+    return dump_yaml(plain)
 
 
 def place_of(text: str, name: str, *path: str | int, key: str | None = None) -> str:
@@ -202,25 +194,21 @@ def json_schema() -> dict[str, Any]:
     return schema
 
 
-def _load(text: str, name: str) -> CommentedMap:
-    yaml = YAML(typ="rt")
+def _load(text: str, name: str) -> YamlMapping:
     try:
-        tree = yaml.load(text)
+        tree = load_yaml(text)
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = mark.line + 1 if mark is not None else 1
         if isinstance(error, DuplicateKeyError):
-            key = str(error.problem).split('"')[1]
-            if _ENDS.fullmatch(key):
-                lenient = YAML(typ="rt")
-                lenient.allow_duplicate_keys = True
-                _check_commas(lenient.load(text), name)
-            raise ScenarioError(f"{name}:{line}: key {key!r} stands here a second time; write it once") from None
+            if isinstance(error.key, str) and _ENDS.fullmatch(error.key):
+                _check_commas(load_yaml(text, is_lenient=True), name)
+            raise ScenarioError(f"{name}:{line}: key {error.key!r} stands here a second time; write it once") from None
         problem = str(error.problem or error.context or error).splitlines()[0]
         raise ScenarioError(f"{name}:{line}: this is no YAML: {problem}") from None
     except YAMLError as error:
         raise ScenarioError(f"{name}:1: this is no YAML: {str(error).splitlines()[0]}") from None
-    if not isinstance(tree, CommentedMap):
+    if not isinstance(tree, YamlMapping):
         raise ScenarioError(f"{name}:1: a scenario is a mapping with name, cluster, workload, faults and expect")
     return tree
 
@@ -253,23 +241,16 @@ def _cut_in_two(here: Any, path: Path) -> Iterator[tuple[Path, str]]:
 
 
 def _plain(value: Any) -> Any:
-    """YAML's own types, which remember lines and comments, as Python's."""
+    """The lines of entries forgotten: what pydantic reads and other code may change."""
     if isinstance(value, Mapping):
         return {_plain(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_plain(item) for item in value]
-    if isinstance(value, bool) or value is None:
-        return value
-    for kind in (int, float, str):
-        if isinstance(value, kind):
-            return kind(value)
-    return value
+    return [_plain(item) for item in value] if isinstance(value, list) else value
 
 
 # ---- Messages ------------------------------------------------------------------------------------------------------
 
 
-def _problems(error: ValidationError, tree: CommentedMap, name: str, root: type[BaseModel] = Scenario) -> str:
+def _problems(error: ValidationError, tree: YamlMapping, name: str, root: type[BaseModel] = Scenario) -> str:
     """The problems in the order of the file, a line for each."""
     problems = []
     for problem in error.errors():
@@ -414,13 +395,9 @@ def _line(tree: Any, path: Path) -> int:
     """The line, from 1, of what is at a path, or of the nearest thing around it."""
     line, here = 1, tree
     for part in path:
-        if isinstance(here, CommentedMap) and part in here:
-            line = here.lc.key(part)[0] + 1
-        elif isinstance(here, CommentedSeq) and isinstance(part, int) and part < len(here):
-            line = here.lc.item(part)[0] + 1
-        else:
+        if not _has(here, part):
             break
-        here = here[part]
+        line, here = here.lines[part], here[part]
     return line
 
 

@@ -10,9 +10,9 @@ import threading
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
 import dualray as ray
 from dualray.cli.app import app

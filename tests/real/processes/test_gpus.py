@@ -12,6 +12,7 @@ import pytest
 
 import dualray as ray
 from dualray.cluster_utils import Cluster
+from dualray.real.processes import gpus
 from dualray.real.processes.gpus import Gpu, VisibleGpus, gpus_to_offer, parse_mask, visible
 
 MASK = "CUDA_VISIBLE_DEVICES"
@@ -278,3 +279,28 @@ def test_each_node_of_a_cluster_has_its_own():
         cluster.add_node(num_cpus=1, num_gpus=1)
         assert ray.cluster_resources()["GPU"] == 1
         assert get(look.options(num_gpus=1).remote()) == ("0", [0], ["0"])
+
+
+# ---- Without nvidia-ml-py -------------------------------------------------------------------------------------------
+
+LISTED = """\
+GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-aaaa-1)
+  MIG 1g.10gb     Device  0: (UUID: MIG-1111)
+  MIG 3g.40gb     Device  1: (UUID: MIG-2222)
+GPU 1: NVIDIA H100 (with parentheses) (UUID: GPU-bbbb-2)
+"""
+
+
+def test_without_nvidia_ml_py_the_drivers_own_command_lists_the_gpus(tmp_path, monkeypatch):
+    command = tmp_path / "nvidia-smi"
+    command.write_text(f"#!/bin/sh\ncat <<'END'\n{LISTED}END\n")
+    command.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    assert gpus._listed_gpus() == CUT
+
+
+def test_a_driver_whose_gpus_nothing_can_list_is_said_with_the_way_out(tmp_path, monkeypatch, caplog):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    gpus._say_once.cache_clear()
+    assert gpus._listed_gpus() is None
+    assert "pip install 'dualray[gpu]'" in caplog.text

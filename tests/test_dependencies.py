@@ -1,0 +1,134 @@
+"""What `pip install dualray` brings, and what dualray says where an extra is needed."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from importlib.metadata import distribution
+
+import pytest
+from packaging.requirements import Requirement
+
+from dualray.extras import BRINGS
+from tests.structure import ROOT
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+BESIDE_NUMPY = {
+    "annotated-types",
+    "click",
+    "cloudpickle",
+    "greenlet",
+    "msgpack",
+    "psutil",
+    "pydantic",
+    "pydantic-core",
+    "pyyaml",
+    "simpy",
+    "typing-extensions",
+    "typing-inspection",
+}
+"""Twelve packages. Whatever a single command needs is the extra of that command."""
+
+
+def plain(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def brought(requirements: list[str]) -> set[str]:
+    """The names of these, and of all that they need, as they are installed here."""
+    found: set[str] = set()
+    waiting = [Requirement(text) for text in requirements]
+    while waiting:
+        requirement = waiting.pop()
+        if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
+            continue
+        if plain(requirement.name) not in found:
+            found.add(plain(requirement.name))
+            waiting += map(Requirement, distribution(requirement.name).requires or ())
+    return found
+
+
+def test_an_install_of_the_core_brings_these_packages_and_no_other():
+    assert brought(PROJECT["dependencies"]) - {"numpy"} == BESIDE_NUMPY
+    assert len(BESIDE_NUMPY) == 12
+
+
+def test_the_page_on_installing_has_each_extra_that_users_need():
+    page = (ROOT / "docs" / "install.md").read_text()
+    for name in PROJECT["optional-dependencies"].keys() - {
+        "bench",
+        "dev",
+        "dev-all",
+        "docs",
+        "mutants",
+        "report",
+        "test",
+    }:
+        assert f"`{name}`" in page, name
+    for name in BRINGS:
+        assert name in PROJECT["optional-dependencies"]
+
+
+WITHOUT = """
+import sys
+sys.modules.update(dict.fromkeys({modules!r}))  # as if they were not installed
+import dualray as ray
+{program}
+"""
+LOCAL = """
+@ray.remote
+def double(number):
+    return 2 * number
+
+for mode in ("sim", "real"):
+    ray.init(mode=mode, num_cpus=2)
+    assert ray.get([double.remote(number) for number in range(9)]) == [2 * number for number in range(9)]
+    ray.shutdown()
+print("it works")
+"""
+EVERY_EXTRA = sorted({name for names in BRINGS.values() for name in names} | {"pyarrow", "starlette", "rich", "typer"})
+
+
+def without(modules: list[str], program: str) -> subprocess.CompletedProcess[str]:
+    text = WITHOUT.format(modules=modules, program=program)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("DUALRAY_")}
+    command = [sys.executable, "-c", text]
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=100, env=environment | {"PYTHONPATH": str(ROOT)}
+    )
+
+
+def test_both_modes_run_without_any_extra():
+    done = without(EVERY_EXTRA, LOCAL)
+    assert done.stdout == "it works\n", done.stderr
+
+
+@pytest.mark.parametrize(
+    ("extra", "program", "what"),
+    [
+        ("cluster", 'ray.init(address="127.0.0.1:1")', "A cluster that other processes join needs redis"),
+        ("metrics", "ray.init(mode='real', num_cpus=1, metrics_port=0)", "metrics_port= needs prometheus_client"),
+        (
+            "runtime-env",
+            "ray.init(mode='sim'); ray.remote(runtime_env={'pip': ['numpy']})(len).remote(())",
+            "runtime_env={'pip': [...]} needs packaging",
+        ),
+    ],
+)
+def test_whoever_needs_an_extra_is_told_how_to_install_it(extra: str, program: str, what: str):
+    done = without(list(BRINGS[extra]), program)
+    assert done.returncode == 1
+    said = done.stderr.splitlines()[-1]
+    assert said.endswith(f"{what}, which is not installed: pip install 'dualray[{extra}]'"), done.stderr
+
+
+@pytest.mark.parametrize("words", [["start", "--head", "--port", "0"], ["status"], ["list", "nodes"]], ids=" ".join)
+def test_a_command_about_clusters_says_that_they_are_an_extra(words: list[str]):
+    program = f"sys.argv[1:] = {[*words]!r}\nfrom dualray.cli import app_main\napp_main()"
+    done = without(list(BRINGS["cluster"]), program)
+    assert done.returncode == 2, done.stderr
+    assert "pip install 'dualray[cluster]'" in done.stderr
+    assert "Traceback" not in done.stderr
