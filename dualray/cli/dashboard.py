@@ -27,6 +27,7 @@ app = Commands()
 EXTRA: Final = ("starlette", "uvicorn")
 SOURCES_MAX: Final = 2
 SCENARIOS: Final = (".yaml", ".yml")
+RECORD: Final = ".parquet"
 LOOPBACK: Final = "127.0.0.1"
 NICENESS: Final = 10
 """Of this process: what is watched comes first."""
@@ -42,7 +43,7 @@ def dashboard_command(
         list[str] | None,
         Argument(
             metavar="[SOURCE]...",
-            help="Run's directory, scenario file, script with the options of `dualray run`, or "
+            help="Run's directory, record (.parquet), scenario file, script with the options of `dualray run`, or "
             "host:port of a cluster; at most two, side by side. Default: the cluster that this machine is part of.",
         ),
     ] = None,
@@ -84,6 +85,10 @@ def _feeds(sources: Sequence[str], logs: Path | None, pace: float | None, stack:
         path = Path(source)
         if path.is_dir():
             feed: Feed = DirectoryFeed(path, logs=logs)
+        elif path.suffix == RECORD:
+            from dualray.dashboard.from_record import RecordFeed  # noqa: PLC0415 - as above
+
+            feed = RecordFeed(path)
         elif path.suffix in (*SCENARIOS, ".py"):
             if not path.is_file():
                 raise ValueError(f"there is no file {source!r}")
@@ -109,7 +114,7 @@ def _cluster(source: str) -> Feed:
         raise ValueError(f"there is no option {source!r}; `dualray dashboard --help` lists them")
     if not is_address(source):
         raise ValueError(
-            f"there is no {source!r}: name a run's directory (decision_log=DIR), a scenario file, a script, "
+            f"there is no {source!r}: name a run's directory (decision_log=DIR), a record, a scenario file, a script, "
             f"or host:port of a cluster"
         )
     return ClusterFeed(os.environ.get("DUALRAY_ADDRESS", source) if source == "auto" else source)
