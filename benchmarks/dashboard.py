@@ -1,7 +1,9 @@
 """What open pages cost a run: `python -m benchmarks.dashboard`; the extra `dashboard` must be installed.
 
 A simulation, and a program on real processes, run with a page's server beside them: with no page, with fifty pages that
-ask twice a second, and with fifty that have asked once and are stopped. Times are those of the run alone.
+ask twice a second, and with fifty that have asked once and are stopped. Times are those of the run alone: wall, and CPU
+time of its own processes, which others on the machine disturb less. The kinds of runs take turns, in another
+order each round. A row compares each run with that of its round without a server: the median, and the middle half.
 """
 
 from __future__ import annotations
@@ -32,12 +34,33 @@ def f(x):
 mode, count, directory = sys.argv[1], int(sys.argv[2]), sys.argv[3]
 ray.init(mode=mode, num_cpus=2, decision_log=directory)
 ray.get([f.remote(i) for i in range(20)])
-began = time.perf_counter_ns() if mode == "real" else None
-import _io
-started = float(_io.open("/proc/uptime").read().split()[0])
+import _io, os
+
+def uptime():
+    return float(_io.open("/proc/uptime").read().split()[0])
+
+def ticks():
+    # of this process and all that it has started
+    children, own, spent = {}, {}, 0
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                fields = _io.open(f"/proc/{name}/stat").read().rpartition(")")[2].split()
+            except OSError:
+                continue
+            children.setdefault(int(fields[1]), []).append(int(name))
+            own[int(name)] = int(fields[11]) + int(fields[12])
+    waiting = [int(_io.open("/proc/self/stat").read().split()[0])]  # os.getpid() of a simulation is another
+    while waiting:
+        pid = waiting.pop()
+        spent += own.get(pid, 0)
+        waiting += children.get(pid, [])
+    return spent
+
+started, before = uptime(), ticks()
 for _ in range(10):
     ray.get([f.remote(i) for i in range(count // 10)])
-print(float(_io.open("/proc/uptime").read().split()[0]) - started, flush=True)
+print(uptime() - started, (ticks() - before) / os.sysconf("SC_CLK_TCK"), flush=True)
 ray.shutdown()
 """
 """The clock of a simulation is virtual; the machine's uptime is not."""
@@ -75,8 +98,8 @@ class Pages:
             thread.join()
 
 
-def run(mode: str, count: int, pages: str) -> float:
-    """Seconds that the run takes."""
+def run(mode: str, count: int, pages: str) -> tuple[float, float]:
+    """Seconds that the run takes, and seconds of CPU time of its processes."""
     with tempfile.TemporaryDirectory() as temporary:
         directory = Path(temporary, "run")
         directory.mkdir()
@@ -102,7 +125,8 @@ def run(mode: str, count: int, pages: str) -> float:
             shown.terminate()
             shown.wait()
         assert found.returncode == 0, found.stderr
-        return float(found.stdout.split()[-1])
+        wall, cpu = found.stdout.split()[-2:]
+        return float(wall), float(cpu)
 
 
 def main() -> None:
@@ -111,16 +135,23 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--count", type=int, default=3000)
     given = parser.parse_args()
-    kinds = ("no server", "no page", "50 pages", "50 stopped")
+    kinds = ["no server", "no page", "50 pages", "50 stopped"]
     for mode in ("sim", "real"):
-        seconds: dict[str, list[float]] = {kind: [] for kind in kinds}
+        found: dict[str, list[tuple[float, float]]] = {kind: [] for kind in kinds}
         for _ in range(given.rounds):
+            kinds = [*kinds[1:], kinds[0]]
             for kind in kinds:
-                seconds[kind].append(run(mode, given.count, kind))
-        least = statistics.median(seconds["no server"])
-        for kind in kinds:
-            median = statistics.median(seconds[kind])
-            print(f"{mode:5} {kind:11} {median:6.2f} s  {100 * (median / least - 1):+5.1f} %", flush=True)
+                found[kind].append(run(mode, given.count, kind))
+        for kind in sorted(kinds):
+            print(f"{mode:5} {kind:11}  wall {_words(found, kind, 0)}   CPU {_words(found, kind, 1)}", flush=True)
+
+
+def _words(found: dict[str, list[tuple[float, float]]], kind: str, which: int) -> str:
+    """The median, and by how much a run of the kind took longer than the one without a server in its round."""
+    median = statistics.median(row[which] for row in found[kind])
+    changes = [100 * (row[which] / bare[which] - 1) for row, bare in zip(found[kind], found["no server"], strict=True)]
+    low, middle, high = statistics.quantiles(changes, n=4)
+    return f"{median:6.2f} s {middle:+5.1f} % ({low:+.1f} to {high:+.1f})"
 
 
 if __name__ == "__main__":
