@@ -50,6 +50,7 @@ from dualray.shared.model.events import (
     Event,
     MemoryExceeded,
     NodeDied,
+    NodesDied,
     NodeWelcomed,
     ObjectRestored,
     ObjectSpilled,
@@ -60,6 +61,7 @@ from dualray.shared.model.events import (
     SpillFailed,
     Started,
     WorkerExited,
+    lives_over,
 )
 from dualray.shared.model.ids import FIRST_DRIVER, HEAD, Address, NodeID, ObjectID, is_driver
 from dualray.shared.proof.decision_log import MachineSpec
@@ -245,10 +247,10 @@ class NodeProcess(MachineProcess):
             self.handle(RestoreFailed(object_id=object_id, reason=error))
 
     def receive(self, message: Event, payloads: Sequence[Payload]) -> None:
-        if isinstance(message, NodeDied) and not self.machine.transfer.sending.has_returned(
-            message.node, message.incarnation
-        ):
-            self.streams.drop(message.node)
+        if isinstance(message, NodeDied | NodesDied):
+            for node, incarnation in lives_over(message).items():
+                if not self.machine.transfer.sending.has_returned(node, incarnation):
+                    self.streams.drop(node)
         super().receive(message, payloads)
         if isinstance(message, NodeWelcomed):
             if self.faults is not None:

@@ -95,6 +95,7 @@ _YOUNGER: frozenset[str] = frozenset(
         "BacklogWanted",
         "LaunchNodes",
         "LaunchesFailed",
+        "NodesDied",
         "ResourcesWanted",
         "TasksWanted",
         "TerminateNode",

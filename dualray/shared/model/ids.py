@@ -17,6 +17,7 @@ built-in types, and mypy keeps them apart.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from hashlib import blake2b
 from struct import Struct
 from typing import NewType
@@ -178,6 +179,14 @@ def incarnation_of(address: Address) -> int:
 def lives_on(address: Address, node: NodeID, incarnation: int) -> bool:
     """Whether a process died with this life of a node, or an earlier one."""
     return "/" in address and node_of(address) == node and incarnation_of(address) <= incarnation
+
+
+def lived_on(address: Address, lives: Mapping[NodeID, int]) -> bool:
+    """The same of several nodes, each with its life."""
+    if "/" not in address:
+        return False
+    incarnation = lives.get(node_of(address))
+    return incarnation is not None and incarnation_of(address) <= incarnation
 
 
 def lent_by(lender: Address) -> Address:

@@ -18,7 +18,7 @@ from dualray.shared.core.layout import PLAIN_TYPES
 from dualray.shared.core.task_runner import Export
 from dualray.shared.machines.owner.plain_worker import PlainWorker
 from dualray.shared.model.commands import RunTask
-from dualray.shared.model.events import ClusterChanged, Event, NodeDied, OwnerDied, TaskPushed, TimerFired
+from dualray.shared.model.events import ClusterChanged, Event, NodeDied, NodesDied, OwnerDied, TaskPushed, TimerFired
 from dualray.shared.model.ids import Address, FunctionID, NodeID, TaskID, root_task_id
 from dualray.shared.model.resources import CPU, UNITS, Resources, in_plain_names
 from dualray.shared.model.specs import FunctionTemplate
@@ -212,7 +212,7 @@ class UserProcess(WorkingProcess):
             return False
         if isinstance(message, ClusterChanged):
             self._cluster_news = message
-        elif isinstance(message, NodeDied):
+        elif isinstance(message, NodeDied | NodesDied):
             self._cluster_news = message.cluster or self._cluster_news
         else:
             return isinstance(message, OwnerDied)

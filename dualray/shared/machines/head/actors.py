@@ -229,6 +229,10 @@ class Actors:
             why = f"The actor is dead because its worker process has died. {event.error.message}"
             self._lost(actor_id, why, kind)
 
+    def is_any_on(self, node: NodeID) -> bool:
+        """Whether an actor lives there, or is about to."""
+        return any(self.records[actor_id].node == node for actor_id in self.by_lease.values())
+
     def on_node_died(self, node: NodeID) -> None:
         """Every actor there is lost."""
         for actor_id in [actor_id for actor_id in self.by_lease.values() if self.records[actor_id].node == node]:

@@ -437,6 +437,18 @@ class Directory:
         """A node stays: what others were to take is safe there."""
         self.leaving.pop(node, None)
 
+    def needs(self, node: NodeID) -> bool:
+        """Whether somebody has to hear at once that a node is gone: it did not leave in order, is the only one that has
+        some object, or others get one from it."""
+        if self.leaving.get(node) != {} or self.away or self.relays:
+            return True
+        for entry in self.entries.values():
+            if node in entry.nodes and len(entry.nodes) == 1:
+                return True
+            if any(pull.source == node for pull in entry.pulls.values()):
+                return True
+        return False
+
     def _move(self, moved: dict[ObjectID, Move], object_id: ObjectID, keeper: NodeID, *, remakeable: bool) -> None:
         moved[object_id] = Move(keeper, remakeable)
         wanted = CopyWanted(object_id=object_id, owner=self.entries[object_id].owner, remakeable=remakeable)

@@ -90,6 +90,11 @@ class NodeView:
         """Bundles that the node was asked to reserve, and has not answered."""
         self.candidate = candidate_of(info, self.free)
 
+    @property
+    def is_in_use(self) -> bool:
+        """Whether it holds a lease or a bundle, or is about to."""
+        return bool(self.placed or self.reserving or self.held) or self.reported != self.total_units
+
     def take(self, demand: Resources) -> None:
         for name, amount in demand.units:
             self.free[name] = self.free.get(name, 0) - amount

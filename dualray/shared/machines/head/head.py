@@ -65,6 +65,7 @@ from dualray.shared.model.events import (
     NodeHeard,
     NodeJoined,
     NodeReleased,
+    NodesDied,
     NodeSilent,
     ObjectAdded,
     ObjectFailed,
@@ -85,7 +86,7 @@ from dualray.shared.model.events import (
 )
 from dualray.shared.model.ids import ActorID, Address, NodeID, PlacementGroupID, job_of_driver, lives_on, node_of
 from dualray.shared.model.resources import from_units, without_bundles
-from dualray.shared.model.specs import NodeInfo, NodeState
+from dualray.shared.model.specs import LAUNCH_LABEL, NodeInfo, NodeState
 from dualray.shared.model.states import ActorState, GroupState, NodeHealth
 from dualray.shared.policies import load_policy
 from dualray.shared.policies.scaling import Demand
@@ -103,6 +104,8 @@ class Head(Composition):
         self.config = config
         self._announcement_armed = False
         self._announcement_due = False
+        self._gone: dict[NodeID, int] = {}
+        """Nodes that have left, each with its life, of which the others hear with the next announcement."""
         self.membership = Membership(out=self.out, config=config)
         self.directory = Directory(
             out=self.out,
@@ -231,7 +234,16 @@ class Head(Composition):
         self._announcement_armed = False
         if self._announcement_due:
             self._announcement_due = False
-            self._announce_cluster()
+            if self._gone:
+                self._announce_gone()
+            else:
+                self._announce_cluster()
+
+    def _announce_gone(self) -> None:
+        """Tell of all nodes that have left, in one message."""
+        nodes, lives = tuple(self._gone), tuple(self._gone.values())
+        self._gone.clear()
+        self._announce(NodesDied(nodes=nodes, incarnations=lives, cluster=self._cluster_to_announce()))
 
     def _on_draining(self, event: NodeDraining) -> None:
         if event.given_up:
@@ -353,8 +365,10 @@ class Head(Composition):
             if self.membership.died:
                 self._node_died(self.membership.died.popleft())
             elif self.membership.joined:
-                self._announce_cluster()
                 info = self.membership.joined.popleft()
+                if info.node in self._gone:
+                    self._announce_gone()
+                self._announce_cluster()
                 self.membership.tell_of_the_dead(info.node)
                 self.scheduler.on_node_joined(info)
                 if self.autoscaler is not None:
@@ -378,8 +392,12 @@ class Head(Composition):
                 return
 
     def _node_died(self, info: NodeInfo) -> None:
-        # First the news, so that an owner that is asked for an object knows that the node which held it is gone.
-        self._announce(NodeDied(node=info.node, incarnation=info.incarnation, cluster=self._cluster_to_announce()))
+        if self._announcement_armed and self._is_missed_by_nobody(info):
+            self._gone[info.node] = info.incarnation
+            self._announcement_due = True
+        else:
+            # First the news, so that an owner that is asked for an object knows that the node which held it is gone.
+            self._announce(NodeDied(node=info.node, incarnation=info.incarnation, cluster=self._cluster_to_announce()))
         self.membership.forget_dead_on(info)
         self._owners_died(lambda address: lives_on(address, info.node, info.incarnation))
         self.directory.node_died(info.node)
@@ -387,6 +405,14 @@ class Head(Composition):
         self.actors.on_node_died(info.node)
         if self.autoscaler is not None:
             self.autoscaler.on_died(info)
+
+    def _is_missed_by_nobody(self, info: NodeInfo) -> bool:
+        """Whether a node was launched and has left in order, so that the news of it is not urgent: thousands may leave
+        at a time, and each message goes to all processes."""
+        if LAUNCH_LABEL not in dict(info.labels) or self.directory.needs(info.node):
+            return False
+        view = self.scheduler.views.get(info.node)
+        return view is None or not (view.is_in_use or self.actors.is_any_on(info.node))
 
     def explain(self) -> list[str]:
         """In words, what waits on the head and why."""

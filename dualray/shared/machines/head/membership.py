@@ -25,12 +25,13 @@ from dualray.shared.model.events import (
     NodeHeard,
     NodeJoined,
     NodeRefused,
+    NodesDied,
     NodeSilent,
     NodeWelcomed,
     OwnerDied,
 )
 from dualray.shared.model.ids import Address, NodeID, lives_on, node_of
-from dualray.shared.model.specs import NodeInfo
+from dualray.shared.model.specs import LAUNCH_LABEL, NodeInfo
 from dualray.shared.model.states import NODE, NodeHealth
 
 _SUSPICION = "suspicion:"
@@ -87,9 +88,15 @@ class Membership:
 
     def tell_of_the_dead(self, node: NodeID) -> None:
         """A node that has just joined has missed the news."""
+        launched: dict[NodeID, int] = {}
         for other in self._have_died:
             member = self.members[other]
-            self.out.send(Address(node), NodeDied(node=other, incarnation=self._last_dead(member)))
+            if LAUNCH_LABEL in dict(member.info.labels):  # of these there may be thousands
+                launched[other] = self._last_dead(member)
+            else:
+                self.out.send(Address(node), NodeDied(node=other, incarnation=self._last_dead(member)))
+        if launched:
+            self.out.send(Address(node), NodesDied(nodes=tuple(launched), incarnations=tuple(launched.values())))
         for address in self.dead:
             self.out.send(Address(node), OwnerDied(address=address))
 

@@ -39,7 +39,7 @@ class HeadSupply:
         """Nodes that hold a lease, a bundle, an actor or a driver, or are about to."""
         used = dict.fromkeys(self._membership.drivers.values())
         for node, view in self._scheduler.views.items():
-            if view.placed or view.reserving or view.held or view.reported != view.total_units:
+            if view.is_in_use:
                 used[node] = None
         for record in self._actors.records.values():
             if record.node is not None and record.state is not ActorState.DEAD:

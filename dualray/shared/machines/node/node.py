@@ -58,6 +58,7 @@ from dualray.shared.model.events import (
     NodeJoined,
     NodeRefused,
     NodeReleased,
+    NodesDied,
     NodeThere,
     NodeWelcomed,
     ObjectArrived,
@@ -99,8 +100,9 @@ from dualray.shared.model.events import (
     WorkerSpent,
     WorkerUnblocked,
     WorkerUnwanted,
+    lives_over,
 )
-from dualray.shared.model.ids import HEAD, Address, NodeID, ObjectID, is_driver, lent_by, lives_on, node_of
+from dualray.shared.model.ids import HEAD, Address, NodeID, ObjectID, is_driver, lent_by, lived_on, lives_on, node_of
 from dualray.shared.model.resources import Resources, from_units, without_bundles
 from dualray.shared.model.specs import NodeInfo
 from dualray.shared.model.states import WorkerState
@@ -391,14 +393,17 @@ class Node(Composition):
             for process in self.met.pop(peer):
                 self.out.send(process, OwnerDied(address=peer))
 
-    def _on_node_died(self, event: NodeDied) -> None:
-        self.dead_nodes[event.node] = max(event.incarnation, self.dead_nodes.get(event.node, -1))
+    def _on_nodes_died(self, event: NodeDied | NodesDied) -> None:
+        lives = lives_over(event)
+        for node, incarnation in lives.items():
+            self.dead_nodes[node] = max(incarnation, self.dead_nodes.get(node, -1))
         if event.cluster is not None:
             self.cluster = event.cluster
-        for address in [address for address in self.dead if lives_on(address, event.node, event.incarnation)]:
+        for address in [address for address in self.dead if lived_on(address, lives)]:
             del self.dead[address]
-        self._owners_died(lambda address: lives_on(address, event.node, event.incarnation))
-        self.transfer.node_died(event.node, event.incarnation)
+        self._owners_died(lambda address: lived_on(address, lives))
+        for node, incarnation in lives.items():
+            self.transfer.node_died(node, incarnation)
         self._relay(event)
 
     def _owners_died(self, is_dead: Callable[[Address], bool]) -> None:
@@ -416,7 +421,7 @@ class Node(Composition):
         self.cluster = event
         self._relay(event)
 
-    def _relay(self, event: ClusterChanged | NodeDied | OwnerDied) -> None:
+    def _relay(self, event: ClusterChanged | NodeDied | NodesDied | OwnerDied) -> None:
         """Workers hear of the cluster through their node manager."""
         for worker in self.scheduler.workers.values():
             if worker.state is not WorkerState.STARTING:
@@ -565,7 +570,8 @@ _TABLE: Final[Mapping[type[Any], Callable[[Any, Any], object]]] = {
     ObjectFailed: lambda node, event: node.transfer.on_failed(event.object_id, event.error),
     OwnerDied: Node._on_owner_died,
     PeerMet: Node._on_peer_met,
-    NodeDied: Node._on_node_died,
+    NodeDied: Node._on_nodes_died,
+    NodesDied: Node._on_nodes_died,
     PeerLost: Node._on_peer_lost,
     LinkLost: Node._on_link_lost,
     NodeWelcomed: lambda node, event: node.scheduler.worker_pool.prestart(),

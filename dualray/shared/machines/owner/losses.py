@@ -9,14 +9,16 @@ Guarantees: each task of a lost lease is queued again or has failed; what is que
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from dualray.shared.machines.base import Outbox
 from dualray.shared.machines.owner.leases import Leases
 from dualray.shared.machines.owner.reserved_space import Rooms
 from dualray.shared.machines.owner.task_records import cancelled
 from dualray.shared.machines.owner.tasks import Tasks
 from dualray.shared.model.errors import ErrorInfo, ErrorKind
-from dualray.shared.model.events import LeasedWorkerDied, LinkLost, NodeDied, TasksRecalled
-from dualray.shared.model.ids import TaskID, short
+from dualray.shared.model.events import LeasedWorkerDied, LinkLost, TasksRecalled
+from dualray.shared.model.ids import NodeID, TaskID, short
 from dualray.shared.model.states import TaskState
 
 
@@ -53,11 +55,12 @@ class Losses:
             error = ErrorInfo(kind=error.kind, message=f"{self._name_of(lost[0])} was lost: {error.message}")
         self._attempts_lost(lost, error)
 
-    def on_node_died(self, event: NodeDied) -> None:
-        """What was leased on the node is gone with it."""
-        for lost in self.leases.lost_with_node(event.node, event.incarnation):
-            running = f"Node {event.node} died while it ran {self._name_of(lost[0])}." if lost else ""
-            self._attempts_lost(lost, ErrorInfo(kind=ErrorKind.NODE_DIED, message=running))
+    def on_nodes_died(self, lives: Mapping[NodeID, int]) -> None:
+        """What was leased on these nodes is gone with them."""
+        for node, incarnation in lives.items():
+            for lost in self.leases.lost_with_node(node, incarnation):
+                running = f"Node {node} died while it ran {self._name_of(lost[0])}." if lost else ""
+                self._attempts_lost(lost, ErrorInfo(kind=ErrorKind.NODE_DIED, message=running))
 
     def on_link_lost(self, event: LinkLost, why: str) -> int:
         """What was pushed there may have run, and its report be lost: each of these tasks uses a retry. How many there

@@ -55,7 +55,6 @@ from dualray.shared.model.events import (
     ItemReported,
     ItemTaken,
     LinkLost,
-    NodeDied,
     Outcome,
     RefsAdded,
     RefsDropped,
@@ -86,7 +85,7 @@ from dualray.shared.model.ids import (
     TaskID,
     WaitID,
     exception_id,
-    lives_on,
+    lived_on,
     short,
 )
 from dualray.shared.model.specs import ActorSpec, TaskSpec, placed_near
@@ -383,12 +382,12 @@ class Owner(OwnerQueries):
         else:
             self.executor.transit.on_taken(event)
 
-    def _on_node_died(self, event: NodeDied) -> None:
+    def _on_nodes_died(self, event: events.NodeDied | events.NodesDied) -> None:
         if event.cluster is not None:
             self.cluster = event.cluster.nodes
-        self.losses.on_node_died(event)
-        met = self.values.borrows.met
-        self._processes_died(frozenset(address for address in met if lives_on(address, event.node, event.incarnation)))
+        lives = events.lives_over(event)
+        self.losses.on_nodes_died(lives)
+        self._processes_died(frozenset([address for address in self.values.borrows.met if lived_on(address, lives)]))
 
     def _on_link_lost(self, event: LinkLost) -> None:
         why = self.reach.why(event.node)
@@ -608,7 +607,8 @@ _TABLE: Final[Mapping[type[Any], Callable[[Any, Any], object]]] = {
     events.LeaseRefused: lambda owner, event: owner.leases.on_refused(event),
     events.LeaseWanted: lambda owner, event: owner.leases.on_wanted(event),
     events.LeasedWorkerDied: lambda owner, event: owner.losses.on_leased_worker_died(event),
-    NodeDied: Owner._on_node_died,
+    events.NodeDied: Owner._on_nodes_died,
+    events.NodesDied: Owner._on_nodes_died,
     events.OwnerDied: lambda owner, event: owner._processes_died(frozenset((event.address,))),
     events.PeerLost: lambda owner, event: owner.reach.on_peer_lost(event),
     LinkLost: Owner._on_link_lost,

@@ -28,6 +28,7 @@ from dualray.shared.model.config import Config
 from dualray.shared.model.events import (
     ClusterChanged,
     NodeDied,
+    NodesDied,
     Outcome,
     OwnerDied,
     Started,
@@ -37,8 +38,9 @@ from dualray.shared.model.events import (
     TasksFinished,
     TasksPushed,
     TasksRan,
+    lives_over,
 )
-from dualray.shared.model.ids import Address, NodeID, TaskID, lives_on, return_object_id, short
+from dualray.shared.model.ids import Address, NodeID, TaskID, lived_on, return_object_id, short
 from dualray.shared.model.specs import NodeInfo, TaskSpec
 from dualray.shared.model.states import TaskState
 
@@ -101,8 +103,9 @@ class PlainWorker:
         elif kind is ClusterChanged:
             self._cluster = event.nodes
             return []
-        elif kind is NodeDied:
-            if not any(lives_on(peer, event.node, event.incarnation) for peer in self._peers()):
+        elif kind is NodeDied or kind is NodesDied:
+            lives = lives_over(event)
+            if not any(lived_on(peer, lives) for peer in self._peers()):
                 if event.cluster is not None:
                     self._cluster = event.cluster.nodes
                 return []

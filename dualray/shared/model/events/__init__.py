@@ -69,8 +69,10 @@ from dualray.shared.model.events.membership import (
     NodeJoined,
     NodeRefused,
     NodeReleased,
+    NodesDied,
     NodeWelcomed,
     WorkerDied,
+    lives_over,
 )
 from dualray.shared.model.events.objects import (
     ArgumentsLent,
@@ -259,6 +261,7 @@ __all__ = [
     "NodeSilent",
     "NodeThere",
     "NodeWelcomed",
+    "NodesDied",
     "ObjectAdded",
     "ObjectArrived",
     "ObjectDemanded",
@@ -340,6 +343,7 @@ __all__ = [
     "WorkerSpent",
     "WorkerUnblocked",
     "WorkerUnwanted",
+    "lives_over",
     "new_push",
 ]
 
@@ -434,6 +438,7 @@ ProcessMessage: TypeAlias = (
     | ActorLeavingHeard
     | ActorNameReported
     | NodeDied
+    | NodesDied
     | ClusterChanged
     | ClusterStateReported
     | PlacementGroupNoted
@@ -479,6 +484,7 @@ NodeMessage: TypeAlias = (
     | NodeRefused
     | NodeReleased
     | NodeDied
+    | NodesDied
     | ClusterChanged
     | LinkLost
 )

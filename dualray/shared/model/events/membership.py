@@ -39,6 +39,22 @@ class NodeDied:
 
 
 @dataclass(slots=True, kw_only=True)
+class NodesDied:
+    """`NodeDied` of several nodes: one message, however many leave a cluster that shrinks."""
+
+    nodes: tuple[NodeID, ...]
+    incarnations: tuple[int, ...]
+    cluster: ClusterChanged | None = None
+
+
+def lives_over(event: NodeDied | NodesDied) -> dict[NodeID, int]:
+    """By node, the life of it that was declared dead."""
+    if isinstance(event, NodeDied):
+        return {event.node: event.incarnation}
+    return dict(zip(event.nodes, event.incarnations, strict=True))
+
+
+@dataclass(slots=True, kw_only=True)
 class NodeDraining:
     """To the head: place nothing here any more; this node is about to leave. With `given_up`, the reason in words, it
     stays after all."""

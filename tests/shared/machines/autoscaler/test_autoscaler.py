@@ -10,7 +10,8 @@ from dualray.exceptions import InvariantViolation
 from dualray.shared.machines.autoscaler.autoscaler import AUTOSCALER_TIMER, check_decision
 from dualray.shared.machines.autoscaler.groups import groups_of, groups_to_text
 from dualray.shared.machines.autoscaler.views import view_of, view_to_text
-from dualray.shared.model.commands import ArmTimer, CancelTimer, LaunchNodes, TerminateNode
+from dualray.shared.machines.head.head import ANNOUNCE_TIMER
+from dualray.shared.model.commands import ArmTimer, CancelTimer, LaunchNodes, Send, TerminateNode
 from dualray.shared.model.events import (
     BacklogReported,
     BacklogWanted,
@@ -18,8 +19,12 @@ from dualray.shared.model.events import (
     DriverJoined,
     DriverLeft,
     LaunchesFailed,
+    NodeDied,
     NodeDraining,
+    NodeEmptied,
     NodeJoined,
+    NodeReleased,
+    NodesDied,
     PeerLost,
     PlacementGroupRequested,
     ResourcesWanted,
@@ -40,7 +45,7 @@ from dualray.shared.model.specs import (
     StrategyKind,
 )
 from dualray.shared.policies.scaling import Demand, Gang, NodeGroupSpec, ScaleDecision, ScaledNode, ScaleView
-from tests.shared.builders import DRIVER, HeadStepper, cpus, info, of, sends, shape
+from tests.shared.builders import DRIVER, HeadStepper, cpus, info, of, oid, sends, shape
 
 SECOND_NS = 10**9
 NO_ROOM = "all of it has no room, and it goes whole or not at all"
@@ -110,6 +115,70 @@ def test_a_launch_that_joins_is_no_launch_any_more_and_its_death_gives_its_machi
     ]
     again = head.decide()
     assert launched(again) == [("cpu", ("launch-2",))], "an id is used once"
+
+
+def leave(head: Grower, *numbers: int) -> list[Any]:
+    """These nodes drain, and end when they may."""
+    for number in numbers:
+        head(NodeDraining(node=NodeID(f"node-{number}"), incarnation=0))
+        emptied = head(NodeEmptied(node=NodeID(f"node-{number}"), incarnation=0, needed=()))
+        assert NodeReleased.__name__ in [name for _, name in sends(emptied)]
+    return [command for number in numbers for command in head(PeerLost(address=Address(f"node-{number}")))]
+
+
+def deaths(commands: list[Any]) -> list[tuple[str, Any]]:
+    return [(each.to, each.message) for each in of(commands, Send) if isinstance(each.message, NodeDied | NodesDied)]
+
+
+def grown(nodes: int) -> Grower:
+    """A head with so many nodes that were launched, after the news of them."""
+    head = Grower(NodeGroupSpec(name="cpu", total=cpus(2), most=9))
+    head(wanted(nodes + 1))
+    head.decide()
+    for number in range(1, nodes + 1):
+        head.join(number, f"launch-{number}")
+    for _ in range(2):
+        head.now_ns += SECOND_NS
+        head(TimerFired(timer=ANNOUNCE_TIMER))
+    return head
+
+
+def test_nodes_that_leave_in_order_at_a_time_are_announced_in_one_message() -> None:
+    head = grown(4)
+    first, *rest = deaths(leave(head, 1, 2, 3))
+    assert [to for to, _ in [first, *rest]] == ["node-0", "node-2", "node-3", "node-4", "driver-1"], "node-1 at once"
+    assert {message.node for _, message in [first, *rest]} == {"node-1"}
+    told = deaths(head(TimerFired(timer=ANNOUNCE_TIMER)))
+    assert [to for to, _ in told] == ["node-0", "node-4", "driver-1"]
+    (news,) = {id(message): message for _, message in told}.values()
+    assert (news.nodes, news.incarnations) == (("node-2", "node-3"), (0, 0))
+    assert deaths(head(TimerFired(timer=ANNOUNCE_TIMER))) == []
+
+
+@pytest.mark.parametrize("why", ["killed", "has a value", "not launched"])
+def test_a_node_that_somebody_may_miss_is_announced_at_once(why: str) -> None:
+    head = grown(4)
+    deaths(leave(head, 1))
+    if why == "has a value":
+        head.added(oid(2), "node-2")
+        news = leave(head, 3)
+        assert {message.node for _, message in deaths(news)} == set(), "node-3 has none"
+        head(NodeDraining(node=NodeID("node-2"), incarnation=0))
+        news = head(PeerLost(address=Address("node-2")))
+    elif why == "killed":
+        news = head(PeerLost(address=Address("node-2")))
+    else:
+        head(NodeJoined(info=info("node-9")))
+        news = leave(head, 9)
+    assert {message.node for _, message in deaths(news)} == {"node-9" if why == "not launched" else "node-2"}
+
+
+def test_a_node_that_joins_hears_of_all_that_have_left_in_one_message() -> None:
+    head = grown(3)
+    leave(head, 1, 2)
+    head.decide()
+    told = [message for to, message in deaths(head.join(4, "launch-4")) if to == "node-4"]
+    assert told == [NodesDied(nodes=(NodeID("node-1"), NodeID("node-2")), incarnations=(0, 0))]
 
 
 def test_a_refused_group_is_left_alone_for_a_while() -> None:

@@ -13,6 +13,7 @@ from dualray.shared.model.errors import ErrorInfo, ErrorKind
 from dualray.shared.model.events import (
     ClusterChanged,
     NodeDied,
+    NodesDied,
     OwnerDied,
     Result,
     TaskPushed,
@@ -126,6 +127,10 @@ class Beside:
     def node_dies(self, number):
         self.hear(NodeDied(node=NodeID(f"node-{number}"), incarnation=0))
 
+    def nodes_die(self, *numbers):
+        nodes = tuple(NodeID(f"node-{number}") for number in numbers)
+        self.hear(NodesDied(nodes=nodes, incarnations=(0,) * len(nodes)))
+
     def unwanted(self, force):
         if self.to_run:
             spec, attempt = self.to_run[-1]
@@ -152,6 +157,7 @@ common = st.one_of(
     st.tuples(st.just("heard_twice")),
     st.tuples(st.just("cluster")),
     st.tuples(st.just("node_dies"), st.just(7)),
+    st.tuples(st.just("nodes_die"), st.just(7), st.just(8)),
 )
 rare = st.one_of(
     st.tuples(st.just("push_again"), callers),
@@ -161,6 +167,7 @@ rare = st.one_of(
     st.tuples(st.just("returns_a_reference")),
     st.tuples(st.just("dies"), callers),
     st.tuples(st.just("node_dies"), st.just(2)),
+    st.tuples(st.just("nodes_die"), st.just(7), st.just(2)),
     st.tuples(st.just("unwanted"), st.booleans()),
     st.tuples(st.just("waits")),
 )
