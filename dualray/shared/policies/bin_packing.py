@@ -38,6 +38,9 @@ from dualray.shared.policies.scaling import (
 
 _Score = tuple[int, bool, int, float, float, float]
 
+_KNOWN_MOST = 10_000
+"""Demands whose words are kept for the next decisions."""
+
 
 class _Run:
     """Requests that are alike. `apart`: no two of the same name share a node."""
@@ -254,8 +257,10 @@ class _Packing:
         if not any(counts):
             return self.places
         buckets: dict[tuple[object, ...], list[_Place]] = {}
+        least = _least(runs, counts)
         for place in self.places:
-            buckets.setdefault(self._state(place), []).append(place)
+            if _has(place.room(as_empty), least):
+                buckets.setdefault(self._state(place), []).append(place)
         waiting: list[_Bucket] = []
         for places in buckets.values():
             fill = self._fill(places[0], runs, counts, as_empty)
@@ -403,6 +408,26 @@ class _Packing:
         )
 
 
+def _least(runs: Sequence[_Run], counts: Sequence[int]) -> list[tuple[str, int]]:
+    """What even the smallest request takes: a node that has less is not looked at."""
+    least: dict[str, int] | None = None
+    for run, count in zip(runs, counts, strict=True):
+        if count:
+            units = dict(run.units)
+            if least is None:
+                least = units
+            else:
+                least = {name: min(amount, units[name]) for name, amount in least.items() if name in units}
+    return list(least.items()) if least is not None else []
+
+
+def _has(room: Mapping[str, int], least: list[tuple[str, int]]) -> bool:
+    for name, units in least:  # noqa: SIM110 - asked for every node: a generator takes twice as long
+        if room.get(name, 0) < units:
+            return False
+    return True
+
+
 def _fits_more(run: _Run, left: Mapping[str, int], fit: int) -> bool:
     return all(left.get(name, 0) >= units * (fit + 1) for name, units in run.units)
 
@@ -449,7 +474,11 @@ def _repeats(fills: Sequence[_Fill | None], best: _Fill, counts: Sequence[int], 
 class BinPacking:
     """See the module."""
 
+    def __init__(self) -> None:
+        self._words = _Words()
+
     def choose(self, view: ScaleView) -> ScaleDecision:
+        self._words.use(view.groups)
         packing = _Packing(view)
         packing.keep_least()
         packing.keep_most()
@@ -475,7 +504,7 @@ class BinPacking:
         left = packing.pack(runs, launches_max=allowed)
         for run, count in zip(runs, left, strict=True):
             if count:
-                unmet.append(_unmet(packing, run, count, allowed))
+                unmet.append(_unmet(packing, self._words, run, count, allowed))
         leaving = _idle(packing)
         cancelled: dict[str, str] = {}
         for node in view.nodes:
@@ -567,12 +596,36 @@ def _unmet_whole(packing: _Packing, what: str, runs: Sequence[_Run]) -> Unmet:
     return Unmet(what=what, count=sum(run.count for run in runs), reasons=reasons, is_whole=True)
 
 
-def _unmet(packing: _Packing, run: _Run, count: int, allowed: int | None) -> Unmet:
+class _Words:
+    """What a demand is called, and by group why it can never run there: the same in each decision, as long as the
+    groups are, and longer in the making than the decision."""
+
+    def __init__(self) -> None:
+        self._offers: list[tuple[str, Resources, tuple[tuple[str, str], ...]]] = []
+        self._known: dict[tuple[Resources, tuple[LabelTerm, ...]], tuple[str, list[str]]] = {}
+
+    def use(self, groups: Sequence[NodeGroupSpec]) -> None:
+        offers = [(group.name, group.total, group.labels) for group in groups]
+        if offers != self._offers or len(self._known) > _KNOWN_MOST:
+            self._offers = offers
+            self._known.clear()
+
+    def of(self, groups: Sequence[NodeGroupSpec], run: _Run) -> tuple[str, list[str]]:
+        key = (run.resources, run.terms)
+        known = self._known.get(key)
+        if known is None:
+            whys = [_why_never(group, run) for group in groups]
+            known = self._known[key] = (demand_words(run.resources, run.terms), whys)
+        return known
+
+
+def _unmet(packing: _Packing, words: _Words, run: _Run, count: int, allowed: int | None) -> Unmet:
     reasons: dict[str, str] = {}
-    for group in packing.view.groups:
-        slow = "as many nodes as upscaling_speed_percent allows are on their way" if allowed is not None else ""
-        reasons[group.name] = _why_never(group, run) or _why_not_now(packing, group) or slow
-    return Unmet(what=demand_words(run.resources, run.terms), count=count, reasons=reasons)
+    slow = "as many nodes as upscaling_speed_percent allows are on their way" if allowed is not None else ""
+    what, whys = words.of(packing.view.groups, run)
+    for group, never in zip(packing.view.groups, whys, strict=True):
+        reasons[group.name] = never or _why_not_now(packing, group) or slow
+    return Unmet(what=what, count=count, reasons=reasons)
 
 
 def _why_never(group: NodeGroupSpec, run: _Run) -> str:

@@ -87,3 +87,22 @@ def test_idle_nodes_leave_down_to_the_least_but_not_those_that_are_needed() -> N
     assert choose(cpu, nodes=nodes, requested=[[Demand(resources=amounts(CPU=4), count=3)]]).leaving == {}
     assert choose(cpu, nodes=nodes, demands=[Demand(resources=amounts(CPU=2), count=6)]).leaving == {}
     assert choose(cpu, requested=[[Demand(resources=amounts(CPU=4), count=3)]]).launches == {"cpu": 3}
+
+
+def test_earlier_decisions_change_no_later_one() -> None:
+    """It keeps the words for demands: of other groups under the same names they are others."""
+    policy = BinPacking()
+    demands = [Demand(resources=amounts(CPU=8), count=2), Demand(resources=amounts(GPU=1))]
+    for size, gpus in ((4, 0), (8, 0), (4, 1), (4, 0)):
+        groups = [group("cpu", most=1, CPU=size), group("gpu", most=0, CPU=1, GPU=gpus)]
+        view = ScaleView(groups=groups, nodes=(), demands=demands, idle_timeout_ns=SECOND_NS)
+        assert policy.choose(view) == BinPacking().choose(view)
+
+
+def test_a_full_node_takes_what_needs_nothing() -> None:
+    cpu = group("cpu", CPU=1)
+    full = node("node-1", cpu, is_busy=True)
+    demands = [Demand(resources=amounts(), count=3), Demand(resources=amounts(CPU=1))]
+    decision = choose(cpu, nodes=[full], demands=demands)
+    assert decision.launches == {"cpu": 1}
+    assert choose(cpu, nodes=[full], demands=demands[:1]).launches == {}

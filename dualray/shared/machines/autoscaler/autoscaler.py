@@ -121,7 +121,7 @@ class Autoscaler:
         """As of the last decision."""
         self._known: dict[NodeID, tuple[NodeInfo, ScaledNode]] = {}
         """The nodes, as the policy was shown them last."""
-        self._backlog: dict[tuple[Address, LeaseShape], int] = {}
+        self._backlog: dict[Address, dict[LeaseShape, int]] = {}
         self.on_decision: Callable[[ScaleView, ScaleDecision], None] | None = None
         """Shown each decision, when a log is replayed to explain it."""
 
@@ -228,8 +228,7 @@ class Autoscaler:
         if not self._is_asking or event.owner not in self._asked:
             return
         del self._asked[event.owner]
-        for shape, count in zip(event.shapes, event.counts, strict=True):
-            self._backlog[event.owner, shape] = count
+        self._backlog[event.owner] = dict(zip(event.shapes, event.counts, strict=True))
         if not self._asked:
             self.out.add(CancelTimer(timer=AUTOSCALER_TIMER))
             self._due_ns = None
@@ -248,7 +247,7 @@ class Autoscaler:
             self.on_decision(view, decision)
         for group, count in decision.launches.items():
             self._launch(group, count)
-        groups = {node.name: node.group for node in view.nodes}
+        groups = {node.name: node.group for node in view.nodes if node.name in decision.leaving}
         leaving = [NodeID(name) for name in decision.leaving]
         owned = self.supply.owned_on(leaving) if leaving else {}
         for name in leaving:
@@ -290,7 +289,7 @@ class Autoscaler:
                 self.last_use_ns[info.node] = now_ns
             idle_ns = now_ns - self.last_use_ns.get(info.node, now_ns)
             known = self._known.get(info.node)
-            if known is None or known[0] is not info or known[1].idle_ns != idle_ns or known[1].free != free:
+            if known is None or known[0] is not info or known[1].idle_ns != idle_ns or known[1].free is not free:
                 known = self._known[info.node] = info, _scaled_node(info, free, idle_ns)
             nodes.append(known[1])
         specs = {group.name: group for group in self.groups}
@@ -339,14 +338,13 @@ class Autoscaler:
     def _demands(self) -> list[Demand]:
         """Of what waits, that which a new node could take; by shape, with what owners hold back."""
         counts: dict[tuple[Resources, tuple[LabelTerm, ...]], int] = {}
-        seen: dict[tuple[Address, LeaseShape], None] = {}
+        held_back = {owner: dict(counts) for owner, counts in self._backlog.items()}
         for owner, shape, count in self.supply.waiting():
             strategy = shape.strategy
             if strategy.kind is StrategyKind.PLACEMENT_GROUP or strategy.only_node is not None:
                 continue
-            if (owner, shape) not in seen:
-                seen[owner, shape] = None
-                count += self._backlog.get((owner, shape), 0)
+            if owner in held_back:
+                count += held_back[owner].pop(shape, 0)
             key = (shape.placement, strategy.labels)
             counts[key] = counts.get(key, 0) + count
         return [Demand(resources=key[0], labels=key[1], count=count) for key, count in counts.items()]

@@ -40,7 +40,7 @@ from dualray.shared.model.config import Config
 from dualray.shared.model.errors import ErrorInfo, ErrorKind
 from dualray.shared.model.events import BundleWanted, LeaseRefused, LeaseRequested, ResourcesReported, TurnWanted
 from dualray.shared.model.ids import HEAD, Address, NodeID, ObjectID, PlacementGroupID, RequestID, is_driver, node_of
-from dualray.shared.model.resources import Resources, fits
+from dualray.shared.model.resources import Resources, fits, without_bundles
 from dualray.shared.model.specs import LeaseShape, NodeInfo, StrategyKind
 from dualray.shared.policies import load_policy
 from dualray.shared.policies.affinity import AffinityPlacement
@@ -68,6 +68,7 @@ class NodeView:
         "placed",
         "reported",
         "reserving",
+        "room",
         "stalled",
         "total_units",
     )
@@ -89,18 +90,28 @@ class NodeView:
         self.reserving: dict[tuple[PlacementGroupID, int], Resources] = {}
         """Bundles that the node was asked to reserve, and has not answered."""
         self.candidate = candidate_of(info, self.free)
+        self.room: dict[str, int] | None = None
+        """What others may take of it, until that changes: see `offered`."""
 
     @property
     def is_in_use(self) -> bool:
         """Whether it holds a lease or a bundle, or is about to."""
         return bool(self.placed or self.reserving or self.held) or self.reported != self.total_units
 
+    def offered(self) -> dict[str, int]:
+        """What is free, never below nothing, without the bundles. It is not changed: another one takes its place."""
+        if self.room is None:
+            self.room = {name: max(units, 0) for name, units in without_bundles(self.free).items()}
+        return self.room
+
     def take(self, demand: Resources) -> None:
+        self.room = None
         for name, amount in demand.units:
             self.free[name] = self.free.get(name, 0) - amount
 
     def recount(self) -> None:
         """What is free: the last report, less what is placed, not allocated, not settled and not stalled."""
+        self.room = None
         self.free.clear()
         self.free.update(self.reported)
         for resources in self.reserving.values():

@@ -9,7 +9,6 @@ from dualray.shared.machines.head.directory import Directory
 from dualray.shared.machines.head.global_scheduler import GlobalScheduler
 from dualray.shared.machines.head.membership import Membership
 from dualray.shared.model.ids import HEAD, Address, NodeID, is_driver, node_of
-from dualray.shared.model.resources import without_bundles
 from dualray.shared.model.specs import LeaseShape, NodeInfo
 from dualray.shared.model.states import ActorState
 from dualray.shared.policies.scaling import Gang
@@ -29,11 +28,7 @@ class HeadSupply:
     def rooms(self) -> list[tuple[NodeInfo, dict[str, int]]]:
         """The nodes that are alive and stay, with what is free there, never below nothing."""
         leaving = self._membership.leaving
-        return [
-            (view.info, {name: max(units, 0) for name, units in without_bundles(view.free).items()})
-            for node, view in self._scheduler.views.items()
-            if node not in leaving
-        ]
+        return [(view.info, view.offered()) for node, view in self._scheduler.views.items() if node not in leaving]
 
     def in_use(self) -> dict[NodeID, None]:
         """Nodes that hold a lease, a bundle, an actor or a driver, or are about to."""
