@@ -7,12 +7,14 @@ breaks a promise raises `BrokenPromise`, which it does not. (They are run by `ac
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 import dualray
 import dualray.exceptions
+from dualray.autoscaler import request_resources
 from dualray.util.placement_group import placement_group, remove_placement_group
 from dualray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
@@ -351,8 +353,13 @@ def gathered(*pieces: Any) -> int:
     return int(sum(int(piece[0]) for piece in pieces))
 
 
+REQUEST_S = 600
+"""Within which a cluster has what was requested, however often launches are refused and nodes are lost."""
+
+
 def growing() -> list[int]:
-    """Bursts with rests between them, one of them in a placement group that needs three nodes."""
+    """Bursts with rests between them, one of them in a placement group that needs three nodes; a group that can never
+    be whole, and a request."""
     sums = []
     for pieces in (12, 3, 20):
         made = [grown.remote(number) for number in range(pieces)]
@@ -363,4 +370,20 @@ def growing() -> list[int]:
     made = [grown.options(scheduling_strategy=strategy).remote(number) for number in range(6)]
     sums.append(dualray.get(gathered.remote(*made)))
     remove_placement_group(group)
+    too_large = placement_group([{"CPU": 2}] * 9, strategy="STRICT_SPREAD")
+    time.sleep(5)
+    remove_placement_group(too_large)
+    request_resources(bundles=[{"CPU": 2}] * 5)
+    becomes(lambda cpus: cpus >= 10)
+    request_resources()
+    becomes(lambda cpus: cpus <= 4)
     return sums
+
+
+def becomes(as_requested: Callable[[float], bool]) -> None:
+    """Wait until the cluster has as many CPUs as was requested."""
+    for _ in range(REQUEST_S):
+        if as_requested(dualray.cluster_resources().get("CPU", 0)):
+            return
+        time.sleep(1)
+    raise BrokenPromise(f"the cluster has not become as large as was requested within {REQUEST_S} s")

@@ -7,6 +7,7 @@ import os
 import sys
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 from typing import Annotated, Any
 
 from dualray import api, autoscaler, runtime
@@ -239,6 +240,10 @@ def _show_groups(found: dict[str, list[dict[str, Any]]]) -> None:
         counts = [str(row[name]) for name in ("nodes", "launching", "leaving")]
         table.add_row(row["group"], *counts, limits, price, row["refused"])
     show(table)
+    for row in found["groups"]:
+        if took_s := sorted(row["start_ups_s"]):
+            each = f"{median(took_s):.1f} s (median of the last {len(took_s)}: {took_s[0]:.1f} to {took_s[-1]:.1f} s)"
+            say(f"Start-up of group {row['group']}: {each}")
     for words in [words for row in found["groups"] for words in row["kept"]]:
         say(f"Kept: {words}")
     for row in found["launches"]:

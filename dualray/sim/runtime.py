@@ -23,6 +23,7 @@ from dualray.shared.scenario.cluster import ClusterModel
 from dualray.shared.scenario.growth import Growth
 from dualray.sim.cluster.cluster import DRIVER_NODE, Cluster, make_cluster
 from dualray.sim.cluster.examination import Examination, examine
+from dualray.sim.cluster.growth_examination import GrowthWatch
 from dualray.sim.cluster.planned_nodes import PlannedAddress
 from dualray.sim.cluster.provider import MachineGroup, Provider
 from dualray.sim.cluster.run_summary import summarise
@@ -171,6 +172,9 @@ def start(settings: Mapping[str, Any], config: Config) -> SimRuntime:
     if groups := machine_groups(growing.cluster) if growing is not None else {}:
         cluster.provider = Provider(cluster, groups, seed=cluster.seed)
         cluster.head.launcher = cluster.provider
+        autoscaler = cluster.head.control.autoscaler
+        assert autoscaler is not None
+        cluster.growth = GrowthWatch(autoscaler)
         cluster.groups = {name: group.hardware for name, group in groups.items()}
     driver = cluster.start(nodes=hardware, root=root, namespace=settings["namespace"] or "")
     scenario: Scenario | None = settings["scenario"]

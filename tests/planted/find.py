@@ -21,9 +21,12 @@ from statistics import median
 from dualray.shared.scenario.file import dump_scenario
 from dualray.shared.scenario.scenario import Swarm
 from dualray.testing.run import load_scenario
-from tests.planted.bugs import BUGS, PlantedBug
+from tests.planted.bugs import BUGS as OTHERS
+from tests.planted.bugs import PlantedBug
+from tests.planted.scaling_bugs import SCALING_BUGS
 from tests.planted.tree import ROOT, run_in, tree_with
 
+BUGS = (*OTHERS, *SCALING_BUGS)
 EXPLORE_TIMEOUT_S = 1800.0
 RUN_TIMEOUT_S = 300.0
 SEED_TIMEOUT_S = 30

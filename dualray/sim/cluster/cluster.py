@@ -30,6 +30,7 @@ from dualray.shared.proof.trace import TraceEvent, TraceKind
 from dualray.shared.scenario.distributions import Distribution
 from dualray.shared.seeding import task_seed
 from dualray.sim.cluster.faults import FaultInjector
+from dualray.sim.cluster.growth_examination import GrowthWatch
 from dualray.sim.cluster.memory_ends import MemoryEnds
 from dualray.sim.cluster.outages import FallibleCluster, Outages
 from dualray.sim.cluster.provider import Provider
@@ -89,6 +90,8 @@ class Cluster(FallibleCluster):
     _digests: ValueDigests | None = None
     provider: Provider | None = None
     """Of machines for the autoscaler, where there are groups of nodes."""
+    growth: GrowthWatch | None = None
+    """What is looked at in the end, there."""
 
     def __init__(
         self,

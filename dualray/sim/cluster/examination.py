@@ -240,4 +240,6 @@ def _look_at_head(cluster: Cluster, left: list[str]) -> None:
     assert isinstance(head, Head)
     for what, things in head.kept().items():
         _look_for(things, what, "the head", left)
+    if cluster.provider is not None and cluster.growth is not None:
+        left += cluster.growth.wrong(cluster.provider.machines.values(), cluster.trace_events)
     left += [f"the head keeps actor {short(actor_id)}, which is {state}" for actor_id, state in head.actors_kept()]

@@ -77,6 +77,8 @@ class Provider:
         self.machines: dict[str, Machine] = {}
         self.refused: dict[str, str] = {}
         """Launches that were refused, and why."""
+        self._held = dict.fromkeys(groups, 0)
+        """Of each group, the machines that have not ended."""
 
     # ---- Orders ----------------------------------------------------------------------------------------------
 
@@ -90,14 +92,14 @@ class Provider:
         known, kernel = self._groups[group], self._cluster.kernel
         uniform = self._chance(launch_id)
         is_refused, is_stuck = uniform() < known.refused, uniform() < known.stuck
-        held = sum(machine.group == group and machine.ended_ns is None for machine in self.machines.values())
-        if is_refused or (known.quota is not None and held >= known.quota):
+        if is_refused or (known.quota is not None and self._held[group] >= known.quota):
             why = "there is no capacity" if is_refused else f"the quota is {known.quota}"
             self.refused[launch_id] = why
             failed = LaunchesFailed(group=group, launch_ids=(launch_id,), reason=why)
             kernel.call_after(REFUSAL_NS, self._cluster.head.handle, failed)
             return
         machine = self.machines[launch_id] = Machine(launch_id, group, kernel.now_ns)
+        self._held[group] += 1
         if not is_stuck:
             kernel.call_after(known.start_up.sample_ns(uniform), self._boot, machine, uniform)
 
@@ -134,6 +136,7 @@ class Provider:
 
     def _end(self, machine: Machine) -> None:
         machine.ended_ns = self._cluster.kernel.now_ns
+        self._held[machine.group] -= 1
         if machine.node is not None:
             self._cluster.outages.given_back[machine.node] = None
 

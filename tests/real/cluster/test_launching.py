@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -416,6 +417,7 @@ def test_status_shows_supply_and_demand_and_what_another_policy_would_launch(tmp
         assert shown.returncode == 0, shown.stderr
         assert "Groups" in shown.stdout
         assert "0 - 4" in shown.stdout
+        assert re.search(r"Start-up of group cpu: [\d.]+ s \(median of the last 1: ", shown.stdout)
         assert "Demand: 1 x 1 CPU, 1 disk: no node is launched for it: cpu: a node of it lacks 1 disk" in shown.stdout
         assert "request of driver-2@node-0: 2 x 1 CPU: nodes are on their way, or have room" in shown.stdout
         status = dualray.autoscaler.status()

@@ -53,6 +53,8 @@ from dualray.shared.policies.scaling import (
 )
 
 AUTOSCALER_TIMER: Final = "autoscaler"
+START_UPS_MOST: Final = 100
+"""Of each group, the last launches of which it is told how long their nodes took to join."""
 
 
 class ClusterSupply(Protocol):
@@ -102,6 +104,8 @@ class Autoscaler:
         self.launches: dict[str, Launch] = {}
         """Those under way, and those whose node is there, by id."""
         self.launched_count = 0
+        self.start_ups_ns: dict[str, list[int]] = {group.name: [] for group in self.groups}
+        """By group, from a launch until its node has joined, of the last ones."""
         self.leaving: dict[NodeID, str] = {}
         """Nodes that were told to leave and are still there, each with its group."""
         self.kept: dict[NodeID, str] = {}
@@ -142,6 +146,8 @@ class Autoscaler:
             if launch is not None and launch.state is LaunchState.REQUESTED:
                 launch.become(LaunchState.JOINED)
                 launch.node = info.node
+                took_ns = self.out.now_ns - launch.asked_ns
+                self.start_ups_ns[launch.group] = [*self.start_ups_ns[launch.group][1 - START_UPS_MOST :], took_ns]
             else:  # it was given up, or its node was taken for dead
                 self._send_off(info.node, _group_of(info), for_good=True)
         self.look()
@@ -361,12 +367,17 @@ class Autoscaler:
             may_leave = node.is_joined and left.get(node.group, 0) > 0 and NodeID(node.name) not in self._in_use
             if may_leave and node.idle_ns <= config.idle_timeout_ns:
                 due.append(now_ns + config.idle_timeout_ns - node.idle_ns + 1)
-        under_way = [launch for launch in self.launches.values() if launch.state is LaunchState.REQUESTED]
-        due += [launch.asked_ns + config.launch_timeout_ns for launch in under_way]
-        if self.decision.unmet:
-            due += [until_ns for until_ns, _ in self._closed.values() if until_ns > now_ns]
+        due += [launch.asked_ns + config.launch_timeout_ns for launch in self._under_way()]
+        held = Counter([node.group for node in view.nodes])
+        short = [group.name for group in view.groups if held[group.name] < group.least]
+        for group, (until_ns, _) in self._closed.items():
+            if until_ns > now_ns and (self.decision.unmet or group in short):
+                due.append(until_ns)
         if due:
             self._arm(min(due))
+
+    def _under_way(self) -> list[Launch]:
+        return [launch for launch in self.launches.values() if launch.state is LaunchState.REQUESTED]
 
     # ---- For people ------------------------------------------------------------------------------------------
 
@@ -376,7 +387,7 @@ class Autoscaler:
         for info, _ in self.supply.rooms():
             joined[_group_of(info)] = joined.get(_group_of(info), 0) + 1
         leaving = list(self.leaving.values())
-        starting = [launch.group for launch in self.launches.values() if launch.state is LaunchState.REQUESTED]
+        starting = [launch.group for launch in self._under_way()]
         return [
             {
                 "group": group.name,
@@ -387,6 +398,7 @@ class Autoscaler:
                 "leaving": leaving.count(group.name),
                 "resources": group.total.as_floats(),
                 "price_per_hour": group.price / 1e6,
+                "start_ups_s": [took_ns / 1e9 for took_ns in self.start_ups_ns[group.name]],
                 "refused": self._closed[group.name][1] if self._is_closed(group.name) else "",
                 "kept": [f"{name}: {why}" for name, why in self.kept.items() if self._belongs(name, group.name)],
             }
@@ -418,8 +430,7 @@ class Autoscaler:
         """The launches whose nodes have not joined."""
         return [
             {"launch": each.launch_id, "group": each.group, "for_s": (self.out.now_ns - each.asked_ns) / 1e9}
-            for each in self.launches.values()
-            if each.state is LaunchState.REQUESTED
+            for each in self._under_way()
         ]
 
     def view_rows(self) -> list[dict[str, Any]]:
@@ -435,7 +446,7 @@ class Autoscaler:
         unmet = next((each for each in self.decision.unmet if each.what == what), None)
         if unmet is not None:
             return f"no node is launched for it: {_words(unmet.reasons)}"
-        coming = Counter([each.group for each in self.launches.values() if each.state is LaunchState.REQUESTED])
+        coming = Counter([each.group for each in self._under_way()])
         could = [group.name for group in self.groups if group.name in coming and group.could_take(shape)]
         words = [f"{coming[name]} of group {name}" for name in could]
         return f"nodes are on their way: {', '.join(words)}" if words else ""
@@ -443,6 +454,21 @@ class Autoscaler:
     def explain(self) -> list[str]:
         """In words, of each demand that no launch will meet, why not, by group."""
         return [f"no node is launched for {unmet}: {_words(unmet.reasons)}" for unmet in self.decision.unmet]
+
+    def wrong_at_rest(self) -> list[str]:
+        """What must not be when nothing happens any more, and no timer runs: in words."""
+        used = self.supply.in_use()
+        joined = Counter([_group_of(info) for info, _ in self.supply.rooms()])
+        spare = Counter([_group_of(info) for info, _ in self.supply.rooms() if info.node not in used])
+        wrong = [f"{each.launch_id} is under way, and nobody looks after it" for each in self._under_way()]
+        wrong += [f"{node} is to leave, and does not" for node in self.leaving]
+        for group in self.groups:
+            count = joined[group.name]
+            if count < group.least:
+                wrong.append(f"group {group.name} has {count} nodes, and its min is {group.least}")
+            elif not self.requested and min(count - group.least, spare[group.name]) > 0:
+                wrong.append(f"group {group.name} keeps idle nodes: it has {count}, and its min is {group.least}")
+        return wrong
 
     def check_invariants(self) -> None:
         for launch_id, launch in self.launches.items():
@@ -493,7 +519,8 @@ def check_decision(view: ScaleView, decision: ScaleDecision) -> None:
         ensure(
             group in specs and counts[group] >= specs[group].least, "group {} gets fewer nodes than its least", group
         )
-    waits = bool(view.demands or view.gangs or view.requested)
+    unmet_whole = sum(1 for unmet in decision.unmet if unmet.is_whole)
+    waits = bool(view.demands) or len(view.gangs) + len(view.requested) > unmet_whole
     for group, count in decision.launches.items():
         ensure(group in specs, "there is no group {} to launch a node of", group)
         ensure(group not in view.closed, "a node of group {} is launched though {}", group, view.closed.get(group))

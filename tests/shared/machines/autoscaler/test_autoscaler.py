@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dualray.exceptions import InvariantViolation
-from dualray.shared.machines.autoscaler.autoscaler import AUTOSCALER_TIMER, check_decision
+from dualray.shared.machines.autoscaler.autoscaler import AUTOSCALER_TIMER, START_UPS_MOST, check_decision
 from dualray.shared.machines.autoscaler.groups import groups_of, groups_to_text
 from dualray.shared.machines.autoscaler.views import view_of, view_to_text
 from dualray.shared.machines.head.head import ANNOUNCE_TIMER
@@ -181,6 +181,19 @@ def test_a_node_that_joins_hears_of_all_that_have_left_in_one_message() -> None:
     assert told == [NodesDied(nodes=(NodeID("node-1"), NodeID("node-2")), incarnations=(0, 0))]
 
 
+def test_how_long_nodes_took_to_join_is_kept_of_the_last_launches() -> None:
+    head = Grower(NodeGroupSpec(name="cpu", total=cpus(2), most=200))
+    assert head.machine.state_rows.of("autoscaler")[0]["start_ups_s"] == []
+    head(wanted(151))
+    assert len(launched(head.decide())[0][1]) == 150
+    asked_ns = head.now_ns
+    for number in range(1, 151):
+        head.now_ns = asked_ns + number * SECOND_NS
+        head.join(number, f"launch-{number}")
+    took_s = head.machine.state_rows.of("autoscaler")[0]["start_ups_s"]
+    assert (len(took_s), took_s[0] // 1, took_s[-1] // 1) == (START_UPS_MOST, 51, 150)
+
+
 def test_a_refused_group_is_left_alone_for_a_while() -> None:
     head = Grower(CPU, NodeGroupSpec(name="dear", total=cpus(2), most=1), launch_cooldown_ns=30 * SECOND_NS)
     head.ask(shape(cpus(2)), count=3)
@@ -190,6 +203,21 @@ def test_a_refused_group_is_left_alone_for_a_while() -> None:
     assert any("refused it: the quota is 1" in words for words in head.machine.explain())
     head.now_ns += 31 * SECOND_NS
     assert launched(head.decide()) == [("cpu", ("launch-5",))]
+
+
+def test_a_group_below_its_least_is_launched_for_again_when_it_has_cooled_down() -> None:
+    """Nothing waits, and nothing else happens."""
+    head = Grower(NodeGroupSpec(name="cpu", total=cpus(2), least=1, most=4), launch_cooldown_ns=30 * SECOND_NS)
+    assert launched(head.decide()) == [("cpu", ("launch-1",))]
+    head(LaunchesFailed(group="cpu", launch_ids=("launch-1",), reason="the quota is 0"))
+    assert delay(head.decide()) == 30 * SECOND_NS
+    assert head.machine.autoscaler is not None
+    assert head.machine.autoscaler.wrong_at_rest() == ["group cpu has 0 nodes, and its min is 1"]
+    head.now_ns += 30 * SECOND_NS
+    assert launched(head.decide()) == [("cpu", ("launch-2",))]
+    head.join(1, "launch-2")
+    head.report("node-1", cpus(2))
+    assert head.machine.autoscaler.wrong_at_rest() == []
 
 
 def test_a_launch_that_never_joins_is_given_up_and_told_to_leave_when_it_comes() -> None:

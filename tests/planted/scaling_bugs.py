@@ -1,0 +1,82 @@
+"""Bugs of the machine that scales clusters, planted one at a time, for exploration of `growing_swarm` to find.
+
+Those of its policy are in scaling.py.
+"""
+
+from __future__ import annotations
+
+from tests.planted.bugs import MACHINES, PlantedBug
+from tests.planted.tree import Change
+
+AUTOSCALER = f"{MACHINES}/autoscaler/autoscaler.py"
+PACKING = "dualray/shared/policies/bin_packing.py"
+
+
+def _bug(name: str, what: str, old: str, new: str, path: str = AUTOSCALER) -> PlantedBug:
+    change = Change(path=path, old=old, new=new)
+    return PlantedBug(name=name, what=what, change=change, scenario="growing_swarm", seeds=300)
+
+
+SCALING_BUGS: tuple[PlantedBug, ...] = (
+    _bug(
+        "drain not forgotten",
+        "a node whose drain was given up still counts as one that leaves",
+        '"""A node that was told to leave stays."""\n        self.leaving.pop(node, None)\n',
+        '"""A node that was told to leave stays."""\n',
+    ),
+    _bug(
+        "id launched twice",
+        "the ids of a decision's launches are used again by the next one",
+        "        self.launched_count += count\n",
+        "        self.launched_count += count - 1\n",
+    ),
+    _bug(
+        "half a gang",
+        "what was launched for a placement group that cannot be whole is launched all the same",
+        "            self.places, self.counts = before, counts\n            return False\n",
+        "            return False\n",
+        PACKING,
+    ),
+    _bug(
+        "request that stays",
+        "a request is kept after it was taken back",
+        "            self.requested.pop(process, None)\n        self.look()\n",
+        "            self.look()\n",
+    ),
+    _bug(
+        "request forgotten",
+        "the death of any process ends all requests",
+        "for process in [process for process in self.requested if is_dead(process)]:",
+        "for process in list(self.requested):",
+    ),
+    _bug(
+        "machine not given back",
+        "the machine of a node that died goes on, and is paid for",
+        "            self.out.add(TerminateNode(launch_id=launch_id, node=info.node))\n",
+        "",
+    ),
+    _bug(
+        "late machine not given back",
+        "a machine that has not come up in time goes on, and is paid for",
+        "                self.out.add(TerminateNode(launch_id=launch.launch_id))\n",
+        "",
+    ),
+    _bug(
+        "cool-down without end",
+        "a group below its min that was refused is not looked at again when it has cooled down",
+        "if until_ns > now_ns and (self.decision.unmet or group in short):",
+        "if until_ns > now_ns and self.decision.unmet:",
+    ),
+    _bug(
+        "use not noted",
+        "what a node reports does not count as a use of it",
+        'it was in use until now."""\n        self.last_use_ns[node] = self.out.now_ns\n',
+        'it was in use until now."""\n',
+    ),
+    _bug(
+        "launches not counted",
+        "nodes that are under way are launched again",
+        "            if launch.state is LaunchState.REQUESTED:\n                spec = specs[launch.group]\n",
+        "            if launch.state is LaunchState.FAILED:\n                spec = specs[launch.group]\n",
+    ),
+)
