@@ -62,12 +62,6 @@ SCALING_BUGS: tuple[PlantedBug, ...] = (
         "",
     ),
     _bug(
-        "cool-down without end",
-        "a group below its min that was refused is not looked at again when it has cooled down",
-        "if until_ns > now_ns and (self.decision.unmet or group in short):",
-        "if until_ns > now_ns and self.decision.unmet:",
-    ),
-    _bug(
         "use not noted",
         "what a node reports does not count as a use of it",
         'it was in use until now."""\n        self.last_use_ns[node] = self.out.now_ns\n',

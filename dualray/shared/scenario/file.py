@@ -156,6 +156,8 @@ def dump_scenario(scenario: Scenario, *, as_json: bool = False) -> str:
     as_json: as JSON, which is YAML too and is written ten times as fast.
     """
     plain = scenario.model_dump(by_alias=True, exclude_defaults=True, mode="json")
+    # What a group says of its nodes holds against what is said of all, also where it is the default.
+    plain["cluster"] = scenario.cluster.model_dump(by_alias=True, exclude_unset=True, mode="json")
     plain["faults"] = [fault.get("words", fault) for fault in plain.get("faults", ())]
     plain = {name: value for name, value in plain.items() if value not in ([], {})}
     if as_json:

@@ -32,6 +32,22 @@ def test_nodes_that_are_said_come_first_and_one_is_there_where_no_group_has_any(
 
 
 @pytest.mark.parametrize(
+    "cluster",
+    [
+        "{nodes: 1, groups: {cpu: {min: 1, max: 4}}}",
+        "{cpus: 8, nodes: [{count: 2, cpus: 4}, {count: 1}], groups: {cpu: {min: 1, max: 4, cpus: 4, gpus: 0}}}",
+        "{speed: 2, gpus: 1, groups: {cpu: {max: 4, speed: 1, gpus: 0}}}",
+    ],
+)
+def test_what_is_said_and_is_the_default_too_is_written(cluster):
+    scenario = parsed(cluster)
+    again = parse_scenario(dump_scenario(scenario), "again.yaml")
+    assert again.cluster.each_node() == scenario.cluster.each_node()
+    assert again.cluster.scaled() == scenario.cluster.scaled()
+    assert parse_scenario(dump_scenario(again, as_json=True), "json.yaml").cluster == scenario.cluster
+
+
+@pytest.mark.parametrize(
     ("cluster", "message"),
     [
         ("{groups: {cpu: {min: 3, max: 2}}}", "max: 2 is less than min: 3"),
