@@ -52,9 +52,10 @@ def status() -> dict[str, list[dict[str, Any]]]:
     """What the autoscaler knows now; empty lists in a cluster without groups of nodes.
 
     `groups`: each with `group`, `min`, `max`, `nodes`, `launching`, `leaving`, `resources` of one, `price_per_hour`,
-    `refused`: why no node of it can be had now, `kept`: idle nodes that stay, and why, and `start_ups_s`: the seconds
-    from a launch until its node had joined, of the last 100. `demands`: what waits for nodes, or was requested, each
-    with `demand`, `count`, and `not_launched`: why no node is launched for it, by group.
+    `refused`: why no node of it can be had now, `kept`: idle nodes that stay, and why, `start_ups_s`: the seconds from
+    a launch until its node had joined, of the last 100, and `node_seconds`: of all, from launch to end, or until now.
+    `demands`: what waits for nodes, or was requested, each with `demand`, `count`, and `not_launched`: why no node is
+    launched for it, by group.
     `launches`: those under way, each with `launch`, `group` and `for_s`.
 
     Raises:

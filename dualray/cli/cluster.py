@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -12,7 +13,7 @@ from typing import Annotated, Any
 
 from dualray import api, autoscaler, runtime
 from dualray.cli.declare import Commands, Option
-from dualray.cli.printing import refuse, say, show
+from dualray.cli.printing import count_of, refuse, say, show
 from dualray.exceptions import DualrayError, InvariantViolation
 from dualray.settings import DEFAULT_PORT, SETTINGS, limits_of, resolve
 from dualray.shared.labels import parse_labels
@@ -20,6 +21,7 @@ from dualray.shared.machines.autoscaler.autoscaler import check_decision
 from dualray.shared.machines.autoscaler.views import view_of
 from dualray.shared.model.config import Config
 from dualray.shared.model.resources import NODE_PREFIX, number_words
+from dualray.shared.model.specs import LAUNCH_LABEL, NODE_GROUP_LABEL
 from dualray.shared.policies import load_policy
 from dualray.text_tables import Table
 
@@ -216,7 +218,11 @@ def _show_nodes() -> None:
     table = Table(title="Nodes")
     for column in ("node", "state", "incarnation", "free / total"):
         table.add_column(column)
+    gone: Counter[str] = Counter()
     for row in api.nodes():
+        if not row["Alive"] and LAUNCH_LABEL in row["Labels"]:  # of these there may be thousands
+            gone[row["Labels"].get(NODE_GROUP_LABEL, "")] += 1
+            continue
         total, free = row["Resources"], row["Available"]
         amounts = ", ".join(
             f"{name} {number_words(name, free.get(name, 0))} / {number_words(name, amount)}"
@@ -225,6 +231,8 @@ def _show_nodes() -> None:
         )
         table.add_row(row["NodeID"], "alive" if row["Alive"] else "dead", str(row["Incarnation"]), amounts)
     show(table)
+    for group, count in gone.items():
+        say(f"Gone: {count_of(count, 'node')} of group {group}")
 
 
 def _show_groups(found: dict[str, list[dict[str, Any]]]) -> None:

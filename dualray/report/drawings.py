@@ -319,6 +319,7 @@ def _usage_of(resource: Resource, nodes: Sequence[str], lives: Lives, edges: Flo
         "unit": resource.unit,
         "total": _four_digits(total),
         "there": None if there is None else _four_digits(there),
+        "wanted": None if resource.wanted is None else _four_digits(resource.wanted.means(edges)),
         "bands": bands,
         "of": "of the node's capacity" if resource.capacity else "of the busiest node's peak",
     }

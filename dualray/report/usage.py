@@ -12,7 +12,7 @@ Each figure is a step function of time, with the best source that the record has
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -21,7 +21,7 @@ import numpy as np
 from dualray.report.histories import Lives
 from dualray.shared.model.commands import Send
 from dualray.shared.model.events import GpuLost, ResourcesReported
-from dualray.shared.model.ids import Address, node_of
+from dualray.shared.model.ids import Address, ObjectID, node_of, task_of
 from dualray.shared.model.resources import CPU, GPU, UNITS
 from dualray.shared.proof.trace import TraceEvent, TraceKind
 
@@ -96,6 +96,7 @@ class Resource:
         used: by node.
         capacity: by node, 0 while the node is dead; empty when nothing tells.
         source: in words, where the figures come from.
+        wanted: by all nodes together, what is used and what waits for it; None where nothing tells.
     """
 
     name: str
@@ -103,6 +104,7 @@ class Resource:
     used: Mapping[str, Steps]
     capacity: Mapping[str, Steps]
     source: str
+    wanted: Steps | None = None
 
     def share(self, edges_ns: Floats) -> dict[str, Floats]:
         """Of each node, the mean use between neighbouring edges, from 0 to 1; without a capacity, in the unit."""
@@ -186,7 +188,31 @@ def _computing(lives: Lives) -> Resource:
         for node in lives.nodes
     }
     source = "tasks that ran" if lives.record.logs else "tasks that ran, each taken to use one CPU"
-    return Resource(name="CPUs computing", unit="CPU", used=used, capacity=capacity(lives, CPU, UNITS), source=source)
+    there = capacity(lives, CPU, UNITS)
+    runs = [(start, end, cpus) for of_node in stretches.values() for start, end, cpus, _ in of_node]
+    wanted = Steps.of_stretches([*runs, *_waiting(lives)])
+    return Resource(name="CPUs computing", unit="CPU", used=used, capacity=there, source=source, wanted=wanted)
+
+
+def _waiting(lives: Lives) -> Iterator[tuple[int, int, float]]:
+    """While which attempts could have run and had no worker: from, until, CPUs. Tasks that wait for arguments do not
+    count."""
+    made_ns: dict[str, int] = {}
+    for life in lives.tasks.values():
+        ends = [attempt.ended_ns for attempt in life.attempts.values() if attempt.ended_ns is not None]
+        if ends:
+            made_ns[life.task] = min(ends)
+    for life in lives.tasks.values():
+        if life.actor_cpus is not None:  # a call waits for its actor
+            continue
+        makers = [task_of(ObjectID(bytes.fromhex(dep))).hex() for dep in life.deps]
+        if not all(maker in made_ns or maker not in lives.tasks for maker in makers):
+            continue
+        ready_ns = max((made_ns.get(maker, 0) for maker in makers), default=0)
+        for attempt in life.attempts.values():
+            until_ns = lives.end_ns if attempt.started_ns is None else attempt.started_ns
+            if attempt.started_ns is not None or attempt.ended_ns is None:
+                yield max(attempt.queued_ns, ready_ns), until_ns, life.cpus
 
 
 def _leased(lives: Lives, name: str) -> Resource | None:

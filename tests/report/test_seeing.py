@@ -172,6 +172,19 @@ def test_path_of_a_bag_of_tasks_is_the_queue(tmp_path: Path):
     assert sums[Spent.QUEUE] == pytest.approx(2.0, abs=0.01)
 
 
+def test_what_waits_for_a_cpu_is_wanted_and_what_waits_for_an_argument_is_not(tmp_path: Path):
+    @ray.remote(duration=1.0)
+    def after(made: Any) -> Any:
+        return made
+
+    lives = run(lambda: ray.get([after.remote(second.remote()) for _ in range(12)]), tmp_path, nodes=2)  # 4 CPUs
+    (used,) = (each for each in resources(lives) if each.name == "CPUs computing")
+    assert used.wanted is not None
+    begun_ns = min(attempt.started_ns or 0 for attempt in lives.attempts())
+    wanted = [round(used.wanted.at(begun_ns + (round_ + 0.5) * S)) for round_ in range(6)]
+    assert wanted == [12, 12, 12, 12, 8, 4], "of each pair one at a time, and 4 of them end in each second"
+
+
 FAULTS = ["reboot node-2 when digest starts 5 for 3s", "kill worker when augment starts 4"]
 
 

@@ -198,9 +198,10 @@ function drawUsage(canvas, chart, view, unit, whole) {
   drawAxis(context, frame, view, unit, TOP + each * chart.resources.length, tint);
   chart.resources.forEach((resource, position) => {
     const top = TOP + position * each + GAP_PX - 12, floor = top + TOTAL_PX, bins = resource.total.length;
-    const highest = Math.max(...resource.total, ...(resource.there && "CPU GPU".includes(resource.unit) ? resource.there : [0])) * 1.08 || 1;
+    const seen = Math.max(...resource.total, ...(resource.there && "CPU GPU".includes(resource.unit) ? resource.there : [0]));
+    const highest = (resource.wanted ? Math.min(Math.max(seen, ...resource.wanted), 2 * seen) : seen) * 1.08 || 1;
     const y = (value) => floor - Math.min(value / highest, 1) * TOTAL_PX, x = (bin) => xOf(frame, view, whole[0] + bin / bins * (whole[1] - whole[0]));
-    context.textAlign = "left"; context.fillStyle = tint.ink; context.fillText(resource.name + " [" + resource.unit + "], all nodes", frame.left, top - 6);
+    context.textAlign = "left"; context.fillStyle = tint.ink; context.fillText(resource.name + " [" + resource.unit + "], all nodes" + (resource.there ? "; dashed: what there is" : "") + (resource.wanted ? "; thin: wanted" : ""), frame.left, top - 6);
     context.textAlign = "right"; context.fillStyle = tint.soft;
     context.fillText(amount(highest / 1.08) + resource.unit, frame.left - 6, top + 14); context.fillText("0", frame.left - 6, floor);
     clip(context, frame, top, floor + 8 + tall * chart.nodes.length, () => {
@@ -212,6 +213,11 @@ function drawUsage(canvas, chart, view, unit, whole) {
         context.beginPath(); context.setLineDash([3, 3]); context.strokeStyle = tint.ink; context.lineWidth = 1;
         resource.there.forEach((value, bin) => { context.lineTo(x(bin), y(value)); context.lineTo(x(bin + 1), y(value)); });
         context.stroke(); context.setLineDash([]);
+      }
+      if (resource.wanted) {
+        context.beginPath(); context.strokeStyle = tint.accent; context.lineWidth = 1;
+        resource.wanted.forEach((value, bin) => { context.lineTo(x(bin), y(value)); context.lineTo(x(bin + 1), y(value)); });
+        context.stroke();
       }
       resource.bands.forEach((band, row) => {
         const above = floor + 6 + row * tall;
@@ -241,5 +247,6 @@ function hitUsage(canvas, chart, view, unit, x, y, whole) {
     return { lines: [chart.nodes[row] + ", " + resource.name, value === null ? "the node is dead" : (100 * value).toFixed(1) + " % " + resource.of, when] };
   }
   const there = resource.there ? " of " + amount(resource.there[bin]) + resource.unit : "";
-  return { lines: [resource.name + ", all nodes", amount(resource.total[bin]) + resource.unit + there, when] };
+  const wanted = resource.wanted ? [amount(resource.wanted[bin]) + resource.unit + " wanted by tasks that run or wait"] : [];
+  return { lines: [resource.name + ", all nodes", amount(resource.total[bin]) + resource.unit + there, ...wanted, when] };
 }

@@ -434,7 +434,12 @@ def test_status_shows_supply_and_demand_and_what_another_policy_would_launch(tmp
             ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environment)
             assert words in ended.stdout + ended.stderr
             assert ended.returncode == (0 if name == "Eager" else 2)
+        request_resources()
+        eventually(lambda: len(alive()) == 1, "the node has left")
+        left = dualray_cli("status", "--address", cluster.address).stdout
+        assert "Gone: 1 node of group cpu" in left
+        assert "node-1" not in left
         refused = dualray_cli("status", "--policy", "a:B")
         assert "--policy asks another policy what it would do: add --dry-run" in refused.stderr
-        assert len(alive()) == 2, "nothing was launched"
+        assert len(alive()) == 1, "nothing was launched"
         del waits

@@ -106,6 +106,8 @@ class Autoscaler:
         self.launched_count = 0
         self.start_ups_ns: dict[str, list[int]] = {group.name: [] for group in self.groups}
         """By group, from a launch until its node has joined, of the last ones."""
+        self._ended_ns = dict.fromkeys(self.start_ups_ns, 0)
+        """By group, from a launch until its end, of all that have ended."""
         self.leaving: dict[NodeID, str] = {}
         """Nodes that were told to leave and are still there, each with its group."""
         self.kept: dict[NodeID, str] = {}
@@ -163,6 +165,7 @@ class Autoscaler:
             launch = self.launches.pop(launch_id, None)
             if launch is not None:
                 launch.become(LaunchState.ENDED)
+                self._ended_ns[launch.group] += self.out.now_ns - launch.asked_ns
             self.out.add(TerminateNode(launch_id=launch_id, node=info.node))
         self.look()
 
@@ -388,6 +391,9 @@ class Autoscaler:
             joined[_group_of(info)] = joined.get(_group_of(info), 0) + 1
         leaving = list(self.leaving.values())
         starting = [launch.group for launch in self._under_way()]
+        held_ns = dict.fromkeys(self._ended_ns, 0)
+        for launch in self.launches.values():
+            held_ns[launch.group] += self.out.now_ns - launch.asked_ns
         return [
             {
                 "group": group.name,
@@ -398,6 +404,7 @@ class Autoscaler:
                 "leaving": leaving.count(group.name),
                 "resources": group.total.as_floats(),
                 "price_per_hour": group.price / 1e6,
+                "node_seconds": (self._ended_ns[group.name] + held_ns[group.name]) / 1e9,
                 "start_ups_s": [took_ns / 1e9 for took_ns in self.start_ups_ns[group.name]],
                 "refused": self._closed[group.name][1] if self._is_closed(group.name) else "",
                 "kept": [f"{name}: {why}" for name, why in self.kept.items() if self._belongs(name, group.name)],

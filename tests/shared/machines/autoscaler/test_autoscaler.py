@@ -194,6 +194,21 @@ def test_how_long_nodes_took_to_join_is_kept_of_the_last_launches() -> None:
     assert (len(took_s), took_s[0] // 1, took_s[-1] // 1) == (START_UPS_MOST, 51, 150)
 
 
+def test_nodes_are_counted_from_their_launch_until_their_end() -> None:
+    head = Grower()
+    head(wanted(3))
+    head.decide()
+    began_ns = head.now_ns
+    head.join(1, "launch-1")
+    head.join(2, "launch-2")
+    head.now_ns = began_ns + 5 * SECOND_NS
+    head(PeerLost(address=Address("node-1")))
+    head.now_ns = began_ns + 8 * SECOND_NS
+    head.report("node-2", cpus(2))
+    (row,) = head.machine.state_rows.of("autoscaler")
+    assert row["node_seconds"] == pytest.approx(13, abs=0.1)
+
+
 def test_a_refused_group_is_left_alone_for_a_while() -> None:
     head = Grower(CPU, NodeGroupSpec(name="dear", total=cpus(2), most=1), launch_cooldown_ns=30 * SECOND_NS)
     head.ask(shape(cpus(2)), count=3)
