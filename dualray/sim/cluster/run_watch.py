@@ -34,6 +34,8 @@ class RunWatch:
         stuck: Callable[[str], SimulationDeadlockError],
         time_limit_ns: int | None,
     ) -> None:
+        self.things = INVARIANTS_THINGS
+        """That are looked at each time."""
         self._kernel = kernel
         self._processes = processes
         self._stuck = stuck
@@ -73,7 +75,7 @@ class RunWatch:
     def _check_some(self) -> None:
         """A sweep over the machines whose turn it is: all of a small cluster, or of a large one as many as have so
         many things together. One that has more than that is paid off over the next times."""
-        self._things_to_check += INVARIANTS_THINGS
+        self._things_to_check += self.things
         for _ in range(len(self._processes)):
             if self._things_to_check <= 0:
                 return

@@ -145,7 +145,13 @@ class Calendar:
     def post_due(self, at_ns: int, due: Due) -> None:
         """As `post`, of what knows itself what happens: a call less where this is compiled."""
         assert at_ns >= self.now_ns, f"{at_ns} ns are in the past"
-        self.enter(at_ns, NORMAL_PRIORITY, due, True)
+        sequence = self._sequence
+        self._sequence = sequence + 1
+        self.live += 1
+        if at_ns < self._today_end_ns:
+            self._insert(at_ns, NORMAL_PRIORITY, (at_ns, NORMAL_PRIORITY, sequence, due))
+            return
+        self._day_of(at_ns).append((at_ns, NORMAL_PRIORITY, sequence, due))
 
     def enter(self, at_ns: int, priority: int, event: object, is_live: bool) -> None:
         """Perform a `Due`, or, unless it is cancelled before, a timer or an event of the kernel's."""
@@ -273,9 +279,10 @@ class Calendar:
         """Perform what is left of today, as long as there is nothing in `things`, and only daemons are left neither;
         or until so many events were performed in all."""
         while self._done < len(self.today):
-            entry = self.today[self._done]
-            self.today[self._done] = _OVER
-            self._done += 1
+            today, done = self.today, self._done
+            entry = today[done]
+            today[done] = _OVER
+            self._done = done + 1
             if len(entry) == _POSTED:
                 self.now_ns = entry[0]
                 self.live -= 1

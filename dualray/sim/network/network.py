@@ -116,7 +116,11 @@ class _Call(Delivery):
     __slots__ = ("_argument", "_deliver")
 
     def __init__(self, network: Network, channel: Channel, deliver: Callable[[Any], object], argument: Any) -> None:
-        super().__init__(network, channel)
+        # As the constructor of the base class: a call less for most messages.
+        self.network = network
+        self.channel = channel
+        self.is_doubled = self._has_arrived = False
+        self._cuts_at_sending = 0
         self._deliver = deliver
         self._argument = argument
 
@@ -239,7 +243,7 @@ class Network:
             at_ns = channel.arrives_ns
         else:
             channel.arrives_ns = at_ns
-        delivery.goes(self._cuts)
+        delivery._cuts_at_sending = self._cuts
         self._calendar.post_due(at_ns, delivery)
 
     def _measure(self, channel: Channel, size_bytes: int) -> None:

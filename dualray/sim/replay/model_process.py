@@ -48,11 +48,11 @@ from dualray.shared.model.events import (
     Result,
     SpaceWanted,
     SpaceWritten,
-    TaskFinished,
     TaskPushed,
     TaskRan,
     TasksPushed,
     TasksRan,
+    TaskSubmitted,
     TimerFired,
     ViewReleased,
     WaitAbandoned,
@@ -66,14 +66,14 @@ from dualray.shared.model.ids import (
     WaitID,
     return_object_id,
 )
-from dualray.shared.model.specs import Ref, Streaming
+from dualray.shared.model.specs import Ref, Streaming, TaskSpec
 from dualray.shared.proof.trace import TraceKind
 from dualray.sim.cluster.cluster import MESSAGE_BYTES
 from dualray.sim.cluster.outages import FallibleCluster
 from dualray.sim.kernel.cores import Work
 from dualray.sim.processes.object_store import VirtualStore
 from dualray.sim.processes.runner import Letter, Process
-from dualray.sim.replay.execution import Execution, recorded_error
+from dualray.sim.replay.execution import Execution, finished_alone, recorded_error
 from dualray.sim.replay.heap import Heap, NoHeap
 from dualray.sim.replay.rerun import Rerun
 from dualray.sim.replay.scripts import ScriptRunner
@@ -111,7 +111,7 @@ class ModelProcess(Process):
         self._rerun = rerun
         self.scripts = ScriptRunner(self, rerun)
         self._nodes, self._processes = cluster.nodes, cluster.processes
-        self._kernel = cluster.kernel
+        self._kernel, self._calendar = cluster.kernel, cluster.calendar
         self.machine = Owner(address=address, node=node, config=cluster.config, is_driver=is_driver)
         self.store = store
         self._to_run: deque[RunTask | TaskPushed] = deque()
@@ -150,13 +150,6 @@ class ModelProcess(Process):
             ArmTimer: lambda command: self.arm_timer(command.timer, command.delay_ns),
             CancelTimer: lambda command: self.cancel_timer(command.timer),
         }
-
-    @classmethod
-    def as_worker(
-        cls, *, cluster: FallibleCluster, address: Address, node: NodeID, store: VirtualStore, rerun: Rerun
-    ) -> ModelProcess:
-        """A worker."""
-        return cls(cluster=cluster, address=address, node=node, store=store, rerun=rerun)
 
     # ---- Process ---------------------------------------------------------------------------------------------
 
@@ -200,12 +193,23 @@ class ModelProcess(Process):
     def handle(self, event: Event) -> None:
         """Hand an event to the machine, and carry out its commands."""
         performers = self._performers
-        commands = self.machine.handle(event, self._kernel.now_ns)
+        commands = self.machine.handle(event, self._calendar.now_ns)
         if self.decisions is not None:
-            self.log(event, self._kernel.now_ns, commands)
+            self.log(event, self._calendar.now_ns, commands)
         for command in commands:
             perform = performers.get(type(command))
             if perform is not None:  # the others are about bytes and tables
+                perform(command)
+
+    def submit(self, spec: TaskSpec) -> None:
+        """As `handle(TaskSubmitted(spec=spec))`."""
+        if self.decisions is not None:
+            self.handle(TaskSubmitted(spec=spec))
+            return
+        performers = self._performers
+        for command in self.machine.submit(spec, self._calendar.now_ns):
+            perform = performers.get(type(command))
+            if perform is not None:
                 perform(command)
 
     def die(self) -> None:
@@ -233,7 +237,9 @@ class ModelProcess(Process):
         if destination is None:
             cluster.send(self, to, message, ())
             return
-        line = cluster.line(self, to)
+        line = self.last_line
+        if line is None or line.to is not to:
+            line = self.last_line = cluster.line(self, to)
         if type(destination) is ModelProcess:
             cluster.network.message(line, size_bytes, destination.take_in, message)
         else:
@@ -441,7 +447,7 @@ class ModelProcess(Process):
             return False
         script = node.script
         rerun.result.attempts += 1
-        self._alone = (pushed, node, self._kernel.now_ns)
+        self._alone = (pushed, node, self._calendar.now_ns)
         self._heap.begins(script)
         work_ns: float = script.before_ns + self.cluster.cost_model.dispatch_ns + script.after_ns
         work_ns += script.compute_ns * rerun.scale_of(node, pushed.attempt)
@@ -456,27 +462,12 @@ class ModelProcess(Process):
         pushed, node, began_ns = alone
         self._alone = self._work = None
         self._heap.ends(is_actor=False)
-        spec, rerun = pushed.spec, self._rerun
-        now_ns = self._kernel.now_ns
+        rerun, now_ns = self._rerun, self._calendar.now_ns
         used_ns = (now_ns - began_ns) * rerun.cpus[node.template]
         rerun.account_for(pushed, self.node, self.address, began_ns, now_ns, used_ns)
         sizes = node.script.sizes
-        if len(sizes) == 1:
-            object_id = return_object_id(spec.task_id, 0)
-            results: tuple[Result, ...] = (Result(object_id=object_id, size_bytes=sizes[0], inline=True),)
-        else:
-            ids = [return_object_id(spec.task_id, index) for index in range(len(sizes))]
-            pairs = zip(ids, sizes, strict=True)
-            results = tuple([Result(object_id=it, size_bytes=size, inline=True) for it, size in pairs])
-        finished = TaskFinished(
-            task_id=spec.task_id,
-            attempt=pushed.attempt,
-            worker=self.address,
-            node=self.machine.node,
-            results=results,
-            duration_ns=now_ns - began_ns,
-        )
-        self._send_sized(pushed.reply_to, finished, MESSAGE_BYTES + sum(sizes))
+        finished = finished_alone(pushed, sizes, self.address, self.machine.node, now_ns - began_ns)
+        self._send_sized(pushed.reply_to, finished, MESSAGE_BYTES + (sizes[0] if len(sizes) == 1 else sum(sizes)))
 
     def _rejoin(self) -> None:
         """The machine has to decide again: it learns what is in hand."""

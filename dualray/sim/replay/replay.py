@@ -42,6 +42,7 @@ from dualray.shared.proof.trace import TraceEvent, TraceKind
 from dualray.shared.scenario.fault_model import Fault
 from dualray.sim.cluster.cluster import DRIVER, DRIVER_NODE, Cluster
 from dualray.sim.cluster.provider import MachineGroup, Provider
+from dualray.sim.cluster.run_watch import INVARIANTS_THINGS
 from dualray.sim.cost.cost_model import CostModel
 from dualray.sim.kernel.cores import Cores
 from dualray.sim.network.topologies import Star, Wiring
@@ -52,6 +53,8 @@ from dualray.sim.replay.model_process import ModelProcess
 from dualray.sim.replay.replayed import Move, Replayed, Step
 from dualray.sim.replay.rerun import Rerun
 
+_THINGS = INVARIANTS_THINGS // 10
+"""Of machines, that a prediction looks at in each sweep: it has many tasks, and no code of the user's."""
 _TRANSFER_NS_MIN = 100_000
 """Less computing than this is not looked at."""
 
@@ -121,10 +124,11 @@ class ReplayCluster(Cluster):
         rerun = Rerun(graph, scale_of=scale_of, since=since, with_spans=with_spans, with_steps=with_steps)
         self.rerun = rerun
         self.result = rerun.result
-        self.make_worker = partial(ModelProcess.as_worker, rerun=rerun)
+        self.make_worker = partial(ModelProcess, rerun=rerun)
         self.with_trace = with_trace
         if not with_trace:
             self.network.flows.on_rate = None
+            self._watch.things = _THINGS
         rerun.is_noted = with_trace or any(fault.at_ns is None for fault in faults)
         self._hardware = list(hardware)
         self._cold_start_ns = cold_start_ns

@@ -44,7 +44,6 @@ from dualray.shared.model.events import (
     Result,
     SpaceWanted,
     SpaceWritten,
-    TaskSubmitted,
     ValuePut,
     ViewReleased,
     WaitStarted,
@@ -63,7 +62,7 @@ from dualray.shared.model.ids import (
     return_object_id,
     stream_handle_id,
 )
-from dualray.shared.model.specs import ActorSpec, Ref, Streaming, TaskSpec, new_spec
+from dualray.shared.model.specs import ActorSpec, Ref, Streaming, TaskSpec, new_ref, new_spec
 from dualray.shared.proof.trace import TraceKind
 from dualray.sim.processes.host_process import OWED_NS_MAX
 from dualray.sim.processes.runner import VirtualCluster
@@ -84,6 +83,8 @@ class ScriptHost(Protocol):
     machine: Owner
 
     def handle(self, event: Event) -> None: ...
+
+    def submit(self, spec: TaskSpec) -> None: ...
 
     def next_wait(self) -> WaitID: ...
 
@@ -294,9 +295,10 @@ class ScriptRunner:
             self._make_actor(execution, spec, node, recorded)
         else:
             for index in range(template.num_returns):
-                ref = Ref(return_object_id(task_id, index), self._process.address)
-                rerun.refs[return_object_id(TaskID(recorded), index)] = ref
-                held[ref.object_id] = held.get(ref.object_id, 0) + 1
+                object_id = return_object_id(task_id, index)
+                known = object_id if task_id == recorded else return_object_id(TaskID(recorded), index)
+                rerun.refs[known] = new_ref((object_id, self._process.address))
+                held[object_id] = held.get(object_id, 0) + 1
             if template.streaming is Streaming.STREAMING:
                 self._new_ref(execution, return_object_id(TaskID(recorded), 1), return_object_id(task_id, 1))
                 self._new_ref(execution, stream_handle_id(TaskID(recorded)), stream_handle_id(task_id))
@@ -308,7 +310,7 @@ class ScriptRunner:
         if self._is_noted:
             ids = tuple([ref.object_id.hex() for ref in (*deps, *nested)])
             self._process.trace(TraceKind.TASK_SUBMITTED, task_id, name=template.name, amount=node.args_bytes, deps=ids)
-        self._process.handle(TaskSubmitted(spec=spec))
+        self._process.submit(spec)
 
     def _make_actor(self, execution: Execution, spec: TaskSpec, node: TaskNode, recorded: bytes) -> None:
         """The call that is about to be submitted makes an actor."""
