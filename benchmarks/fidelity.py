@@ -2,7 +2,9 @@
 
 Twelve programs (fidelity_programs.py) are recorded with one worker on this machine and predicted for two workers, and
 for two, three and four nodes, in network namespaces with a limited rate; and, for the ranking of policies, for three
-nodes under each of three placement policies. Then they run there. Steps, in this order; without a name, all of them:
+nodes under each of three placement policies. Then they run there. `--drawn SEED` adds eight programs that are drawn
+(fidelity_drawn.py); with two repeats all twenty take about 25 minutes. Steps, in this order; without a name, all of
+them:
 
     predict   calibrate, record, predict; write benchmarks/fidelity/predictions.json and commit it
     measure   run all in network namespaces (root in a container with CAP_SYS_ADMIN and CAP_NET_ADMIN), which is refused
@@ -35,6 +37,7 @@ from typing import Annotated, Any
 
 import typer
 
+from benchmarks import fidelity_drawn
 from benchmarks.fidelity_programs import PROGRAMS, SLOWED_MAX
 from dualray import whatif
 from dualray.recording.calibration import Calibration
@@ -80,19 +83,22 @@ def key(cluster: str, policy: str) -> str:
     return cluster if policy == "hybrid" else f"{cluster}, {policy}"
 
 
+RUN = [key(cluster, policy) for cluster, policy in CLUSTERS_RUN]
+
+
 # ---- Predicting ----------------------------------------------------------------------------------------------------
 
 
-def predict(seconds: float, seeds: int, records: Path | None) -> dict[str, Any]:
+def predict(seconds: float, seeds: int, names: list[str]) -> dict[str, Any]:
     """Calibrate, record and predict; what predictions.json holds."""
     fit = calibrate(seconds=seconds)
     CALIBRATION.parent.mkdir(exist_ok=True)
     CALIBRATION.write_text(fit.calibration.dump())
     with tempfile.TemporaryDirectory(prefix="dualray-fidelity-") as directory:
-        where = records or Path(directory)
-        command = [sys.executable, "-m", "benchmarks.fidelity_programs", "record", str(where)]
+        where = Path(directory)
+        command = [sys.executable, "-m", "benchmarks.fidelity_programs", "record", str(where), *names]
         subprocess.run(command, check=True, timeout=300, cwd=HERE.parent)
-        traces = {name: whatif.load(where / f"{name}.parquet") for name in PROGRAMS}
+        traces = {name: whatif.load(where / f"{name}.parquet") for name in names}
         return {
             "date": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
             "machine": fit.calibration.machine,
@@ -197,9 +203,9 @@ def run(
 
 
 def errors(predictions: dict[str, Any], measured: Times) -> Iterator[tuple[str, str, float]]:
-    """Of each pair: program, cluster, |predicted - measured| / measured."""
+    """Of each pair of a program and a cluster with its policy: both, and |predicted - measured| / measured."""
     for name, program in predictions["programs"].items():
-        for cluster in CLUSTERS:
+        for cluster in RUN:
             if name in measured.get(cluster, {}):
                 real_s = median(measured[cluster][name])
                 yield name, cluster, abs(program[cluster][0] - real_s) / real_s
@@ -209,6 +215,8 @@ def page(predictions: dict[str, Any], measured: Times, noise_then: float, slowed
     """docs/fidelity.md."""
     found = {(name, cluster): error for name, cluster, error in errors(predictions, measured)}
     worst = max(found, key=lambda pair: found[pair])
+    of_drawn = [error for (name, _), error in found.items() if name not in PROGRAMS]
+    number = len({name for name, _ in found})
     scatter = median(spread(took) for of in measured.values() for took in of.values())
     disturbed = [
         f"{name} on {cluster} ({min(each):.0%})"
@@ -218,13 +226,13 @@ def page(predictions: dict[str, Any], measured: Times, noise_then: float, slowed
     ]
     text = f"""# Fidelity: predicted, then run
 
-`python -m benchmarks.fidelity` calibrates this machine, records twelve programs with one worker, predicts them for two
-workers and for two to four nodes in network namespaces of {RATE}, commits the predictions
+`python -m benchmarks.fidelity` calibrates this machine, records {number} programs with one worker, predicts them
+for two workers and for two to four nodes in network namespaces of {RATE}, commits the predictions
 (`benchmarks/fidelity/predictions.json`), and only then runs the programs there. All nodes share {CORES} cores.
 
 - {predictions["machine"]}; predicted {predictions["date"]}
 - **median absolute error {median(found.values()):.1%}**, worst {found[worst]:.1%} ({worst[0]} on {worst[1]}), of
-  {len(found)} pairs
+  {len(found)} pairs{f"; of those that a generator has drawn: {median(of_drawn):.1%}" if of_drawn else ""}
 - noise of the machine (a fixed piece of computing, median above least): {predictions["noise"]:.1%} when it was
   predicted, {noise_then:.1%} when it was run; spread of the repeats, median of all pairs: {scatter:.1%}
 - held-out error of the calibration: {predictions["held_out_error"]:.1%}
@@ -236,7 +244,7 @@ Seconds; measured: the median, with the least and the most of the repeats.
 |---|--:|---|--:|--:|--:|"""
     lines = text.splitlines()
     for name, program in predictions["programs"].items():
-        for cluster in CLUSTERS:
+        for cluster in RUN:
             if (name, cluster) not in found:
                 continue
             took = measured[cluster][name]
@@ -245,6 +253,10 @@ Seconds; measured: the median, with the least and the most of the repeats.
                 f"| {name} | {program['recorded_s']:.2f} | {cluster} | {program[cluster][0]:.2f} | {median(took):.2f} "
                 f"({min(took):.2f} to {max(took):.2f}) | {sign}{found[name, cluster]:.1%} |"
             )
+    if of_drawn:
+        drawn = [name for name in predictions["programs"] if name not in PROGRAMS]
+        lines += ["", "What was drawn (`benchmarks/fidelity_drawn.py`):", ""]
+        lines += [f"- {name}: {fidelity_drawn.drawn(name)}" for name in drawn]
     lines += ["", "## Intervals", "", *coverage(predictions, measured)]
     lines += ["", f"## Three policies on {RANKED}", "", *ranking(predictions, measured), ""]
     return "\n".join(lines)
@@ -289,7 +301,7 @@ def coverage(predictions: dict[str, Any], measured: Times) -> list[str]:
     missed = []
     count = 0
     for name, program in predictions["programs"].items():
-        for cluster in CLUSTERS:
+        for cluster in RUN:
             if name not in measured.get(cluster, {}):
                 continue
             took = measured[cluster][name]
@@ -352,13 +364,14 @@ def main(
     step: Annotated[
         str, typer.Argument(help="all, predict, measure, residuals, or try: small, and nothing is committed.")
     ] = "all",
-    names: Annotated[list[str] | None, typer.Argument(help="Programs; default: all twelve.")] = None,
+    names: Annotated[list[str] | None, typer.Argument(help="Programs; default: all twelve, and those drawn.")] = None,
+    drawn: Annotated[int | None, typer.Option(min=0, help="Add the eight programs of this seed.")] = None,
     repeats: Annotated[int, typer.Option(min=1)] = 3,
     seconds: Annotated[float, typer.Option(help="Of the calibration.")] = 60.0,
     seeds: Annotated[int, typer.Option(min=1)] = 3,
 ) -> None:
     """See the module."""
-    chosen = names or list(PROGRAMS)
+    chosen = names or [*PROGRAMS, *(fidelity_drawn.names_of(drawn) if drawn is not None else ())]
     if step == "residuals":
         print(residuals(json.loads(PREDICTIONS.read_text()), json.loads(MEASURED.read_text())))
         return
@@ -368,7 +381,7 @@ def main(
     if step in ("all", "predict", "try"):
         with timed("calibrating, recording and predicting"):
             PREDICTIONS.parent.mkdir(exist_ok=True)
-            PREDICTIONS.write_text(json.dumps(predict(seconds, seeds, None), indent=1) + "\n")
+            PREDICTIONS.write_text(json.dumps(predict(seconds, seeds, chosen), indent=1) + "\n")
     if step in ("all", "predict"):
         files = [str(PREDICTIONS), str(CALIBRATION)]
         subprocess.run(["git", "add", "--", *files], cwd=HERE, check=True)
@@ -380,6 +393,8 @@ def main(
                 f"{PREDICTIONS} is not committed: predictions are committed before the runs that test them"
             )
         predictions = json.loads(PREDICTIONS.read_text())
+        if step == "measure" and names is None:
+            chosen = list(predictions["programs"])
         with timed("running"):
             noise_then = noise()
             measured, slowed = measure(repeats, chosen)

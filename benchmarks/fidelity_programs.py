@@ -1,4 +1,4 @@
-"""The programs of `benchmarks.fidelity`, and what runs them: six shapes in two sizes.
+"""The programs of `benchmarks.fidelity`, and what runs them: six shapes in two sizes, and those of fidelity_drawn.py.
 
     python -m benchmarks.fidelity_programs record DIRECTORY [NAME ...]     one file each, with one CPU
     python -m benchmarks.fidelity_programs run ADDRESS REPEATS [NAME ...]  in a cluster; a line of JSON for each run
@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 import dualray as ray
+from benchmarks import fidelity_drawn
 
 MIB = 1 << 20
 SLOWED_MAX = 0.15
@@ -183,12 +184,17 @@ PROGRAMS: dict[str, Callable[[], float]] = {
 }
 
 
+def program(name: str) -> Callable[[], float]:
+    """What runs the program of a name: one of PROGRAMS, or a drawn one."""
+    return PROGRAMS[name] if name in PROGRAMS else fidelity_drawn.program(name)
+
+
 def record(directory: Path, names: list[str]) -> None:
     """Record each with one CPU."""
     for name in names:
         ray.init(mode="real", num_cpus=1, record=directory / f"{name}.parquet", log_to_driver=False)
         try:
-            PROGRAMS[name]()
+            program(name)()
         finally:
             ray.shutdown()
 
@@ -216,7 +222,7 @@ def run(address: str, repeats: int, names: list[str]) -> None:
             ray.init(mode="real", address=address, log_to_driver=False)
             try:
                 begun_s = time.perf_counter()
-                result = PROGRAMS[name]()
+                result = program(name)()
                 took_s = time.perf_counter() - begun_s
             finally:
                 ray.shutdown()

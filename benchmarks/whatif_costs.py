@@ -1,14 +1,20 @@
 """What recording costs, and what a sweep costs: `python -m benchmarks.whatif_costs`.
 
-Recording: tasks a second of the same program, recorded and not, in turns; the best of some runs each. A sweep: a trace
-of so many tasks, a third of them with two arguments, replayed on so many configurations on all cores.
+Recording: the CPU time that all processes of a program use for a task, recorded and not, in pairs that follow one
+another; the median over the pairs. It is CPU time, and not throughput, so that what else runs on the machine counts
+for less; a program whose worker is always busy loses at most as much of its throughput. A sweep: a trace of so many
+tasks, a third of them with two arguments, replayed on so many configurations on all cores; time, and CPU time.
 """
 
 from __future__ import annotations
 
+import os
+import resource
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from statistics import median
 from typing import Annotated, Any
 
 import typer
@@ -16,43 +22,79 @@ import typer
 import dualray
 from dualray import whatif
 
+WARM_UP = 200
+"""Tasks that run before those that count."""
+
 
 @dualray.remote
 def empty() -> None:
     """The task of `recording`."""
 
 
-def tasks_per_s(record: Path | None, count: int, milliseconds: float) -> float:
-    """Of one run."""
+def processes() -> Iterator[int]:
+    """This process, and all that it has begun, by way of others, too."""
+    parents: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue  # it has just ended
+            parents.setdefault(int(fields[1]), []).append(int(entry.name))
+    found = [os.getpid()]
+    while found:
+        pid = found.pop()
+        yield pid
+        found += parents.get(pid, [])
+
+
+def cpu_ns() -> int:
+    """CPU time of all threads of all these processes."""
+    used_ns = 0
+    for pid in processes():
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            try:
+                used_ns += int((thread / "schedstat").read_text().split()[0])
+            except OSError:
+                continue
+    return used_ns
+
+
+def us_per_task(record: Path | None, count: int, milliseconds: float) -> float:
+    """CPU time of one run, in microseconds for each task."""
 
     @dualray.remote
     def busy(seconds: float) -> None:
-        until = time.perf_counter() + seconds
-        while time.perf_counter() < until:
+        until = time.thread_time() + seconds
+        while time.thread_time() < until:
             pass
 
     dualray.init(mode="real", num_cpus=1, record=record, log_to_driver=False)
     try:
         call: Any = busy.remote if milliseconds else empty.remote
         args = (milliseconds / 1000,) if milliseconds else ()
-        dualray.get([call(*args) for _ in range(50)])
-        begun = time.perf_counter()
+        dualray.get([call(*args) for _ in range(WARM_UP)])
+        before_ns = cpu_ns()
         dualray.get([call(*args) for _ in range(count)])
-        return count / (time.perf_counter() - begun)
+        return (cpu_ns() - before_ns) / count / 1000
     finally:
         dualray.shutdown()
 
 
-def recording(directory: Path, runs: int) -> None:
+def recording(directory: Path, pairs: int) -> None:
     """Print a line for each length of task."""
-    for milliseconds, count in ((0.0, 20_000), (1.0, 1000), (5.0, 300)):
-        plain, recorded = 0.0, 0.0
-        for _ in range(runs):
-            plain = max(plain, tasks_per_s(None, count, milliseconds))
-            recorded = max(recorded, tasks_per_s(directory / "run.parquet", count, milliseconds))
-        lost = 1 - recorded / plain
+    for milliseconds, count in ((0.0, 20_000), (1.0, 2000), (5.0, 400)):
+        plain, more = [], []
+        for number in range(pairs):
+            found = {}
+            for is_recorded in (number % 2 == 0, number % 2 == 1):
+                path = directory / "run.parquet" if is_recorded else None
+                found[is_recorded] = us_per_task(path, count, milliseconds)
+            plain.append(found[False])
+            more.append(found[True] - found[False])
         print(
-            f"tasks of {milliseconds:g} ms: {plain:,.0f} a second, recorded {recorded:,.0f}: {lost:+.1%} lost",
+            f"tasks of {milliseconds:g} ms: {median(plain):,.1f} us of CPU time each, recorded {median(more):+.1f} us "
+            f"({median(more) / median(plain):+.1%}; the pairs: {', '.join(f'{it:+.1f}' for it in more)})",
             flush=True,
         )
 
@@ -80,22 +122,34 @@ def sweep(directory: Path, tasks: int, configurations: int) -> None:
     """Print how long a sweep takes."""
     path = directory / "big.parquet"
     make_trace(path, tasks)
-    begun = time.perf_counter()
+    begun, used_before_s = time.perf_counter(), used_s()
     found = whatif.predict(path, nodes=list(range(1, configurations + 1)), cpus=[8], seeds=1)
-    took_s = time.perf_counter() - begun
+    took_s, cpu_s = time.perf_counter() - begun, used_s() - used_before_s
     assert len(found.possible) == configurations
-    print(f"{tasks:,} tasks on {configurations} configurations, loading included: {took_s:.0f} s", flush=True)
+    print(
+        f"{tasks:,} tasks on {configurations} configurations, loading included: {took_s:.0f} s, "
+        f"{cpu_s:.0f} s of CPU time",
+        flush=True,
+    )
+
+
+def used_s() -> float:
+    """CPU time of this process and of those that it has begun and waited for."""
+    own, others = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
+    return own.ru_utime + own.ru_stime + others.ru_utime + others.ru_stime
 
 
 def main(
     tasks: Annotated[int, typer.Option()] = 100_000,
-    configurations: Annotated[int, typer.Option()] = 40,
-    runs: Annotated[int, typer.Option()] = 4,
+    configurations: Annotated[int, typer.Option(help="Of the sweep; 0: it is not measured.")] = 40,
+    pairs: Annotated[int, typer.Option(help="Of runs, recorded and not; 0: recording is not measured.")] = 5,
 ) -> None:
     """See the module."""
     with tempfile.TemporaryDirectory(prefix="dualray-costs-") as name:
-        recording(Path(name), runs)
-        sweep(Path(name), tasks, configurations)
+        if pairs:
+            recording(Path(name), pairs)
+        if configurations:
+            sweep(Path(name), tasks, configurations)
 
 
 if __name__ == "__main__":
