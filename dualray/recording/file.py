@@ -13,7 +13,7 @@ columns in `_YOUNGER`, and is read.
               millisecond or more cpu and delay (ready to run, and no core was free), and peak (the most memory of its
               own that the worker held meanwhile, with what ran within the same 5 ms)
     get       user code waited: time, end, task (execution), attempt, objects; of the driver delay, since its last wait
-    wait      as get; number (num_returns), timeout, ready
+    wait      as get; number (num_returns), timeout, ready, other (`left there`: fetch_local=False)
     put       a value was put: time, end, task, attempt, objects (one), bytes, nested
     drop      references were let go: time, task, attempt, objects
     item      a generator made an item: time, task, attempt, objects (one), bytes, nested, stored, other (error)
@@ -52,6 +52,8 @@ _YOUNGER = ("values", "peak_bytes")
 _SHORT_NS = 1_000_000
 """What takes less has computed all the time, as far as anybody knows."""
 METADATA_KEY = b"dualray"
+LEFT_THERE = "left there"
+"""Said of a `wait` that does not bring objects here."""
 
 _STORE_KINDS = {
     TraceKind.OBJECT_EVICTED: "evicted",
@@ -198,8 +200,9 @@ def _row_of_verb(note: Sequence[Any]) -> dict[str, Any]:
     ids, delay_ns, *of_wait = rest
     row |= {"objects": ids, "delay_ns": delay_ns or None}
     if kind == "wait":
-        number, timeout_ns, ready = of_wait
+        number, timeout_ns, ready, is_fetched = of_wait
         row |= {"number": number, "timeout_ns": timeout_ns if timeout_ns >= 0 else None, "ready": ready}
+        row["other"] = None if is_fetched else LEFT_THERE
     return row
 
 

@@ -3,7 +3,7 @@
 A script is a list of operations, each with the time that its code computed before it:
 
     SUBMIT  task                    GET     objects
-    PUT     object, size, nested    WAIT    objects, num_returns, timeout_ns or None, ready
+    PUT     object, size, nested    WAIT    objects, num_returns, timeout_ns or None, ready, whether they are fetched
     DROP    objects                 ITEM    object, size, nested, error: a generator's
     TAKE    task (a generator)      KILL    actor, whether it may not start again
     GROUP   id, template            CANCEL  object, force, recursive
@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from dualray.recording.file import RunRecord
+from dualray.recording.file import LEFT_THERE, RunRecord
 
 SUBMIT, GET, WAIT, PUT, DROP, ITEM, TAKE, KILL, CANCEL, GROUP, UNGROUP = range(11)
 
@@ -367,7 +367,8 @@ def _script(rows: Sequence[Mapping[str, Any]], began_ns: int, ended_ns: int) -> 
                 script.ops.append((think_ns, GET, tuple(row["objects"])))
                 since = _without_delay(script, since, row)
             case "wait":
-                rest = (row["number"], row.get("timeout_ns"), tuple(row["ready"]))
+                is_fetched = row.get("other") != LEFT_THERE
+                rest = (row["number"], row.get("timeout_ns"), tuple(row["ready"]), is_fetched)
                 script.ops.append((think_ns, WAIT, tuple(row["objects"]), *rest))
                 since = _without_delay(script, since, row)
             case "put":

@@ -16,7 +16,8 @@ A note is a tuple of plain values; the first is its kind:
     submit  time, execution, attempt, task, template, args_bytes, deps, nested, actor, limits of an actor that it makes,
             a checksum of the values among its arguments (0: unknown)
     get     began, ended, execution, attempt, objects, delay_ns (of the driver, since its last wait; 0 of all others)
-    wait    began, ended, execution, attempt, objects, delay_ns, num_returns, timeout_ns (-1: none), ready
+    wait    began, ended, execution, attempt, objects, delay_ns, num_returns, timeout_ns (-1: none), ready,
+            whether the objects are brought here
     put     began, ended, execution, attempt, object, size, nested
     drop    time, execution, attempt, objects
     came    time, tasks: pairs of id and attempt
@@ -312,6 +313,7 @@ class RecordedCoreWorker(CoreWorker):
             num_returns,
             NO_TIMEOUT if timeout_ns is None else timeout_ns,
             tuple([ref.object_id for ref in refs if ref.object_id in ready]),
+            fetch_local,
         )
         return ready
 

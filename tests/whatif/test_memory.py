@@ -101,3 +101,32 @@ def test_the_smallest_store_does_not_spill_and_a_smaller_one_does(tmp_path):
     assert exact.spilled_bytes == 0
     assert exact.store_peak_bytes == needs.store_bytes
     assert small.spilled_bytes > 0 or small.lacks
+
+
+def test_a_wait_that_leaves_objects_where_they_are_holds_none_of_them_in_a_replay(tmp_path):
+    path = tmp_path / "run.parquet"
+
+    @ray.remote(max_retries=0)
+    def make() -> np.ndarray:
+        return np.ones(8 * MIB, dtype=np.uint8)
+
+    ray.init(mode="sim", num_cpus=1, record=path)
+    try:
+        kept = [make.remote() for _ in range(8)]
+        ray.wait(kept, num_returns=8, fetch_local=False)
+        assert sum(int(ray.get(each)[0]) for each in kept) == 8
+    finally:
+        ray.shutdown()
+    row = whatif.predict(path, nodes=[1], cpus=[3], store=[24 * MIB], seeds=1, jobs=1).rows[0]
+    assert row.lacks == ""
+    assert row.spilled_bytes >= 5 * 8 * MIB
+    waits = list(read_record_file(path).of_kind("wait"))
+    assert [row["other"] for row in waits] == ["left there"]
+
+
+def test_a_worker_that_waits_for_its_first_task_holds_memory_too(trace):
+    alone, spare = whatif.predict(trace, nodes=[1, 2], cpus=[1], seeds=1, jobs=1).rows
+    assert alone.heap_peak_bytes == spare.heap_peak_bytes  # of the node where it is most
+    more = whatif.predict(trace, nodes=[1], cpus=[8], seeds=1, jobs=1).rows[0]
+    least = trace.graph.worker_bytes
+    assert more.heap_peak_bytes == pytest.approx(8 * least + 298 * MIB, abs=16 * MIB)

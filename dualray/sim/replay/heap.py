@@ -33,6 +33,7 @@ class Heap(NoHeap):
         self._address = address
         self._least_bytes = graph.worker_bytes
         self._held_bytes = 0
+        self._hold(self._least_bytes)  # a worker that waits for its first task holds as much as one that has none
 
     def begins(self, script: Script) -> None:
         self._hold(script.peak_bytes)

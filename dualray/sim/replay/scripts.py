@@ -186,7 +186,7 @@ class ScriptRunner:
             return True
         number = min(op[3], len(distinct))
         event = WaitStarted(
-            wait_id=wait_id, refs=distinct, num_ready=number, fetch=True, timeout_ns=op[4], task_id=task_id
+            wait_id=wait_id, refs=distinct, num_ready=number, fetch=op[6], timeout_ns=op[4], task_id=task_id
         )
         done = self._process.wait_for(event, lambda command: self._waited(execution, op, command, is_late=True))
         if done is None:
