@@ -182,7 +182,7 @@ def _scenario(name: str, value: Any) -> Any:
         text = Path(value).read_text()
     except OSError as error:
         raise ValueError(f"{name}={str(value)!r} cannot be read: {error.strerror}") from None
-    scenario = parse_scenario(text, str(value))
+    scenario = parse_scenario(text, str(value), lambda file: (Path(value).parent / file).read_text())
     if scenario.profile is not None and not Path(scenario.profile).exists():  # then it lies beside the file
         beside = Path(value).parent / scenario.profile
         scenario = scenario.model_copy(update={"profile": str(beside if beside.exists() else scenario.profile)})

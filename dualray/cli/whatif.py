@@ -24,6 +24,7 @@ from dualray.whatif.answers import (
     CAUSE_COLUMNS,
     COLUMNS,
     HELP_COLUMNS,
+    LIKELY,
     cause_cells,
     causes_words,
     cells,
@@ -167,6 +168,9 @@ def predict_command(
     deadline: Annotated[
         str | None, Option(help="Name the cheapest configuration that ends within this time, such as 10min.")
     ] = None,
+    probability: Annotated[
+        float, Option(min=0.01, max=0.99, help="How likely a run must be to meet --deadline, where spot is compared.")
+    ] = LIKELY,
     calibration: Annotated[Path | None, Option(help="A calibration file: measured costs (docs/whatif.md).")] = None,
     cores: Annotated[float | None, Option(min=0.01, help="Physical cores of a node, if not its CPUs.")] = None,
     host_cores: Annotated[
@@ -236,7 +240,7 @@ def predict_command(
                 strict=strict,
                 on_done=lambda done, total: progress.update(completed=done, total=total),
             )
-        _show(found, deadline)
+        _show(found, deadline, probability)
         chosen = found.chosen(deadline)
         if causes and chosen is not None:
             _show_causes(found, chosen)
@@ -314,8 +318,8 @@ def _show_growing(trace: Trace, said: GrowingOptions) -> int:
     return FAILED if all(row.lacks for row in rows) else 0
 
 
-def _show(found: Prediction, deadline: str | None) -> None:
-    for line in verdicts_of(found, deadline):
+def _show(found: Prediction, deadline: str | None, probability: float) -> None:
+    for line in verdicts_of(found, deadline, probability):
         say(line)
     varying = varying_of(found.rows)
     rows = [cells(row, varying) for row in found.rows]

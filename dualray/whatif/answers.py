@@ -26,8 +26,13 @@ def answers_of(prediction: Predicted, deadline: str | None) -> list[str]:
     return [*verdicts_of(prediction, deadline), *grounds_of(prediction)]
 
 
-def verdicts_of(prediction: Predicted, deadline: str | None) -> list[str]:
-    """Which cluster to take: the knee or the fastest, and the cheapest that meets the deadline."""
+LIKELY = 0.9
+"""With which probability a run has to end within its deadline, unless something else is said."""
+
+
+def verdicts_of(prediction: Predicted, deadline: str | None, probability: float = LIKELY) -> list[str]:
+    """Which cluster to take: the knee or the fastest, the cheapest that meets the deadline, and, where there are spot
+    machines, whether to take those."""
     lines = []
     varying = varying_of(prediction.rows)
     knee = prediction.knee()
@@ -46,6 +51,7 @@ def verdicts_of(prediction: Predicted, deadline: str | None) -> list[str]:
             nearest = f"; the fastest takes {_span(fastest)}" if fastest is not None else ""
             lines.append(f"None of the {len(prediction.rows)} configurations ends within {deadline}{nearest}.")
         lines += _chances(prediction, deadline)
+        lines += _spot_or_not(prediction, deadline, probability)
     return lines + _policies(prediction)
 
 
@@ -63,6 +69,22 @@ def _chances(prediction: Predicted, deadline: str) -> list[str]:
             f"({chance:.0%}){cost}."
         )
     return lines[:_COMPARED_MAX]
+
+
+def _spot_or_not(prediction: Predicted, deadline: str, probability: float) -> list[str]:
+    """The cheapest cluster of either kind that is likely enough to meet a deadline."""
+    if not any(is_spot(row.configuration.faults) for row in prediction.rows):
+        return []
+    varying = varying_of(prediction.rows)
+    parts = []
+    for on_spot, kind in ((True, "on spot machines"), (False, "on demand")):
+        row = prediction.likely(deadline, probability, on_spot=on_spot)
+        if row is None:
+            parts.append(f"{kind}, none")
+            continue
+        cost = f", {row.cost:.4g} a run" if row.cost is not None else ""
+        parts.append(f"{kind}, {row.configuration.short(varying)} ({prediction.probability(row, deadline):.0%}{cost})")
+    return [f"Cheapest within {deadline} with a probability of {probability:.0%}: {'; '.join(parts)}."]
 
 
 def _policies(prediction: Predicted) -> list[str]:

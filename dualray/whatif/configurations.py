@@ -133,7 +133,9 @@ def faults_of(path: str) -> tuple[Fault, ...]:
         ValueError: the file cannot be read or used.
     """
     try:
-        return tuple(parse_scenario(Path(path).read_text(), path).planned())
+        return tuple(
+            parse_scenario(Path(path).read_text(), path, lambda name: (Path(path).parent / name).read_text()).planned()
+        )
     except OSError as error:
         raise ValueError(f"faults {path!r} cannot be read: {error.strerror}") from None
     except ScenarioError as error:

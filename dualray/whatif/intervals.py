@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import exp, hypot, log
 from random import Random
-from statistics import stdev
+from statistics import NormalDist, stdev
 
 from dualray.recording.calibration import Calibration
 from dualray.recording.graph import Graph
@@ -133,6 +133,15 @@ def interval_of(
     residual = RESIDUALS["one node" if nodes == 1 else "several nodes"]
     half = hypot(seeds, residual, noise) + OUTSIDE * outside
     return min(makespan_s, max(least_s, makespan_s * exp(-half))), makespan_s * exp(half)
+
+
+def within(deadline_s: float, times_s: Sequence[float], *, nodes: int, noise: float, outside: int) -> float:
+    """The probability that a run ends in time: each seed's time (0: it failed), with the model's error about it."""
+    residual = RESIDUALS["one node" if nodes == 1 else "several nodes"]
+    spread = (hypot(residual, noise) + OUTSIDE * outside) / NORMAL_95
+    sure = NormalDist()
+    shares = [sure.cdf(log(deadline_s / each) / spread) if each > 0 < deadline_s else 0.0 for each in times_s]
+    return sum(shares) / len(shares)
 
 
 def outside_of(

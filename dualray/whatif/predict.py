@@ -86,17 +86,24 @@ def what_would_help(
     runs += [(config, seed, replayed) for config, seed, replayed in _all(prediction.job, pieces, jobs) if config]
 
     def cost_of(config: Configuration, makespan_s: float) -> float | None:
-        return _cost(config, prediction.prices, makespan_s)
+        return _cost(config, prediction.prices, [makespan_s] * len(before))
 
     return ranked(base, asked, runs, cost_of)
 
 
-def _cost(config: Configuration, prices: Prices, makespan_s: float) -> float | None:
+def _cost(config: Configuration, prices: Prices, times_s: Sequence[float]) -> float | None:
+    """Of a run, the median over the seeds, which took so long each; None: nobody knows the prices."""
     if prices.node is None:
         return None
     of_gpus = config.gpus * prices.gpu
-    spot = prices.spot if prices.spot is not None and is_spot(config.faults) else prices.node
-    return ((prices.node + of_gpus) + (config.nodes - 1) * (spot + of_gpus)) * makespan_s / 3600
+    on_spot = is_spot(config.faults)
+    first = (prices.node + of_gpus) * median(times_s) / 3600
+    trace = load_spot(config.faults) if on_spot and prices.spot is None else None
+    if trace is not None and trace.prices:
+        others = [trace.cost(config.nodes, seed, round(took_s * 1e9)) for seed, took_s in enumerate(times_s)]
+        return first + median(others) + (config.nodes - 1) * of_gpus * median(times_s) / 3600
+    spot = prices.spot if prices.spot is not None and on_spot else prices.node
+    return first + (config.nodes - 1) * (spot + of_gpus) * median(times_s) / 3600
 
 
 def load(path: str | Path) -> Trace:
@@ -273,7 +280,7 @@ def _row(config: Configuration, replays: Sequence[Replayed], terms: _Terms, outs
         store_peak_bytes=int(median(it.store_peak_bytes for it in replays)),
         heap_peak_bytes=int(median(it.heap_peak_bytes for it in replays)),
         killed=tuple(replays[0].killed),
-        cost=_cost(config, terms.prices, makespan_s),
+        cost=None if lacks else _cost(config, terms.prices, times_s),
         lacks=lacks,
         outside=outside,
     )

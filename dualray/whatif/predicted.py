@@ -17,6 +17,8 @@ from dualray.whatif.causes import Cause, causes_of
 from dualray.whatif.compare import Difference, difference, of_configuration
 from dualray.whatif.configurations import Configuration
 from dualray.whatif.critical_path import Stretch, critical_path
+from dualray.whatif.intervals import within
+from dualray.whatif.spot import is_spot
 
 SCALING_SHARE = 0.6
 """Of the ideal speedup: more CPUs that bring more than that are worth their place."""
@@ -156,6 +158,21 @@ class Predicted:
         deadline_ns = parse_time_ns(deadline, "deadline") if isinstance(deadline, str) else round(deadline * 1e9)
         replays = of_configuration(self.runs, row.configuration)
         return sum(not it.failed and it.makespan_ns <= deadline_ns for it in replays) / len(replays)
+
+    def probability(self, row: Row, deadline: str | float) -> float:
+        """How likely a run on a row's cluster ends within a deadline: the mean over the seeds, of which each has the
+        model's own error about it."""
+        deadline_s = parse_time_ns(deadline, "deadline") / 1e9 if isinstance(deadline, str) else float(deadline)
+        noise = 0.0 if self.calibration is None else self.calibration.noise
+        times_s = [0.0 if it.failed else it.makespan_ns / 1e9 for it in of_configuration(self.runs, row.configuration)]
+        return within(deadline_s, times_s, nodes=row.configuration.nodes, noise=noise, outside=len(row.outside))
+
+    def likely(self, deadline: str | float, probability: float, *, on_spot: bool) -> Row | None:
+        """The cheapest row on spot machines, or on demand, that ends within a deadline with at least this probability;
+        None: there is none."""
+        rows = [row for row in self.possible if is_spot(row.configuration.faults) == on_spot]
+        meeting = [row for row in rows if self.probability(row, deadline) >= probability]
+        return min(meeting, key=_price_key, default=None)
 
     def memory(self, row: Row) -> MemoryNeeds:
         """What the program would hold on this row's cluster if there were no end to store and memory: one more replay.

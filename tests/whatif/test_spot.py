@@ -86,3 +86,24 @@ def test_what_is_no_such_file_is_refused_in_one_line(sleepers, tmp_path, text, w
         whatif.predict(sleepers, nodes=[2], faults=[path])
     with pytest.raises(ValueError, match="cannot be read"):
         whatif.predict(sleepers, nodes=[2], faults=[tmp_path / "missing.json"])
+
+
+def test_prices_by_time_and_the_cheapest_of_either_kind(sleepers, tmp_path):
+    path = tmp_path / "priced.json"
+    content = {"metadata": {"gap_seconds": 1}, "data": [2] * 40, "prices": [0.5] * 40}
+    path.write_text(json.dumps(content))
+    found = whatif.predict(sleepers, nodes=[3], cpus=[1], faults=["", str(path)], seeds=3, jobs=1, price=1.0)
+    on_demand, on_spot = found.rows
+    assert on_spot.cost == pytest.approx((1.0 + 2 * 0.5) * on_spot.makespan_s / 3600)
+    assert on_demand.cost == pytest.approx(3.0 * on_demand.makespan_s / 3600)
+    assert found.likely("8s", 0.9, on_spot=True) == on_spot
+    assert found.likely("8s", 0.9, on_spot=False) == on_demand
+    assert found.likely("2s", 0.9, on_spot=False) is None
+    middle = found.probability(on_demand, on_demand.makespan_s)
+    assert middle == pytest.approx(0.5, abs=0.1)  # half of the model's errors lie on either side
+    line = next(line for line in verdicts_of(found, "8s") if line.startswith("Cheapest within 8s with a probability"))
+    assert "90%" in line
+    assert "on spot machines, " in line
+    assert "on demand, " in line
+    dear = whatif.predict(sleepers, nodes=[3], cpus=[1], faults=[str(path)], seeds=1, jobs=1, price=1.0, spot_price=0.9)
+    assert dear.rows[0].cost == pytest.approx((1.0 + 2 * 0.9) * dear.rows[0].makespan_s / 3600)  # what is said counts

@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields
+from functools import partial
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -34,6 +35,7 @@ from dualray.shared.scenario.file_faults import FaultModel, When
 from dualray.shared.scenario.growth import CommandProvider, Growth, LocalProvider, ProviderModel
 from dualray.shared.scenario.ray_files import RayFileError, is_of_ray, read_ray_file
 from dualray.shared.scenario.scenario import Scenario, Swarm, Workload
+from dualray.shared.scenario.spot import SKYPILOT
 from dualray.shared.scenario.values import DRIVER_NODE_NAME, HEAD_NAME
 from dualray.shared.scenario.yaml_lines import DuplicateKeyError, YamlMapping, dump_yaml, load_yaml
 from dualray.shared.units import size_words, time_words
@@ -62,7 +64,8 @@ def parse_scenario(text: str, name: str, read: Read | None = None) -> Scenario:
     Args:
         text: its content.
         name: of the file, for messages.
-        read: reads the file that `cluster: {from: FILE}` names; None: no other file is read.
+        read: reads the files that `cluster: {from: FILE}` and `faults: {trace: FILE}` name; None: no other file is
+            read.
 
     Raises:
         ScenarioError: one line that says file, line, what is wrong and what to write.
@@ -76,10 +79,26 @@ def parse_scenario(text: str, name: str, read: Read | None = None) -> Scenario:
         scenario.cluster._ignored = ignored
     except ValidationError as error:
         raise ScenarioError(_problems(error, tree, name)) from None
+    for index, item in enumerate(scenario.faults):
+        try:
+            item.read_trace(partial(_text_of, read))
+        except ValueError as error:
+            place = _real_path(tree, ("faults", index))
+            raise ScenarioError(f"{name}:{_line(tree, place)}: {_where(place)}{error}") from None
     for path, problem in _nonsense(scenario):
         path = _real_path(tree, path)
         raise ScenarioError(f"{name}:{_line(tree, path)}: {_where(path)}{problem}")
     return scenario
+
+
+def _text_of(read: Read | None, source: object) -> str:
+    """The text of a file that a scenario names."""
+    if read is None or not isinstance(source, str):
+        raise ValueError(f"{source!r} must be the name of a file beside this one")
+    try:
+        return read(source)
+    except OSError as error:
+        raise ValueError(f"{source!r} cannot be read: {error.strerror}") from None
 
 
 def parse_growth(text: str, name: str, read: Read | None = None) -> Growth:
@@ -123,10 +142,8 @@ def _include(plain: dict[str, Any], tree: YamlMapping, name: str, read: Read | N
         return ()
     where = f"{name}:{_line(tree, ('cluster', 'from'))}: cluster.from: "
     source = cluster.pop("from")
-    if read is None or not isinstance(source, str):
-        raise ScenarioError(f"{where}{source!r} must be the name of a file beside this one")
     try:
-        said = _plain(_load(read(source), source))
+        said = _plain(_load(_text_of(read, source), str(source)))
     except ScenarioError:
         raise
     except ValueError as error:
@@ -158,7 +175,9 @@ def dump_scenario(scenario: Scenario, *, as_json: bool = False) -> str:
     plain = scenario.model_dump(by_alias=True, exclude_defaults=True, mode="json")
     # What a group says of its nodes holds against what is said of all, also where it is the default.
     plain["cluster"] = scenario.cluster.model_dump(by_alias=True, exclude_unset=True, mode="json")
-    plain["faults"] = [fault.get("words", fault) for fault in plain.get("faults", ())]
+    plain["faults"] = [fault.get("words", fault) for fault in plain.get("faults", ()) if "trace" not in fault]
+    of_traces = [item for item in scenario.faults if item.trace is not None]  # what reads this has no file beside it
+    plain["faults"] += [str(fault) for item in of_traces for fault in item.faults(scenario.cluster, scenario.seed)]
     plain = {name: value for name, value in plain.items() if value not in ([], {})}
     if as_json:
         return json.dumps(plain)
@@ -181,6 +200,9 @@ def json_schema() -> dict[str, Any]:
     defs = schema["$defs"]
     faults, nodes = schema["properties"]["faults"], defs["ClusterModel"]["properties"]["nodes"]
     faults["items"] = {"anyOf": [{"type": "string", "examples": ["kill node-5 at 2.5s"]}, faults["items"]]}
+    trace = {"type": "object", "properties": {"trace": {"type": "string"}, "format": {"enum": [SKYPILOT]}}}
+    items = {"type": faults.pop("type"), "items": faults.pop("items")}
+    faults["anyOf"] = [items, {**trace, "required": ["trace", "format"], "additionalProperties": False}]
     nodes["anyOf"] = [{"type": "integer", "minimum": 1}, {"type": nodes.pop("type"), "items": nodes.pop("items")}]
     del defs["TopologyModel"]["properties"]["form"]
     topology = defs["ClusterModel"]["properties"]["topology"]
@@ -426,6 +448,8 @@ def _nonsense(scenario: Scenario) -> Iterator[tuple[Path, str]]:
             continue
         for fault in faults:
             yield from ((path, problem) for problem in _bad_fault(fault, scenario.cluster, added))
+            if item.trace is not None:
+                continue  # machines come and go whether anybody runs on them or not
             if fault.at_ns is not None and latest_ns is not None and fault.at_ns > latest_ns:
                 yield (
                     path,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
@@ -20,6 +20,7 @@ from dualray.shared.scenario.fault_model import (
     parse_fault,
     parse_skew_ns,
 )
+from dualray.shared.scenario.spot import SKYPILOT, SpotTrace, parse_spot
 from dualray.shared.scenario.values import HEAD_NAME, Model, Nodes, Time
 from dualray.shared.seeding import stream_seed
 
@@ -99,6 +100,10 @@ class FaultModel(Model):
     """One fault: an anchor (`at`, `every` or `when`), exactly one action, and what belongs to it."""
 
     words: str | None = Field(default=None, description="instead of all the rest: kill node-5 at 2.5s")
+    trace: str | None = Field(
+        default=None, description="instead of all the rest: a file of how many spot machines could be had, and `format`"
+    )
+    format: Literal["skypilot-spot"] | None = Field(default=None, description="of the file of `trace`")
     at: Time | None = None
     every: Time | None = Field(default=None, description="first after this time, then again; 10s ± 2s: about then")
     spread: Time = Field(default=0, description="with `every`: how much sooner or later each may come, at most")
@@ -147,6 +152,8 @@ class FaultModel(Model):
 
     _said: Fault | None = PrivateAttr(default=None)
     """What `words` say."""
+    _spot: SpotTrace | None = PrivateAttr(default=None)
+    """What the file of `trace` says, once it is read."""
 
     @classmethod
     def of(cls, fault: Fault) -> FaultModel:
@@ -154,6 +161,15 @@ class FaultModel(Model):
         model = _NO_FAULT.model_copy(update={"words": str(fault)})
         model._said = fault
         return model
+
+    def read_trace(self, read: Callable[[str], str]) -> None:
+        """Read the file of `trace`, if there is one.
+
+        Raises:
+            ValueError: it cannot be read, or is of another format.
+        """
+        if self.trace is not None:
+            self._spot = parse_spot(read(self.trace), self.trace)
 
     @model_validator(mode="before")
     @classmethod
@@ -169,6 +185,10 @@ class FaultModel(Model):
     def _complete(self) -> FaultModel:
         if self.words is not None:
             self._said = parse_fault(self.words)
+            return self
+        if self.trace is not None or self.format is not None:
+            if self.model_fields_set != {"trace", "format"}:
+                raise ValueError(f"say trace and format, and nothing else: {{trace: spot.json, format: {SKYPILOT}}}")
             return self
         actions = [name for name in _ACTIONS if getattr(self, name) is not None]
         if len(actions) != 1:
@@ -227,6 +247,11 @@ class FaultModel(Model):
         """
         if self._said is not None:
             yield self._said
+            return
+        if self.trace is not None:
+            if self._spot is None:
+                raise ValueError(f"trace: {self.trace!r} was not read: give the scenario as a file")
+            yield from self._spot.faults(sum(1 for _ in cluster.each_node()), seed)
             return
         for fault in self._of_each_node(cluster):
             for at_ns in self._times(seed):

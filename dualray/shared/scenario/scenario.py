@@ -119,6 +119,12 @@ class Scenario(Model):
     time_limit: Time = Field(default=24 * 3600 * 10**9, description="virtual time after which the run is given up")
     expect: Expect = Expect()
 
+    @field_validator("faults", mode="before")
+    @classmethod
+    def _one_trace(cls, value: Any) -> Any:
+        """`faults: {trace: spot.json, format: skypilot-spot}` is a list of one."""
+        return [value] if isinstance(value, dict) else value
+
     @property
     def has_fixed_durations(self) -> bool:
         """Whether tasks of which nothing is said all take the same time."""
