@@ -20,8 +20,10 @@ from dualray.report.record import Record, read_record
 from dualray.report.timeline import write_timeline
 from dualray.report.traces import read_traces
 from dualray.shared.scenario.file import ScenarioError
+from dualray.shared.scenario.scenario import Scenario
 from dualray.shared.units import time_words
 from dualray.testing.expectations import Verdict
+from dualray.testing.hindsight import Hindsight, hindsight_of
 from dualray.testing.run import load_scenario, run_scenario
 
 MARKS = (b"dualray", b"traceEvents")
@@ -145,6 +147,9 @@ def explain_command(
     ] = None,
     seed: Annotated[int | None, Option(help="Replaces the seed of the scenario file.")] = None,
     log: Annotated[Path | None, Option(help="Another way to give DIRECTORY.")] = None,
+    regret: Annotated[
+        bool, Option("--regret", help="Run SCENARIO again with each other node that had room, and tell what it saves.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Tell the history of a task, an actor or an object: each decision with its candidates and reasons.
@@ -156,16 +161,26 @@ def explain_command(
     try:
         if log is not None and source is not None:
             raise ValueError(f"--log {str(log)!r} and {str(source)!r} name two runs; give one")
-        record = _record_of(source or log, seed)
+        origin = source or log
+        if regret and (origin is None or origin.suffix not in SCENARIO_SUFFIXES):
+            raise ValueError("--regret runs a scenario again: name a scenario file, not a run that has been")
+        record = _record_of(origin, seed)
         lives = Lives(record)
         subject = find_id(lives, wanted)
-        story = Teller(lives).tell(subject)
+        teller = Teller(lives)
+        story = teller.tell(subject)
+        hindsight = None
+        if regret and origin is not None:
+            hindsight = hindsight_of(teller, subject, _scenario_of(origin, seed), origin.parent)
     except ValueError as error:
         refuse(error)
     if as_json:
-        print_json(_as_json(story, lives))
+        of_regret = {} if hindsight is None else {"regret": _regret_as_json(hindsight, lives)}
+        print_json(_as_json(story, lives) | of_regret)
     else:
         show_story(story, lives)
+        if hindsight is not None:
+            show_hindsight(hindsight, lives)
 
 
 def _as_json(story: Story, lives: Lives) -> dict[str, Any]:
@@ -192,15 +207,55 @@ def _record_of(source: Path | None, seed: int | None) -> Record:
                 f"--seed {seed}: {str(source)!r} is a run that has been; only a scenario file takes a seed"
             )
         return read_record(source)
+    scenario = _scenario_of(source, seed)
+    with tempfile.TemporaryDirectory(prefix="dualray-explain-") as temporary:
+        run_scenario(scenario, directory=source.parent, decision_log=Path(temporary))
+        return read_record(Path(temporary))
+
+
+def _scenario_of(source: Path, seed: int | None) -> Scenario:
     try:
         scenario = load_scenario(source)
     except ScenarioError as error:
         raise ValueError(str(error)) from None
-    if seed is not None:
-        scenario = scenario.model_copy(update={"seed": seed})
-    with tempfile.TemporaryDirectory(prefix="dualray-explain-") as temporary:
-        run_scenario(scenario, directory=source.parent, decision_log=Path(temporary))
-        return read_record(Path(temporary))
+    return scenario if seed is None else scenario.model_copy(update={"seed": seed})
+
+
+def _regret_as_json(hindsight: Hindsight, lives: Lives) -> dict[str, Any]:
+    return {
+        "node": hindsight.node,
+        "time_s": (hindsight.time_ns - lives.zero_ns) / 1e9,
+        "makespan_s": hindsight.makespan_ns / 1e9,
+        "regret_s": hindsight.regret_ns / 1e9,
+        "alternatives": [
+            {"node": it.node, "saved_s": it.saved_ns / 1e9, "error": it.error} for it in hindsight.alternatives
+        ],
+        "left_out": hindsight.left_out,
+    }
+
+
+def show_hindsight(hindsight: Hindsight, lives: Lives) -> None:
+    """Print what the other nodes would have led to."""
+    took, when = time_words(hindsight.makespan_ns), _moment(hindsight.time_ns - lives.zero_ns)
+    say(f"In hindsight: the head chose {hindsight.node} at {when}, and the run took {took}.")
+    for it in hindsight.alternatives:
+        if it.error:
+            words = f"the run would have failed: {it.error.splitlines()[0]}"
+        elif it.saved_ns == 0:
+            words = "the run would have taken as long"
+        else:
+            share = abs(it.saved_ns) / max(1, hindsight.makespan_ns)
+            side = "less" if it.saved_ns > 0 else "more"
+            words = f"the run would have taken {time_words(abs(it.saved_ns))} {side} ({share:.1%})"
+        say(f"    - on {it.node} {words}", colour="dim")
+    if hindsight.left_out:
+        say(f"    - {hindsight.left_out} more nodes had room, and were not tried", colour="dim")
+    if not hindsight.alternatives:
+        say("No other node had room, so there is nothing to regret.")
+    elif hindsight.regret_ns:
+        say(f"The regret of this choice is {time_words(hindsight.regret_ns)}.")
+    else:
+        say("No other node would have been better.")
 
 
 def show_story(story: Story, lives: Lives) -> None:

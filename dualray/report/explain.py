@@ -111,6 +111,26 @@ class Teller:
         lines.sort(key=lambda line: line.time_ns if line.time_ns is not None else -1)
         return Story(subject=subject, title=title, lines=tuple(lines))
 
+    def placement_of(self, subject: str) -> tuple[Choice, int] | None:
+        """The head's choice of the node on which a task ran last, and which of the choices for its request that was,
+        from 1; None: it is no task, or no choice of the head's."""
+        life = self._lives.tasks.get(subject)
+        if life is None or (life.spec is not None and life.spec.actor_id is not None):
+            return None
+        for attempt in sorted(life.attempts.values(), key=lambda each: -each.number):
+            grant = self._grant_of(attempt) if attempt.pushed_ns is not None else None
+            head = None if grant is None else self._replayed.asked.get(grant.lease.request_id)
+            if grant is None or head is None:
+                continue
+            numbers = [
+                number
+                for number, choice in enumerate(head.placed, 1)
+                if choice.answer.node == grant.node and choice.time_ns <= grant.time_ns
+            ]
+            if numbers:
+                return head.placed[numbers[-1] - 1], numbers[-1]
+        return None
+
     # ---- Tasks -----------------------------------------------------------------------------------------------
 
     def _of_task(self, life: TaskLife) -> Iterator[Line]:

@@ -8,11 +8,13 @@ examined: the driver lets go of no more than when it was recorded.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from dualray.recording.graph import Graph
+from dualray.shared.machines.head.global_scheduler import GlobalScheduler
 from dualray.shared.model.config import Config
 from dualray.shared.scenario.scenario import Scenario
 from dualray.sim.cluster.examination import examine_replay
@@ -43,11 +45,17 @@ def load_graph(path: Path, changed_ns: int) -> Graph:
         raise ValueError("a trace needs pyarrow, which is not installed: pip install 'dualray[whatif]'") from None
 
 
-def replay_trace(scenario: Scenario, graph: Graph, decision_log: Path | None) -> Outcome:
+def replay_trace(
+    scenario: Scenario,
+    graph: Graph,
+    decision_log: Path | None,
+    on_scheduler: Callable[[GlobalScheduler], object] = watch_choices,
+) -> Outcome:
     """Replay it once, in a simulation.
 
     Args:
         decision_log: a directory for the decision logs and the trace.
+        on_scheduler: called with the head's scheduler before the program begins.
     """
     limits: dict[str, Any] = {"inline_bytes_max": graph.inline_bytes_max, **scenario.limits}
     if decision_log is not None:
@@ -66,7 +74,7 @@ def replay_trace(scenario: Scenario, graph: Graph, decision_log: Path | None) ->
         wiring=wiring_of_scenario(scenario.cluster),
         growing=machine_groups(scenario.cluster),
     )
-    watch_choices(cluster.head.control.scheduler)
+    on_scheduler(cluster.head.control.scheduler)
     raised: Exception | None = None
     try:
         cluster.run()

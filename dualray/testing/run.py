@@ -23,6 +23,7 @@ import dualray
 from dualray.recording.graph import Graph
 from dualray.recording.profile import load_profile
 from dualray.settings import PREPARED
+from dualray.shared.machines.head.global_scheduler import GlobalScheduler
 from dualray.shared.proof.trace import TraceEvent, TraceKind, from_bytes
 from dualray.shared.scenario.file import ScenarioError, dump_scenario, parse_scenario, place_of
 from dualray.shared.scenario.scenario import Scenario
@@ -142,6 +143,7 @@ def run_scenario(
     mode: str = "sim",
     decision_log: Path | None = None,
     start: Start | None = None,
+    on_scheduler: Callable[[GlobalScheduler], object] = watch_choices,
 ) -> Outcome:
     """Run the scenario once: in a simulation, or on a cluster of real processes of this machine (see real_run.py).
 
@@ -150,12 +152,14 @@ def run_scenario(
         mode: "sim", "real" or "ray".
         decision_log: a directory for the decision logs and the trace.
         start: how the process of a simulated script begins; None: as a new interpreter.
+        on_scheduler: called with the head's scheduler before the program begins; not with that of a script, or of real
+            processes.
 
     Raises:
         ValueError: there is no such script, function, workload or trace; what is not for real mode.
     """
     if scenario.workload.trace is not None and mode == "sim":
-        return replay_trace(scenario, load_trace(scenario, directory), decision_log)
+        return replay_trace(scenario, load_trace(scenario, directory), decision_log, on_scheduler)
     program = find_program(scenario, directory)
     if mode == "real":
         from dualray.testing.real_run import run_on_cluster  # noqa: PLC0415  # simulations need nothing of real mode
@@ -168,26 +172,27 @@ def run_scenario(
             raise ValueError("Ray logs no decisions: leave out decision_log, or run it with --mode sim or --mode real")
         return run_on_ray(scenario, program)
     profile = None if scenario.profile is None else _find(scenario.profile, directory, "profile")
-    outcome = _simulate(scenario, program, profile, decision_log, start)
+    if isinstance(program, Path):
+        outcome = _simulate_script(scenario, program, profile, decision_log, start)
+    else:
+        outcome = _simulate(scenario, program, profile, decision_log, on_scheduler)
     names = () if profile is None else tuple(load_profile(profile).took_ns)
     return replace(outcome, remarks=(*outcome.remarks, *unused_rows(scenario, outcome, names)))
 
 
 def _simulate(
     scenario: Scenario,
-    program: Path | Callable[[], Any],
+    program: Callable[[], Any],
     profile: Path | None,
     decision_log: Path | None,
-    start: Start | None,
+    on_scheduler: Callable[[GlobalScheduler], object],
 ) -> Outcome:
-    if isinstance(program, Path):
-        return _simulate_script(scenario, program, profile, decision_log, start)
     started = dualray.init(
         mode="sim", seed=scenario.seed, scenario=scenario, task_profile=profile, decision_log=decision_log
     ).runtime
     try:
         assert isinstance(started, SimRuntime)
-        watch_choices(started.cluster.head.control.scheduler)
+        on_scheduler(started.cluster.head.control.scheduler)
         return outcome_of(started, call(program))
     finally:
         dualray.shutdown()

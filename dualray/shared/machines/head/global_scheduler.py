@@ -181,6 +181,8 @@ class GlobalScheduler:
         """In words, which nodes are launched for what waits, or why none is; "" where none are ever launched."""
         self.on_choice: Callable[[LeaseRequested, PlacementPolicy, ClusterView, Placement], None] | None = None
         """Shown each choice, when a log is replayed to explain it."""
+        self.instead: Callable[[LeaseRequested, ClusterView, Placement], Placement] | None = None
+        """Asked for another answer to each choice, when a run is repeated to see what that leads to."""
         default: PlacementPolicy = load_policy(config.placement_policy)
         self._default = default
         self._locality = LocalityPlacement(default)
@@ -331,6 +333,8 @@ class GlobalScheduler:
             round_robin=self.placed_count,
         )
         answer = policy.choose(shape, view, request.via)
+        if self.instead is not None:
+            answer = self.instead(request, view, answer)
         if self.on_choice is not None:
             self.on_choice(request, policy, view, answer)
         return answer
