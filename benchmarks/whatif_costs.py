@@ -1,8 +1,8 @@
 """What recording costs, and what a sweep costs: `python -m benchmarks.whatif_costs`.
 
-Recording: the CPU time that all processes of a program use for a task, recorded and not, in pairs that follow one
-another; the median over the pairs. It is CPU time, and not throughput, so that what else runs on the machine counts
-for less; a program whose worker is always busy loses at most as much of its throughput. A sweep: a trace of so many
+Recording: the CPU time that a worker uses for a task, recorded and not, in pairs that follow one another; the median
+over the pairs, and the same of all other processes. It is CPU time, and not throughput, so that what else runs on the
+machine counts for less: a worker that is always busy loses that share of its throughput. A sweep: a trace of so many
 tasks, a third of them with two arguments, replayed on so many configurations on all cores; time, and CPU time.
 """
 
@@ -48,20 +48,29 @@ def processes() -> Iterator[int]:
         found += parents.get(pid, [])
 
 
-def cpu_ns() -> int:
-    """CPU time of all threads of all these processes."""
-    used_ns = 0
+def is_worker(pid: int) -> bool:
+    """Whether a process runs tasks."""
+    try:
+        return b"dualray.real.processes.worker " in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False  # it has just ended
+
+
+def cpu_ns() -> tuple[int, int]:
+    """CPU time of the threads of all these processes: of workers, and of all others."""
+    used_ns = [0, 0]
     for pid in processes():
-        for thread in Path(f"/proc/{pid}/task").iterdir():
-            try:
-                used_ns += int((thread / "schedstat").read_text().split()[0])
-            except OSError:
-                continue
-    return used_ns
+        place = 0 if is_worker(pid) else 1
+        try:
+            for thread in Path(f"/proc/{pid}/task").iterdir():
+                used_ns[place] += int((thread / "schedstat").read_text().split()[0])
+        except OSError:
+            continue
+    return used_ns[0], used_ns[1]
 
 
-def us_per_task(record: Path | None, count: int, milliseconds: float) -> float:
-    """CPU time of one run, in microseconds for each task."""
+def us_per_task(record: Path | None, count: int, milliseconds: float) -> tuple[float, float]:
+    """CPU time of one run, in microseconds for each task: of its worker, and of all other processes."""
 
     @dualray.remote
     def busy(seconds: float) -> None:
@@ -76,25 +85,28 @@ def us_per_task(record: Path | None, count: int, milliseconds: float) -> float:
         dualray.get([call(*args) for _ in range(WARM_UP)])
         before_ns = cpu_ns()
         dualray.get([call(*args) for _ in range(count)])
-        return (cpu_ns() - before_ns) / count / 1000
+        of_worker, of_others = (after - before for before, after in zip(before_ns, cpu_ns(), strict=True))
+        return of_worker / count / 1000, of_others / count / 1000
     finally:
         dualray.shutdown()
 
 
 def recording(directory: Path, pairs: int) -> None:
     """Print a line for each length of task."""
-    for milliseconds, count in ((0.0, 20_000), (1.0, 2000), (5.0, 400)):
-        plain, more = [], []
+    for milliseconds, count in ((0.0, 20_000), (1.0, 1000), (5.0, 300)):
+        plain, more, others = [], [], []
         for number in range(pairs):
             found = {}
             for is_recorded in (number % 2 == 0, number % 2 == 1):
                 path = directory / "run.parquet" if is_recorded else None
                 found[is_recorded] = us_per_task(path, count, milliseconds)
-            plain.append(found[False])
-            more.append(found[True] - found[False])
+            plain.append(found[False][0])
+            more.append(found[True][0] - found[False][0])
+            others.append(found[True][1] - found[False][1])
         print(
-            f"tasks of {milliseconds:g} ms: {median(plain):,.1f} us of CPU time each, recorded {median(more):+.1f} us "
-            f"({median(more) / median(plain):+.1%}; the pairs: {', '.join(f'{it:+.1f}' for it in more)})",
+            f"tasks of {milliseconds:g} ms: their worker uses {median(plain):,.1f} us of CPU time for each, recorded "
+            f"{median(more):+.1f} us ({median(more) / median(plain):+.1%}; the pairs: "
+            f"{', '.join(f'{it:+.1f}' for it in more)}); the driver and all others {median(others):+.1f} us",
             flush=True,
         )
 
@@ -142,7 +154,7 @@ def used_s() -> float:
 def main(
     tasks: Annotated[int, typer.Option()] = 100_000,
     configurations: Annotated[int, typer.Option(help="Of the sweep; 0: it is not measured.")] = 40,
-    pairs: Annotated[int, typer.Option(help="Of runs, recorded and not; 0: recording is not measured.")] = 5,
+    pairs: Annotated[int, typer.Option(help="Of runs, recorded and not; 0: recording is not measured.")] = 7,
 ) -> None:
     """See the module."""
     with tempfile.TemporaryDirectory(prefix="dualray-costs-") as name:

@@ -99,7 +99,7 @@ def _list(text: str | None) -> list[str] | None:
 def calibrate_command(
     output: Annotated[Path, Option("--output", "-o", help="The file to write.")] = Path("calibration.yaml"),
     seconds: Annotated[
-        float, Option(help="How long to measure, at most: 1 to 60; a round takes about 10.")
+        float, Option(help="How long it may take: 1 to 60; a round takes about 10.")
     ] = SECONDS_MAX,
     report: Annotated[Path | None, Option(help="Write a page with fit and residuals: one HTML file.")] = None,
     engine: Annotated[str, Option(help="dualray: real mode on this machine; ray: Ray.")] = "dualray",

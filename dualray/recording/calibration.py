@@ -24,7 +24,7 @@ class Calibration:
         slowdown: by how much (0.05: 5 %) each further busy core slows the others down; see dualray/sim/kernel/cores.py.
         error: the held-out error: the median of |predicted - measured| / measured over programs that were not used
             for the fit.
-        noise: by how much the middle run of a fixed piece of computing took longer than the fastest meanwhile.
+        noise: by how much others slowed a fixed piece of computing meanwhile: its mean above its least, 1 at most.
         checks: these programs, each with what was measured and predicted, in seconds.
     """
 

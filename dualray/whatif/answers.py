@@ -122,13 +122,18 @@ def grounds_of(prediction: Predicted) -> list[str]:
         )
     if calibration is not None and calibration.noise > NOISE_WORTH_A_WORD:
         lines.append(
-            f"Others used the machine while it was calibrated (the middle run took {calibration.noise:.0%} longer than "
-            f"the fastest): the intervals are wider for it."
+            f"Others used the machine while it was calibrated, which slowed it by {noise_words(calibration.noise)}: "
+            f"the intervals are wider for it."
         )
     lines += _outside(prediction.rows)
     lines += _about_the_record(prediction)
     lines += prediction.trace.graph.remarks
     return lines
+
+
+def noise_words(noise: float) -> str:
+    """How noisy a machine was."""
+    return "100% or more" if noise >= 1.0 else f"{noise:.0%}"
 
 
 def _outside(rows: Sequence[Row]) -> list[str]:

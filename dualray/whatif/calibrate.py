@@ -47,6 +47,10 @@ from dualray.whatif.micro import ONE_NODE, THERE, TWO_NODES, MicroRun, company
 
 SECONDS_MAX = 60.0
 SECONDS_MIN = 1.0
+MEASURING = 0.8
+"""The share of the time in which it measures; in the rest it fits."""
+NOISE_MAX = 1.0
+"""A machine of which others take more than half is as good as unknown."""
 PRIOR_SPREAD = 2.5
 """Standard deviation of the logarithm of a parameter about its default, before anything is measured."""
 FARTHEST = 1000.0
@@ -132,8 +136,8 @@ def calibrate(
     """Measure an engine, and fit the cost model to it.
 
     Args:
-        seconds: how long it may measure, 1 to 60; one round, of about ten seconds, it always measures; below 20 it
-            takes less in each phase.
+        seconds: how long it may take, 1 to 60, of which it measures for four fifths; one round, of about ten seconds,
+            it always measures; below 20 it takes less in each phase.
         on_round: called after each round with how many are done, and how many seconds are left.
         engine: what to measure (engines.py); None: real mode, on this machine.
 
@@ -170,17 +174,24 @@ def calibrate(
                             all_s.extend(of_round_s)
             rounds += 1
             now_s = time.perf_counter()
-            left_s = seconds - (now_s - begun_s)
+            left_s = MEASURING * seconds - (now_s - begun_s)
             on_round(rounds, max(left_s, 0.0))
             if left_s < now_s - round_begun_s:
                 break
     measured_for_s = time.perf_counter() - begun_s
     slowdown, interval = slowdown_of(alone_s, beside_s, cores)
-    noise = float(np.median(alone_s) / np.min(alone_s)) - 1.0
+    noise = noise_of(alone_s)
     all_measured = [measured for measured, _ in programs]
     calibration, phases = _fit(all_measured, cores, slowdown, interval, noise)
     calibration = replace(calibration, engine=engine.name, machine=engine.words)
     return Fit(calibration, phases, rounds=rounds, measured_for_s=measured_for_s)
+
+
+def noise_of(alone_s: Sequence[float]) -> float:
+    """By how much others that used the machine slowed a fixed piece of computing, 1 at most: its mean above its least.
+    The middle piece says little. Whoever shares the cores takes them for a time slice now and then, and most pieces
+    are shorter than that."""
+    return min(NOISE_MAX, float(np.mean(alone_s) / np.min(alone_s)) - 1.0)
 
 
 def check_seconds(seconds: float) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import plotly.graph_objects as go
 
 from dualray.sim.cost.cost_model import CostModel
+from dualray.whatif.answers import noise_words
 from dualray.whatif.calibrate import Fit, Phase
 from dualray.whatif.intervals import NOISE_WORTH_A_WORD
 from dualray.whatif.page import html_page, html_table
@@ -61,7 +62,9 @@ def _beside(noise: float) -> str:
     """What is to be said of a machine that others used meanwhile."""
     if noise <= NOISE_WORTH_A_WORD:
         return ""
-    return f"; others used the machine meanwhile ({noise:.0%} noise), so predictions will have wider intervals"
+    return (
+        f"; others used the machine meanwhile (noise: {noise_words(noise)}), so predictions will have wider intervals"
+    )
 
 
 def page(fit: Fit) -> str:

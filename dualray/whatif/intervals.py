@@ -20,7 +20,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import exp, hypot, log
+from math import exp, hypot, log, log1p
 from random import Random
 from statistics import NormalDist, stdev
 
@@ -118,7 +118,7 @@ def interval_of(
 
     Args:
         times_s: of the seeds.
-        noise: of the machine while it was calibrated: by how much the middle run is slower than the fastest.
+        noise: of the machine while it was calibrated: by how much others slowed it.
         outside: how many reasons there are to be outside of what was calibrated.
         least_s: what no run can beat.
     """
@@ -131,14 +131,14 @@ def interval_of(
         student = STUDENT_95[freedom - 1] if freedom <= len(STUDENT_95) else NORMAL_95
         seeds = student * stdev(logs)
     residual = RESIDUALS["one node" if nodes == 1 else "several nodes"]
-    half = hypot(seeds, residual, noise) + OUTSIDE * outside
+    half = hypot(seeds, residual, log1p(noise)) + OUTSIDE * outside
     return min(makespan_s, max(least_s, makespan_s * exp(-half))), makespan_s * exp(half)
 
 
 def within(deadline_s: float, times_s: Sequence[float], *, nodes: int, noise: float, outside: int) -> float:
     """The probability that a run ends in time: each seed's time (0: it failed), with the model's error about it."""
     residual = RESIDUALS["one node" if nodes == 1 else "several nodes"]
-    spread = (hypot(residual, noise) + OUTSIDE * outside) / NORMAL_95
+    spread = (hypot(residual, log1p(noise)) + OUTSIDE * outside) / NORMAL_95
     sure = NormalDist()
     shares = [sure.cdf(log(deadline_s / each) / spread) if each > 0 < deadline_s else 0.0 for each in times_s]
     return sum(shares) / len(shares)

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 import dualray as ray
 from dualray.cli.app import app
 from dualray.recording.calibration import Calibration, load_calibration
-from dualray.whatif.calibrate import slowdown_of
+from dualray.whatif.calibrate import noise_of, slowdown_of
 
 COMMAND = [sys.executable, "-m", "dualray.cli", "calibrate"]
 
@@ -115,3 +115,9 @@ def test_what_cannot_be_measured_or_written_is_refused_in_one_line(tmp_path: Pat
     assert words in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
     assert not list(tmp_path.iterdir())
+
+
+def test_others_are_noticed_though_most_pieces_of_computing_are_as_fast_as_ever():
+    assert noise_of([1.0, 1.02, 1.01, 1.03]) == pytest.approx(0.015)
+    assert noise_of([1.0] * 9 + [5.0]) == pytest.approx(0.4)  # one was without a core for a while
+    assert noise_of([1.0] * 9 + [50.0]) == 1.0
