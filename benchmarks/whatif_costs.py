@@ -1,8 +1,8 @@
 """What recording costs, and what a sweep costs: `python -m benchmarks.whatif_costs`.
 
-Recording: the CPU time that a worker uses for a task, recorded and not, in pairs that follow one another; the median
-over the pairs, and the same of all other processes. It is CPU time, and not throughput, so that what else runs on the
-machine counts for less: a worker that is always busy loses that share of its throughput. A sweep: a trace of so many
+Recording: the CPU time that a worker uses for a task, recorded and not, in pairs that follow one another; the least of
+each, for what else runs on the machine only ever adds, and the same of all other processes. A worker that is always
+busy loses that share of its throughput. A sweep: a trace of so many
 tasks, a third of them with two arguments, replayed on so many configurations on all cores; time, and CPU time.
 """
 
@@ -14,7 +14,6 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from statistics import median
 from typing import Annotated, Any
 
 import typer
@@ -94,19 +93,18 @@ def us_per_task(record: Path | None, count: int, milliseconds: float) -> tuple[f
 def recording(directory: Path, pairs: int) -> None:
     """Print a line for each length of task."""
     for milliseconds, count in ((0.0, 20_000), (1.0, 1000), (5.0, 300)):
-        plain, more, others = [], [], []
+        of: dict[bool, list[tuple[float, float]]] = {False: [], True: []}
         for number in range(pairs):
-            found = {}
             for is_recorded in (number % 2 == 0, number % 2 == 1):
                 path = directory / "run.parquet" if is_recorded else None
-                found[is_recorded] = us_per_task(path, count, milliseconds)
-            plain.append(found[False][0])
-            more.append(found[True][0] - found[False][0])
-            others.append(found[True][1] - found[False][1])
+                of[is_recorded].append(us_per_task(path, count, milliseconds))
+        plain, recorded = (min(worker for worker, _ in of[which]) for which in (False, True))
+        more = [after[0] - before[0] for before, after in zip(of[False], of[True], strict=True)]
+        others = min(each for _, each in of[True]) - min(each for _, each in of[False])
         print(
-            f"tasks of {milliseconds:g} ms: their worker uses {median(plain):,.1f} us of CPU time for each, recorded "
-            f"{median(more):+.1f} us ({median(more) / median(plain):+.1%}; the pairs: "
-            f"{', '.join(f'{it:+.1f}' for it in more)}); the driver and all others {median(others):+.1f} us",
+            f"tasks of {milliseconds:g} ms: their worker uses {plain:,.1f} us of CPU time for each, and recorded "
+            f"{recorded - plain:+.1f} us ({recorded / plain - 1:+.1%}); driver and others {others:+.1f} us; the pairs: "
+            f"{', '.join(f'{it:+.0f}' for it in more)}",
             flush=True,
         )
 
