@@ -40,9 +40,17 @@ Each message says what happened, to which id and function, and what to do about 
 
 from __future__ import annotations
 
+import sys
 from contextlib import suppress
+from importlib import import_module
 from types import GetSetDescriptorType, MemberDescriptorType
 from typing import Any
+
+
+def rays_words() -> Any:
+    """The module with Ray's words for errors, where programs have the name `ray`; else None."""
+    package = sys.modules.get("dualray.as_ray")
+    return import_module("dualray.as_ray.error_words") if package is not None and package.is_installed() else None
 
 
 class DualrayError(Exception):
@@ -74,9 +82,11 @@ class TaskError(DualrayError):
         function_name: the task's function, or `Class.method`.
         remote_traceback: the traceback as the worker printed it; also `traceback_str`, as Ray's constructor calls it,
             whose other arguments (`proctitle`, `pid`, `ip`, ...) are ignored.
+        heading: what stands above the frames in Ray's words, where the task ran under the name `ray`; else "".
     """
 
     traceback_str = _Words("remote_traceback")
+    heading = ""
 
     def __init__(
         self,
@@ -94,6 +104,8 @@ class TaskError(DualrayError):
         self.cause = cause
 
     def __str__(self) -> str:
+        if self.heading and (words := rays_words()) is not None:
+            return str(words.worded(self.heading, self.remote_traceback))
         return f"{self.function_name} raised; the remote traceback follows.\n{self.remote_traceback}"
 
     def as_instance_of_cause(self) -> TaskError:
@@ -105,7 +117,8 @@ class TaskError(DualrayError):
             return self
         cause_type = type(cause)
         try:
-            both = type(f"RayTaskError({cause_type.__name__})", (_TaskErrorWithCause, cause_type), {})
+            named = {"__module__": "ray.exceptions", "args": property(_cause_alone)} if self.heading else {}
+            both = type(f"RayTaskError({cause_type.__name__})", (_TaskErrorWithCause, cause_type), named)
             # MemoryError's own makes no other class; what it has, every exception has
             base = Exception if issubclass(cause_type, MemoryError) else builtin_base(cause_type)
             error: TaskError = base.__new__(both, *cause.args)
@@ -113,6 +126,8 @@ class TaskError(DualrayError):
             error.function_name = self.function_name
             error.remote_traceback = self.remote_traceback
             error.cause = cause
+            if self.heading:
+                error.heading = self.heading
         except (TypeError, AttributeError):  # a type that allows no second base, or guards its attributes
             return self  # it stays reachable as .cause
         return error
@@ -122,6 +137,11 @@ class TaskError(DualrayError):
         return self.as_instance_of_cause()
 
     make_dual_exception_instance = as_instanceof_cause
+
+
+def _cause_alone(error: TaskError) -> tuple[BaseException | None]:
+    """The `args` of a task's error, as Ray has them."""
+    return (error.cause,)
 
 
 def builtin_base(cls: type[BaseException]) -> type[BaseException]:
@@ -149,11 +169,17 @@ class _TaskErrorWithCause(TaskError):
         return f"{type(self).__name__}({self.cause!r})"
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _revive_task_error, (self.function_name, self.remote_traceback, self.cause)
+        told = (self.function_name, self.remote_traceback, self.cause)
+        return _revive_task_error, (*told, self.heading) if self.heading else told
 
 
-def _revive_task_error(function_name: str, remote_traceback: str, cause: BaseException | None) -> TaskError:
-    return TaskError(function_name, remote_traceback, cause).as_instance_of_cause()
+def _revive_task_error(
+    function_name: str, remote_traceback: str, cause: BaseException | None, heading: str = ""
+) -> TaskError:
+    error = TaskError(function_name, remote_traceback, cause)
+    if heading:
+        error.heading = heading
+    return error.as_instance_of_cause()
 
 
 class TaskCancelledError(DualrayError):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from dualray import exceptions
 from dualray.exceptions import DualrayError, TaskError
@@ -55,12 +55,17 @@ def as_exception(error: ErrorInfo, payload: bytes | None) -> DualrayError:
 _IN_FULL = (
     ("Its last handle is gone.", "The actor is dead because all references to the actor were removed."),
     ("exit_actor() was called in ", "Or it was sys.exit(0)."),
+    ("it was killed by `ray.kill`", "The actor is dead because it was killed by `ray.kill`."),
 )
 """Beginnings of reasons for the end of an actor, and what is said besides: in Ray's words, for programs that look for
 them. Messages between processes are without it: what takes bytes takes time, and recorded runs stay what they are."""
 
 
 def _in_full(message: str) -> str:
+    of_constructor = message.partition(" raised: \x1b[36mray::")  # in Ray's words already, as its worker has the name
+    if of_constructor[2]:
+        words = "The actor died because of an error raised in its creation task, "
+        return f"{words}\x1b[36mray::{of_constructor[2]}".rstrip()
     for reason, more in _IN_FULL:
         if reason in message:
             return f"{message} ({more})"
@@ -85,19 +90,29 @@ def failure_in_words(task_id: TaskID, name: str, error: ErrorInfo) -> str:
     return f"{heading}\n{error.message.rstrip()}\n"
 
 
-def as_payload(function_name: str, exception: Exception) -> tuple[bytes, ErrorInfo]:
-    """What user code raised, pickled, and the error that goes with it."""
+def as_payload(function_name: str, exception: Exception, instance: Any = None) -> tuple[bytes, ErrorInfo]:
+    """What user code raised, pickled, and the error that goes with it. `instance` is the actor that raised it."""
     text = _user_traceback(exception)
+    words = exceptions.rays_words()
+    heading = "" if words is None else words.heading(function_name, instance)
     try:
-        payload = serialize(TaskError(function_name, text, exception)).to_bytes()
+        payload = serialize(_failure(function_name, text, exception, heading)).to_bytes()
         deserialize(payload)
     except Exception as why:  # noqa: BLE001 - pickling runs the user's code
         note = f"{text}(The exception itself could not be pickled: {why})\n"
         cause = DualrayError(
             f"{type(exception).__qualname__} isn't serializable, and did not arrive: {why}\nIts traceback:\n{text}"
         )
-        payload = serialize(TaskError(function_name, note, cause)).to_bytes()
+        payload = serialize(_failure(function_name, note, cause, heading)).to_bytes()
+    text = text if words is None else words.worded(heading, text) + "\n"
     return payload, ErrorInfo(kind=ErrorKind.APPLICATION, message=text)
+
+
+def _failure(function_name: str, text: str, cause: BaseException, heading: str) -> TaskError:
+    failure = TaskError(function_name, text, cause)
+    if heading:
+        failure.heading = heading
+    return failure
 
 
 class Raising:

@@ -238,7 +238,7 @@ class TaskRunner:
         if isinstance(exception, ControlPlaneError) and task.spec.template.function_id not in self.loaded:
             words = f"{task.spec.template.name} (task {short(task.spec.task_id)}) could not be loaded: {exception}."
             return ErrorInfo(kind=ErrorKind.WORKER_CRASHED, message=words)
-        payload, error = as_payload(task.spec.template.name, exception)
+        payload, error = as_payload(task.spec.template.name, exception, self.instance)
         self._core.payloads[return_object_id(task.spec.task_id, 0)] = payload
         template = task.spec.template
         if template.retry_exceptions and template.function_id in self.loaded:
@@ -272,7 +272,7 @@ class TaskRunner:
         except Exception as exception:
             if not values or self._is_tried_again(task, exception):
                 raise
-            values += [Raising(as_payload(name, exception)[0])] * (count - len(values))
+            values += [Raising(as_payload(name, exception, self.instance)[0])] * (count - len(values))
         return values
 
     def _is_tried_again(self, task: RunTask | TaskPushed, exception: Exception) -> bool:

@@ -101,7 +101,7 @@ sys.meta_path.insert(0, _PrivateModules())
 if not _ON_RAY:
     for _name in (
         *(f"ray._private.{part}" for part in ("ray_constants", "utils", "services", "worker", "internal_api", "state")),
-        *(f"ray._private.{part}" for part in ("test_utils", "client_mode_hook")),
+        *(f"ray._private.{part}" for part in ("test_utils", "client_mode_hook", "state_api_test_utils")),
         *(f"ray._common.{part}" for part in ("utils", "network_utils", "constants", "test_utils")),
         "ray._raylet",
     ):

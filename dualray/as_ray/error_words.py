@@ -1,0 +1,47 @@
+"""How Ray words the error of a task: a heading that says what has failed and where, and the user's frames alone."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any, Final
+
+from dualray import runtime
+
+_FIRST: Final = "Traceback (most recent call last):"
+_FRAME: Final = re.compile(r'  File "[^"]*/dualray/(?!as_ray/site/)[^"]*", line ')
+_COLOUR: Final = "\x1b[36m"
+_END: Final = "\x1b[39m"
+
+
+def heading(name: str, instance: Any) -> str:
+    """What stands above the frames of a task that failed here. `instance` is the actor's, if it is a method's."""
+    verbs = runtime.current("heading").verbs
+    actor = verbs.context().actor_id
+    place = f"pid={os.getpid()}, ip={verbs.ip_address}"
+    if actor is not None:
+        name = name if "." in name or instance is not None else f"{name}.__init__"
+        place += f", actor_id={actor}, repr={_repr(instance, name)}"
+    return f"{_COLOUR}ray::{name}(){_END} ({place})"
+
+
+def _repr(instance: Any, name: str) -> str:
+    if instance is None:
+        return name.partition(".")[0]  # its constructor has failed
+    try:
+        return repr(instance)
+    except Exception as error:  # noqa: BLE001 - it is the user's
+        return f"<{type(instance).__name__}, whose repr raised {error!r}>"
+
+
+def worded(heading: str, remote_traceback: str) -> str:
+    """A traceback as Ray prints it."""
+    lines: list[str] = []
+    is_within = False  # a frame of dualray's own
+    for line in remote_traceback.strip().split("\n"):
+        if is_within and line.startswith("    "):
+            continue
+        is_within = _FRAME.match(line) is not None
+        if not is_within:
+            lines.append(heading if line == _FIRST else line)
+    return "\n".join(lines)

@@ -1,0 +1,117 @@
+"""What the error of a task says under the name `ray`: Ray's words, in both modes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+PROGRAM = '''\
+import dualray.as_ray
+
+dualray.as_ray.install()
+import pickle
+import re
+
+import ray
+
+ray.init(num_cpus=2)
+
+
+def words(ref):
+    try:
+        ray.get(ref)
+    except Exception as error:
+        again = pickle.loads(ray.cloudpickle.dumps(error))
+        assert str(again) == str(error) and type(again).__name__ == type(error).__name__
+        text = re.sub(r"pid=\\d+, ip=[0-9.]+", "HERE", str(error)).replace("\\x1b[36m", "<").replace("\\x1b[39m", ">")
+        return error, re.sub(r"^ +[~^]+\\n", "", re.sub(r'".*", line \\d+', "PLACE", text), flags=re.MULTILINE)
+    raise AssertionError("no error")
+
+
+@ray.remote
+def divide():
+    return 1 / 0
+
+
+@ray.remote
+def outer():
+    return ray.get(divide.remote())
+
+
+error, text = words(divide.remote())
+assert text == """<ray::divide()> (HERE)
+  File PLACE, in divide
+    return 1 / 0
+ZeroDivisionError: division by zero""", text
+assert isinstance(error, ZeroDivisionError) and error.args == (error.cause,)
+
+_, text = words(outer.remote())
+assert text == """<ray::outer()> (HERE)
+  File PLACE, in outer
+    return ray.get(divide.remote())
+ray.exceptions.RayTaskError(ZeroDivisionError): <ray::divide()> (HERE)
+  File PLACE, in divide
+    return 1 / 0
+ZeroDivisionError: division by zero""", text
+
+
+@ray.remote
+class Named:
+    def __init__(self, fails=False):
+        if fails:
+            raise ValueError("in the constructor")
+
+    def fail(self):
+        raise KeyError("x")
+
+    async def wait(self):
+        raise KeyError("y")
+
+    def __repr__(self):
+        return "a repr"
+
+
+@ray.remote
+class Odd:
+    def fail(self):
+        raise KeyError("x")
+
+    def __repr__(self):
+        return 1 / 0
+
+
+for name in ("fail", "wait"):
+    actor = Named.remote()
+    _, text = words(getattr(actor, name).remote())
+    heading = f"<ray::Named.{name}()> (HERE, actor_id={actor._actor_id.hex()}, repr=a repr)"
+    assert text.startswith(heading), text
+
+_, text = words(Odd.remote().fail.remote())
+assert "repr=<Odd, whose repr raised ZeroDivisionError" in text, text
+
+broken = Named.remote(fails=True)
+error, text = words(broken.fail.remote())
+said = f"The actor died because of an error raised in its creation task, <ray::Named.__init__()> (HERE, actor_id="
+assert text.startswith(f"{said}{broken._actor_id.hex()}, repr=Named)\\n  File PLACE, in __init__"), text
+assert text.endswith("ValueError: in the constructor") and isinstance(error, ray.exceptions.ActorDiedError)
+
+ray.kill(actor)
+_, text = words(actor.fail.remote())
+assert "The actor is dead because it was killed by `ray.kill`" in text, text
+ray.shutdown()
+'''
+
+
+@pytest.mark.parametrize("mode", ["real", "sim"])
+def test_errors_of_tasks_are_worded_as_ray_words_them(tmp_path, mode):
+    script = tmp_path / "script.py"
+    script.write_text(PROGRAM)
+    variables = os.environ | {"DUALRAY_MODE": mode, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, script], env=variables, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stdout + done.stderr
