@@ -160,7 +160,7 @@ def init_for(verb: str) -> None:
         NotInitializedError: the setting `auto_init` forbids it.
     """
     of_ray = sys.modules.get("dualray.as_ray.initializing")  # loaded by `import ray`, whose programs have its defaults
-    settings = resolve(of_ray.defaults() if of_ray is not None else {})
+    settings = resolve(of_ray.defaults_of_first_verb() if of_ray is not None else {})
     if not settings["auto_init"].value:
         raise NotInitializedError(
             f"{verb} was called before dualray.init(), and auto_init=False ({settings['auto_init'].source}) keeps it "

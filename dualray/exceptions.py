@@ -128,7 +128,9 @@ class TaskError(DualrayError):
             error.cause = cause
             if self.heading:
                 error.heading = self.heading
-        except (TypeError, AttributeError):  # a type that allows no second base, or guards its attributes
+        except (TypeError, AttributeError) as why:  # a type that allows no second base, or guards its attributes
+            if self.heading and (words := rays_words()) is not None:
+                words.warn_of_plain_error(cause_type, why)
             return self  # it stays reachable as .cause
         return error
 

@@ -214,9 +214,11 @@ class ObjectRef(CountedReference, Generic[T]):
             py_callback: it runs in another thread, and must not wait.
         """
 
+        callbacks = [py_callback]
+
         def arrived(future: Future[T]) -> None:
             error = future.exception()
-            py_callback(future.result() if error is None else error)
+            callbacks.pop()(future.result() if error is None else error)  # a traceback of what it raises keeps no more
 
         self.future().add_done_callback(arrived)
 

@@ -223,7 +223,7 @@ def _in_todays_names(changes: Mapping[str, Any], what: str) -> dict[str, Any]:
     """
     if changes.get("object_store_memory") is not None:
         warnings.warn(
-            f"{what}: Setting 'object_store_memory' for actors is deprecated, as in Ray: it reserves nothing",
+            f"Setting 'object_store_memory' for actors is deprecated, as in Ray: it reserves nothing ({what})",
             DeprecationWarning,
             stacklevel=5,
         )

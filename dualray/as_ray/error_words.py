@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from typing import Any, Final
@@ -11,6 +12,7 @@ from dualray import runtime
 _FIRST: Final = "Traceback (most recent call last):"
 _FRAME: Final = re.compile(r'  File "[^"]*/dualray/(?!as_ray/site/)[^"]*", line ')
 _COLOUR: Final = "\x1b[36m"
+_log: Final = logging.getLogger("ray.exceptions")
 _END: Final = "\x1b[39m"
 
 
@@ -23,6 +25,16 @@ def heading(name: str, instance: Any) -> str:
         name = name if "." in name or instance is not None else f"{name}.__init__"
         place += f", actor_id={actor}, repr={_repr(instance, name)}"
     return f"{_COLOUR}ray::{name}(){_END} ({place})"
+
+
+def warn_of_plain_error(cause_type: type[BaseException], why: Exception) -> None:
+    """Say that `except` with the user's own class will not catch an error."""
+    _log.warning(
+        "User exception type %s in RayTaskError can't be subclassed: %s. This exception is raised as RayTaskError "
+        "only. You can use `ray_task_error.cause` to access the user exception.",
+        cause_type.__name__,
+        why,
+    )
 
 
 def _repr(instance: Any, name: str) -> str:

@@ -45,6 +45,8 @@ _TAKEN: Final = {"_memory": "memory", "_metrics_export_port": "metrics_port"}
 _OF_REAL_MODE: Final = ("metrics_port",)
 """What Ray's programs say of processes: in a simulation there are none, and nothing is said of it."""
 
+AUTO_CONNECT_VARIABLE: Final = "RAY_ENABLE_AUTO_CONNECT"
+
 LOG_VARIABLE: Final = "RAY_LOG_TO_DRIVER"
 """Says what `log_to_driver` is where the program does not."""
 
@@ -110,6 +112,12 @@ def defaults() -> dict[str, Any]:
     resolved = resolve({})
     starts = resolved["address"].value in (None, "local")  # a cluster that it joins has its own
     return {"infeasible": "wait"} if starts and resolved["infeasible"].value is None else {}
+
+
+def defaults_of_first_verb() -> dict[str, Any]:
+    """Those of a cluster that a verb starts which comes before `init`: RAY_ENABLE_AUTO_CONNECT=0 forbids it."""
+    forbids = os.environ.get(AUTO_CONNECT_VARIABLE) == "0"
+    return {**defaults(), **({"auto_init": False} if forbids else {})}
 
 
 class UnknownArgumentError(TypeError, RuntimeError):

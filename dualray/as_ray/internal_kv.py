@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from dualray import api
 from dualray.actor import get_actor
+from dualray.exceptions import RaySystemError
 
 __all__ = [
     "_internal_kv_del",
@@ -20,6 +21,9 @@ __all__ = [
 ]
 
 _ACTOR: Final = {"name": "internal_kv", "namespace": "dualray"}
+
+
+_RESERVED: Final = b"@namespace_"
 
 
 class _Keeper:
@@ -50,6 +54,8 @@ class _Keeper:
 def _key(key: str | bytes, namespace: str | bytes | None) -> tuple[bytes, bytes]:
     if not isinstance(key, str | bytes):
         raise TypeError(f"a key must be bytes or a text, not {key!r} (a {type(key).__name__})")
+    if (key if isinstance(key, bytes) else key.encode()).startswith(_RESERVED):
+        raise RaySystemError(f"the key {key!r} begins with {_RESERVED.decode()!r}, which is reserved: take another")
     space = namespace or b""
     return space.encode() if isinstance(space, str) else space, key.encode() if isinstance(key, str) else key
 
@@ -86,6 +92,7 @@ def _internal_kv_put(
 
     Raises:
         TypeError: a key or value that is neither bytes nor a text.
+        RaySystemError: a key that begins with "@namespace_".
     """
     if not isinstance(value, str | bytes):
         raise TypeError(f"the value of {key!r} must be bytes or a text, not {value!r} (a {type(value).__name__})")

@@ -174,8 +174,8 @@ def _parse_bundles(bundles: Any) -> list[dict[str, float]]:
             raise TypeError(f"placement_group: bundle {index} is {bundle!r}, and must be a dict, such as {{'CPU': 1}}")
         if "object_store_memory" in bundle:
             warnings.warn(
-                f"placement_group: bundle {index}: Setting 'object_store_memory' for bundles is deprecated, as in Ray: "
-                f"stores are not shared out",
+                f"Setting 'object_store_memory' for bundles is deprecated, as in Ray: stores are not shared out "
+                f"(placement_group: bundle {index})",
                 DeprecationWarning,
                 stacklevel=3,
             )
@@ -234,7 +234,7 @@ def placement_group_table(placement_group: PlacementGroup | None = None) -> dict
 
     Of each: placement_group_id, name, strategy, state (PENDING, CREATED, RESCHEDULING, INFEASIBLE, REMOVED), reason
     (why it is not created), bundles (by index, what each reserves), bundles_to_node_id (by index; "" while it has no
-    node).
+    node), stats (how often nodes were asked, how long it took until it was created, and the state in Ray's words).
     """
     table = {row["placement_group_id"]: _as_table(row) for row in _rows()}
     if placement_group is None:
@@ -247,6 +247,29 @@ def _as_table(row: Mapping[str, Any]) -> dict[str, Any]:
         **{key: row[key] for key in ("placement_group_id", "name", "strategy", "state", "reason", "is_detached")},
         "bundles": {bundle["index"]: bundle["resources"] for bundle in row["bundles"]},
         "bundles_to_node_id": {bundle["index"]: bundle["node_id"] for bundle in row["bundles"]},
+        "stats": _stats(row),
+    }
+
+
+_RAYS_STATES = {
+    "PENDING": "NO_RESOURCES",
+    "CREATED": "FINISHED",
+    "RESCHEDULING": "NO_RESOURCES",
+    "INFEASIBLE": "INFEASIBLE",
+    "REMOVED": "REMOVED",
+}
+
+
+def _stats(row: Mapping[str, Any]) -> dict[str, Any]:
+    """What Ray's table says of how a group came about."""
+    took_ms = row.get("creation_ns", 0) / 1_000_000
+    state = "INFEASIBLE" if row.get("is_infeasible") else _RAYS_STATES[row["state"]]
+    return {
+        "end_to_end_creation_latency_ms": took_ms,
+        "scheduling_latency_ms": took_ms,
+        "scheduling_attempt": max(row.get("attempts", 1), 1),
+        "highest_retry_delay_ms": 0.0,
+        "scheduling_state": state,
     }
 
 

@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from dualray.shared.model.resources import GPU_MASK
+from dualray.visible_gpus import hides_gpus
 
 DISCOVERY: Final = "DUALRAY_NVML"
 """`off`: do not look for GPUs, as if the machine had no driver."""
@@ -63,7 +64,7 @@ def gpus_to_offer(declared: float | None) -> tuple[str, ...]:
     elif declared is None:
         names = []
     else:
-        names = [str(gpu) for gpu in range(math.ceil(declared))] if mask is None else mask
+        names = [str(gpu) for gpu in range(math.ceil(declared))] if mask is None else _named_without_driver(mask)
     if declared is None:
         return tuple(names)
     count = math.ceil(declared)
@@ -78,6 +79,12 @@ def gpus_to_offer(declared: float | None) -> tuple[str, ...]:
             f"{DISCOVERY}=off to declare GPUs that are not there"
         )
     return tuple(names[:count])
+
+
+def _named_without_driver(mask: list[str]) -> list[str]:
+    """The entries of a mask where nobody can say what they name: all, if CUDA would not know the first one."""
+    entries = os.environ[GPU_MASK].split(",")
+    return mask or [entry for entry in map(str.strip, entries) if entry not in ("", "-1", _NO_DEVICES)]
 
 
 # ---- The mask ----------------------------------------------------------------------------------------------------
@@ -218,9 +225,15 @@ class VisibleGpus:
     def __init__(self, names: Sequence[str]) -> None:
         self._names = names
         self._shown: tuple[int, ...] | None = None
+        self._of_node = os.environ.get(GPU_MASK)
+        self._hides = hides_gpus()
 
     def show(self, gpus: tuple[int, ...]) -> None:
         """From now on this process may use these, counted from 0 on its node."""
         if gpus != self._shown:
             self._shown = gpus
-            os.environ[GPU_MASK] = ",".join(self._names[gpu] for gpu in gpus)
+            shown = ",".join(self._names[gpu] for gpu in gpus) if gpus or self._hides else self._of_node
+            if shown is None:
+                os.environ.pop(GPU_MASK, None)
+            else:
+                os.environ[GPU_MASK] = shown

@@ -16,6 +16,7 @@ from types import FrameType
 from typing import Final, NoReturn
 
 from dualray import runtime
+from dualray.exceptions import rays_words
 from dualray.progress_bars import BarState
 from dualray.real.limits import check_room_for_files, is_exhaustion, is_out_of_threads, limit_in_words
 from dualray.real.observe import stacks
@@ -26,6 +27,7 @@ from dualray.real.processes.process import Signal, UserProcess
 from dualray.real.processes.process_runtime import ProcessRuntime
 from dualray.real.processes.runner import EXIT_AFTER_ERROR
 from dualray.real.session import session as sessions
+from dualray.real.session.titles import RaysTitles
 from dualray.shared.model.commands import RunTask
 from dualray.shared.model.events import TaskPushed, WorkerReady
 from dualray.shared.model.ids import HEAD, Address, NodeID, root_task_id
@@ -109,6 +111,7 @@ def main(argv: Mapping[str, str]) -> None:
     os.register_at_fork(after_in_child=process.note_fork)
     stacks.answer(process.session.stacks, address, lambda: stacks.describe_worker(core, process.loops_of_calls))
     visible = VisibleGpus(process.session.gpu_names)
+    execute = core.execute if rays_words() is None else RaysTitles(core.execute)
     _start(process)
     with process.lock:
         process.send(Address(node), WorkerReady(worker=address), [])
@@ -118,7 +121,7 @@ def main(argv: Mapping[str, str]) -> None:
             task = inbox.get(process)
             if task.spec.actor_id is None:  # a method: its actor has them for life
                 visible.show(task.gpu_ids)
-            core.execute(task)
+            execute(task)
             if task.spec.creates is not None and task.spec.creates.has_shutdown:
                 signal.signal(signal.SIGTERM, _raise_terminated)
     except _Terminated:

@@ -56,6 +56,10 @@ _IN_FULL = (
     ("Its last handle is gone.", "The actor is dead because all references to the actor were removed."),
     ("exit_actor() was called in ", "Or it was sys.exit(0)."),
     ("it was killed by `ray.kill`", "The actor is dead because it was killed by `ray.kill`."),
+    (
+        "The actor is dead because its worker process has died",
+        "The actor died unexpectedly before finishing this task.",
+    ),
 )
 """Beginnings of reasons for the end of an actor, and what is said besides: in Ray's words, for programs that look for
 them. Messages between processes are without it: what takes bytes takes time, and recorded runs stay what they are."""

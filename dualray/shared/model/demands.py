@@ -45,6 +45,11 @@ def parse_resources(
             raise TypeError(f"resources={dict(resources or {})!r}: the name {name!r} must be a string")
         if not name:
             raise ValueError(f"resources={dict(resources or {})!r}: an empty resource name")
+        if name == "bundle":
+            raise ValueError(
+                f"resources={dict(resources or {})!r}: the name 'bundle' is that of bundles of placement groups. (The "
+                f"resource should not include `bundle`.)"
+            )
         if name in _OPTIONS:
             raise ValueError(f"resources names {name!r}; use {_OPTIONS[name]}= for it")
         amounts[name] = _units_of(f"resources[{name!r}]", amount)

@@ -18,6 +18,7 @@ from dualray.sim.processes.host_process import HostProcess
 from dualray.sim.processes.node import ClusterOfNodes
 from dualray.sim.processes.object_store import VirtualStore
 from dualray.sim.usercode.locks import words_of_wait
+from dualray.visible_gpus import hides_gpus
 
 
 class CodeProcess(HostProcess):
@@ -36,7 +37,9 @@ class CodeProcess(HostProcess):
         self._task_fiber: Fiber | None = None
         self._fibers: dict[Fiber, str] | None = None
         """What runs here, where that is more than `_task_fiber`, with the concurrency group."""
-        self.visible_gpus: str | None = None if is_driver else ""
+        self.without_gpus = "" if not is_driver and hides_gpus() else None
+        """What its CUDA_VISIBLE_DEVICES says while it holds no GPU."""
+        self.visible_gpus: str | None = self.without_gpus
         """Its CUDA_VISIBLE_DEVICES while it does not run; None: not set."""
         self.library_threads: bytes | None = None
         """Its OMP_NUM_THREADS while it does not run; b"": not set; None: as the environment of the simulation says."""

@@ -273,7 +273,9 @@ class UserProcess(WorkingProcess):
             self._lent.remember(self._bytes, self._export_id, self._export)
             self._next = self._bytes = None
         if task.spec.actor_id is None:  # a method: its actor has them for life
-            self.visible_gpus = ",".join([self.gpu_names[gpu] for gpu in task.gpu_ids]) if task.gpu_ids else ""
+            self.visible_gpus = (
+                ",".join([self.gpu_names[gpu] for gpu in task.gpu_ids]) if task.gpu_ids else self.without_gpus
+            )
             if self.library_threads is not None and task.spec.template is not self._threads_of:
                 self._threads_of = task.spec.template
                 self.library_threads = threads_of(task.spec.template.resources)

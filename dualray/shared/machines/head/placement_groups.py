@@ -43,9 +43,9 @@ _WAITING = (GroupState.PENDING, GroupState.RESCHEDULING)
 class GroupRecord:
     """One group as the head sees it."""
 
-    __slots__ = ("asked", "attempt", "is_mixed", "placed", "reason", "spec", "state")
+    __slots__ = ("asked", "attempt", "creation_ns", "is_mixed", "placed", "reason", "requested_ns", "spec", "state")
 
-    def __init__(self, spec: PlacementGroupSpec) -> None:
+    def __init__(self, spec: PlacementGroupSpec, requested_ns: int) -> None:
         self.spec = spec
         self.state = GroupState.PENDING
         self.placed: dict[int, NodeID] = {}
@@ -57,6 +57,9 @@ class GroupRecord:
         kinds = {tuple(name for name, _ in bundle.units) for bundle in spec.bundles}
         self.is_mixed = len(kinds) > 1
         """Whether some bundles have resources that others have not."""
+        self.requested_ns = requested_ns
+        self.creation_ns = 0
+        """How long it took until it was created for the first time."""
 
     @property
     def words(self) -> str:
@@ -90,7 +93,7 @@ class PlacementGroups:
     def on_requested(self, event: PlacementGroupRequested) -> None:
         """Note a group and try to place it."""
         spec = event.spec
-        record = GroupRecord(spec)
+        record = GroupRecord(spec, self.out.now_ns)
         why = self._why_refused(record)
         if why is not None:
             error = ErrorInfo(kind=ErrorKind.GROUP_UNSCHEDULABLE, message=f"The {record.words} cannot be made: {why}.")
@@ -160,6 +163,7 @@ class PlacementGroups:
         if record.state is GroupState.REMOVED:
             self._give_back(record, tuple(record.placed))
         elif len(record.placed) == len(record.spec.bundles):
+            record.creation_ns = record.creation_ns or max(self.out.now_ns - record.requested_ns, 1)
             self._become(record, GroupState.CREATED)
         elif record.state is GroupState.PENDING:  # of one that lost bundles, those that it has stay
             self._give_back(record, tuple(record.placed))
@@ -296,6 +300,9 @@ class PlacementGroups:
                 "strategy": str(record.spec.strategy),
                 "is_detached": record.spec.is_detached,
                 "creator": record.spec.owner,
+                "attempts": record.attempt,
+                "creation_ns": record.creation_ns,
+                "is_infeasible": record.state in _WAITING and self._is_infeasible(record),
                 "reason": record.reason if record.state not in (GroupState.CREATED, GroupState.REMOVED) else "",
                 "bundles": [
                     {"index": index, "resources": bundle.as_floats(), "node_id": record.placed.get(index, "")}
@@ -304,6 +311,9 @@ class PlacementGroups:
             }
             for group_id, record in self.records.items()
         ]
+
+    def _is_infeasible(self, record: GroupRecord) -> bool:
+        return not record.asked and why_never(record.spec, record.placed, self._nodes()) is not None
 
     def explain(self) -> list[str]:
         """In words, which groups wait, and why."""

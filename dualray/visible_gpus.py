@@ -1,0 +1,16 @@
+"""What CUDA_VISIBLE_DEVICES says in a process that holds no GPU."""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+from dualray.exceptions import rays_words
+
+OVERRIDE_VARIABLE: Final = "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"
+
+
+def hides_gpus() -> bool:
+    """Whether such a process sees none. Under the name `ray` it sees what its node does, as in Ray 2.60, unless
+    RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO is set."""
+    return rays_words() is None or os.environ.get(OVERRIDE_VARIABLE, "0").lower() not in ("", "0", "false")

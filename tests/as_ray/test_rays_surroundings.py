@@ -1,0 +1,102 @@
+"""What programs for Ray see of processes, GPUs and placement groups: the same program in both modes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+PROGRAM = '''\
+import dualray.as_ray
+
+dualray.as_ray.install()
+import os
+
+import psutil
+import ray
+from ray.experimental import internal_kv
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+MODE = os.environ["DUALRAY_MODE"]
+
+
+def raises(kind, text, function, *args, **named):
+    try:
+        function(*args, **named)
+    except kind as error:
+        assert text in str(error), error
+    else:
+        raise AssertionError(f"no {kind.__name__}")
+
+
+@ray.remote
+def where():
+    return os.environ.get("CUDA_VISIBLE_DEVICES"), psutil.Process().cmdline()[0] if MODE == "real" else None
+
+
+@ray.remote
+class Worker:
+    def __init__(self):
+        self.first = psutil.Process().cmdline()[0] if MODE == "real" else None
+
+    def where(self):
+        return self.first, psutil.Process().cmdline()[0] if MODE == "real" else None
+
+
+os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"
+raises(RuntimeError, "auto_init=False", where.remote)
+del os.environ["RAY_ENABLE_AUTO_CONNECT"]
+
+ray.init(num_cpus=2, num_gpus=1)
+title = "ray::where" if MODE == "real" else None
+assert ray.get(where.remote()) == (None, title)  # who holds no GPU sees what the node sees
+assert ray.get(where.options(num_gpus=1, name="other").remote()) == ("0", "ray::other" if MODE == "real" else None)
+titles = ("ray::Worker.__init__", "ray::Worker.where") if MODE == "real" else (None, None)
+assert ray.get(Worker.remote().where.remote()) == titles
+
+pair = ray.util.placement_group([{"CPU": 1}, {"CPU": 1}])
+ray.get(pair.ready())
+stats = ray.util.placement_group_table(pair)["stats"]
+assert stats["scheduling_state"] == "FINISHED" and stats["scheduling_attempt"] == 1, stats
+assert stats["end_to_end_creation_latency_ms"] > 0, stats
+later = ray.util.placement_group([{"CPU": 2}])
+stats = ray.util.placement_group_table(later)["stats"]
+assert (stats["scheduling_state"], stats["end_to_end_creation_latency_ms"]) == ("NO_RESOURCES", 0), stats
+never = ray.util.placement_group([{"CPU": 3}])
+assert ray.util.placement_group_table(never)["stats"]["scheduling_state"] == "INFEASIBLE"
+ray.util.remove_placement_group(never)
+inside = PlacementGroupSchedulingStrategy(pair)
+raises(ValueError, "bundle", where.options, resources={"bundle": 1}, scheduling_strategy=inside)
+raises(ray.exceptions.RaySystemError, "reserved", internal_kv._internal_kv_put, "@namespace_x", "v")
+ray.shutdown()
+'''
+
+
+@pytest.mark.parametrize("mode", ["real", "sim"])
+def test_what_programs_for_ray_see_around_them(tmp_path, mode):
+    script = tmp_path / "script.py"
+    script.write_text(PROGRAM)
+    variables = {**os.environ, "DUALRAY_MODE": mode, "PYTHONPATH": str(ROOT)}
+    variables.pop("CUDA_VISIBLE_DEVICES", None)
+    done = subprocess.run([sys.executable, script], env=variables, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_who_names_gpus_without_a_driver_has_their_names(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import ray\n"
+        "ray.init(num_cpus=1, num_gpus=1)\n"
+        "assert ray.get(ray.remote(num_gpus=1)(ray.get_gpu_ids).remote()) == ['uuid1']\n"
+    )
+    variables = {**os.environ, "DUALRAY_MODE": "real", "DUALRAY_AS_RAY": "1", "PYTHONPATH": str(ROOT)}
+    variables |= {"CUDA_VISIBLE_DEVICES": "uuid1,uuid2", "DUALRAY_NVML": "off"}
+    done = subprocess.run(
+        [sys.executable, "-m", "dualray.as_ray", script], env=variables, capture_output=True, text=True, timeout=100
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
