@@ -249,7 +249,10 @@ def _make_remote(target: Any, options: Mapping[str, Any]) -> RemoteFunction[Any]
             f"remote function {name}: 'async def' is for methods of actors. Make it a plain function that calls "
             f"asyncio.run({name}())"
         )
-    checked = with_changes(TaskOptions(), options, f"remote function {name}")
+    of_ray = sys.modules.get("dualray.as_ray.initializing")
+    checked = with_changes(
+        TaskOptions(), {**(of_ray.defaults_of_tasks() if of_ray else {}), **options}, f"remote function {name}"
+    )
     returns_of(checked, target, f"remote function {name}")
     return RemoteFunction(target, checked)
 

@@ -148,10 +148,13 @@ class VerbsOverCore:
             node_id=core.node,
             worker_id=core.address,
             task_id=execution.task_id.hex() if execution.is_task else None,
-            task_name=_task_name(execution.name, template) if execution.is_task else None,
+            task_name=_task_name(execution.name, template, is_of_actor=execution.actor_id is not None)
+            if execution.is_task
+            else None,
+            function_name=partial(_function_name, core),
             attempt=execution.attempt,
             actor_id=execution.actor_id.hex() if execution.actor_id is not None else None,
-            actor_name=creates.name or None if creates is not None else None,
+            actor_name=creates.name if creates is not None else None,
             is_cancelled=None if creates is not None and creates.is_async else core.is_cancelled(),
             is_restarted=constructor is not None and execution.actor_life > 0,
             placement_group_id=group.hex() if group is not None else None,
@@ -424,9 +427,29 @@ class VerbsOverCore:
         self.core.request_resources(counts)
 
 
-def _task_name(name: str, actor: FunctionTemplate | None) -> str:
+def _function_name(core: CoreVerbs) -> str | None:
+    """The function or method that runs, behind its module; None in a driver."""
+    execution = core.execution
+    template = execution.resources
+    if not execution.is_task or template is None:
+        return None
+    target = core.load_class(template.function_id)
+    last = getattr(target, "__name__", execution.name)
+    if execution.actor_id is not None:
+        _, dot, method = execution.name.rpartition(".")
+        method = method if dot else "__init__"
+        last = f"{last}.{method}"
+        creates = execution.constructor.creates if execution.constructor is not None else None
+        if creates is not None and creates.is_async:
+            last = getattr(getattr(target, method, None), "__qualname__", last)
+    return f"{getattr(target, '__module__', '')}.{last}"
+
+
+def _task_name(name: str, actor: FunctionTemplate | None, *, is_of_actor: bool) -> str:
     """The name of a task: of a method `Class.method`, unless the call gave it one, which stands before the dot."""
     before, dot, _ = name.rpartition(".")
+    if not dot and actor is not None and is_of_actor:
+        return f"{name}.__init__"
     return before if dot and actor is not None and actor.name not in (name, before) else name
 
 

@@ -114,11 +114,11 @@ class ObjectRefGenerator(CountedReference):
         return False
 
     def next_ready(self) -> bool:
-        """Whether `next` would not wait: the next item is there, or there are no more."""
+        """Whether the next item is there; False when there are no more. Does not wait."""
         item = self._item
-        if item is None:
-            return True
-        return bool(self.holder.wait([item.ref], num_returns=1, timeout_ns=0, fetch_local=False))
+        if item is None or not self.holder.wait([item.ref], num_returns=1, timeout_ns=0, fetch_local=False):
+            return False
+        return not self.holder.has_ended_before(item.ref)
 
     @property
     def waited_for(self) -> ObjectRef[Any]:

@@ -24,8 +24,9 @@ def _id_or_none(text: str | None) -> HexId | None:
     return None if text is None else HexId(text)
 
 
-def _deprecated(name: str) -> None:
-    warnings.warn(f"RuntimeContext.{name} is deprecated. Use get_{name}() instead", DeprecationWarning, stacklevel=3)
+def _deprecated(name: str, better: str | None = None) -> None:
+    better = better or f"get_{name}"
+    warnings.warn(f"RuntimeContext.{name} is deprecated. Use {better}() instead", DeprecationWarning, stacklevel=3)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,7 @@ class RuntimeContext:
         return self._here.actor_id
 
     def get_actor_name(self) -> str | None:
-        """The name under which `get_actor` finds the actor that this runs in; None when it has none, or outside."""
+        """The name under which `get_actor` finds the actor that this runs in, "" when it has none; None outside."""
         return self._here.actor_name
 
     @property
@@ -78,8 +79,9 @@ class RuntimeContext:
         return self._here.job_id
 
     def get_task_function_name(self) -> str | None:
-        """The task's function, or Class.method; None in a driver."""
-        return self.get_task_name()
+        """The function or method, behind its module: "module.function", "module.Class.method"; None in a driver.
+        A coroutine's has the names of what it is defined in, too: "module.f.<locals>.Class.method"."""
+        return self._here.function_name()
 
     def get_placement_group_id(self) -> str | None:
         """The id in hex of the placement group that this runs in; None outside of any."""
@@ -151,6 +153,7 @@ class RuntimeContext:
     @property
     def current_placement_group_id(self) -> HexId | None:
         """As `get_placement_group_id`, in the form of Ray's ids."""
+        _deprecated("current_placement_group_id", "get_placement_group_id")
         return _id_or_none(self._here.placement_group_id)
 
     @property

@@ -9,11 +9,13 @@ from __future__ import annotations
 import difflib
 import json
 import os
+import re
 import shlex
 import sys
 import tempfile
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -36,7 +38,7 @@ class RuntimeEnv:
     """An environment; every path is absolute.
 
     Attributes:
-        env_vars: environment variables, by name.
+        env_vars: environment variables, by name; `${NAME}` in a value stands for what the node's process has there.
         working_dir: where the code runs, and what it can import from. None: where the worker was started.
         py_modules: packages (directories) and modules (files) that it can import.
         pip: requirements that are installed.
@@ -212,10 +214,26 @@ def apply(text: str) -> None:
     """
     environment = from_text(text)
     environment.check("on this node")
-    os.environ.update(dict(environment.env_vars))
+    os.environ.update(_expanded(environment))
     sys.path[:0] = environment.import_paths
     if environment.working_dir is not None:
         os.chdir(environment.working_dir)
+
+
+_NAME = re.compile(r"\$\{(\w+)\}|\$(\w+)")
+
+
+def _expanded(environment: RuntimeEnv) -> dict[str, str]:
+    """Its variables. $NAME and ${NAME} stand for another of them, or for one of this process; of one that is not set,
+    ${NAME} is empty, and $NAME stays."""
+    own = dict(environment.env_vars)
+
+    def found(name: str, wanted: re.Match[str]) -> str:
+        other = wanted[1] or wanted[2]
+        value = own[other] if other in own and other != name else os.environ.get(other)
+        return value if value is not None else "" if wanted[1] else wanted[0]
+
+    return {name: _NAME.sub(partial(found, name), value) if "$" in value else value for name, value in own.items()}
 
 
 _umask = os.umask
@@ -234,7 +252,7 @@ class Swapped:
     def __init__(self, text: str, of_others: Collection[str] = ()) -> None:
         environment = from_text(text)
         environment.check("on this node")
-        self._variables: dict[str, str | None] = dict(environment.env_vars)
+        self._variables: dict[str, str | None] = dict(_expanded(environment))
         """Those that differ from everybody's, as it has left them; None: it has none of that name."""
         self._of_others = frozenset(of_others) - self._variables.keys()
         self._paths = environment.import_paths

@@ -94,9 +94,12 @@ class CallContext:
     worker_id: str
     task_id: str | None
     task_name: str | None
+    function_name: Callable[[], str | None]
+    """Says the function or method that runs, behind its module."""
     attempt: int
     actor_id: str | None
     actor_name: str | None
+    """None outside an actor, "" in one without a name."""
     is_restarted: bool
     """Whether the actor that this runs in has been restarted."""
     is_cancelled: bool | None  # None: a coroutine, which is not asked

@@ -126,6 +126,7 @@ class PlaceVerbs:
             worker_id="place/1",
             task_id=None,
             task_name=None,
+            function_name=lambda: None,
             attempt=0,
             actor_id=None,
             actor_name=None,

@@ -47,6 +47,8 @@ _OF_REAL_MODE: Final = ("metrics_port",)
 
 AUTO_CONNECT_VARIABLE: Final = "RAY_ENABLE_AUTO_CONNECT"
 
+RETRIES_VARIABLE: Final = "RAY_TASK_MAX_RETRIES"
+
 LOG_VARIABLE: Final = "RAY_LOG_TO_DRIVER"
 """Says what `log_to_driver` is where the program does not."""
 
@@ -118,6 +120,12 @@ def defaults_of_first_verb() -> dict[str, Any]:
     """Those of a cluster that a verb starts which comes before `init`: RAY_ENABLE_AUTO_CONNECT=0 forbids it."""
     forbids = os.environ.get(AUTO_CONNECT_VARIABLE) == "0"
     return {**defaults(), **({"auto_init": False} if forbids else {})}
+
+
+def defaults_of_tasks() -> dict[str, Any]:
+    """Options of tasks where nothing else says them: RAY_TASK_MAX_RETRIES has their `max_retries`."""
+    retries = os.environ.get(RETRIES_VARIABLE, "")
+    return {"max_retries": int(retries)} if retries.removeprefix("-").isdigit() else {}
 
 
 class UnknownArgumentError(TypeError, RuntimeError):

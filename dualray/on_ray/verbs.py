@@ -54,9 +54,10 @@ class RayVerbs(RayActors, RayValues, RayCluster):
             worker_id=here.get_worker_id(),
             task_id=here.get_task_id() if self.is_in_task else None,
             task_name=here.get_task_name() if self.is_in_task else None,
+            function_name=here.get_task_function_name if self.is_in_task else _no_function,
             attempt=_attempt() if self.is_in_task else 0,
             actor_id=actor_id,
-            actor_name=here.get_actor_name() or None if actor_id is not None else None,
+            actor_name=here.get_actor_name() if actor_id is not None else None,
             is_restarted=bool(here.was_current_actor_reconstructed) if actor_id is not None else False,
             is_cancelled=_is_cancelled(here) if self.is_in_task else False,
             placement_group_id=here.get_placement_group_id(),
@@ -64,6 +65,10 @@ class RayVerbs(RayActors, RayValues, RayCluster):
             gpus=tuple(map(str, ray.get_gpu_ids())),
             resources=dict(here.get_assigned_resources()) if self.is_in_task else {},
         )
+
+
+def _no_function() -> None:
+    """A driver runs none."""
 
 
 def _attempt() -> int:

@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 
-PROGRAM = '''\
+PROGRAM = """\
 import dualray.as_ray
 
 dualray.as_ray.install()
@@ -59,6 +59,29 @@ assert ray.get(where.options(num_gpus=1, name="other").remote()) == ("0", "ray::
 titles = ("ray::Worker.__init__", "ray::Worker.where") if MODE == "real" else (None, None)
 assert ray.get(Worker.remote().where.remote()) == titles
 
+os.environ["RAY_TASK_MAX_RETRIES"] = "1"
+
+
+@ray.remote
+class Counter:
+    def __init__(self):
+        self.count = 0
+
+    def add(self):
+        self.count += 1
+        return self.count
+
+
+@ray.remote
+def dies(counter):
+    ray.get(counter.add.remote())
+    os._exit(1)
+
+
+counter = Counter.remote()
+raises(ray.exceptions.WorkerCrashedError, "dies", ray.get, dies.remote(counter))
+assert ray.get(counter.add.remote()) == 3
+
 pair = ray.util.placement_group([{"CPU": 1}, {"CPU": 1}])
 ray.get(pair.ready())
 stats = ray.util.placement_group_table(pair)["stats"]
@@ -74,7 +97,7 @@ inside = PlacementGroupSchedulingStrategy(pair)
 raises(ValueError, "bundle", where.options, resources={"bundle": 1}, scheduling_strategy=inside)
 raises(ray.exceptions.RaySystemError, "reserved", internal_kv._internal_kv_put, "@namespace_x", "v")
 ray.shutdown()
-'''
+"""
 
 
 @pytest.mark.parametrize("mode", ["real", "sim"])

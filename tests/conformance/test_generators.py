@@ -189,8 +189,11 @@ def test_next_ready(gate: Gate):
     get(next(generator))
     assert not generator.next_ready()
     gate.open()
-    eventually(generator.next_ready, "the end is known")
+    get(generator.completed())
+    assert not generator.next_ready()  # as in Ray
     assert list(generator) == []
+    assert not generator.next_ready()
+    eventually(count.remote(1).next_ready, "its item is there")
 
 
 def test_nested_generators():

@@ -274,7 +274,7 @@ def test_the_context_knows_name_and_namespace():
     named = Counter.options(name="n", namespace="garden").remote()
     plain = Counter.remote()
     assert get(named.names.remote()) == ("n", "shop")
-    assert get(plain.names.remote()) == (None, "shop")
+    assert get(plain.names.remote()) == ("", "shop")
     made = get(named.make.remote("child"))  # in the namespace of its job
     assert get(add_by_name.remote("child", "shop")) == 51
     end(made, named)

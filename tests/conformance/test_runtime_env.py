@@ -55,6 +55,11 @@ def test_variables_of_a_task():
     assert NAME not in os.environ
 
 
+def test_a_variable_can_stand_in_the_value_of_another():
+    value = "a:${" + NAME + "_JOB}:$HOME:${NOT_SET_ANYWHERE}"
+    assert get(variable.options(runtime_env=with_variable(value)).remote()) == f"a:job:{os.environ['HOME']}:"
+
+
 def test_variables_of_init_are_everybodys():
     assert get(variable.remote(f"{NAME}_JOB")) == "job"
     assert get(variable.options(runtime_env=with_variable("a")).remote(f"{NAME}_JOB")) == "job"

@@ -290,7 +290,8 @@ def test_the_drivers_context_in_full():
         assert context.job_id.binary() == b"\0\0\0\1"
     with pytest.warns(DeprecationWarning, match="is deprecated"):
         assert (context.node_id, context.task_id, context.actor_id) == ("node-0", None, None)
-    assert context.current_placement_group_id is None
+    with pytest.warns(DeprecationWarning, match="get_placement_group_id"):
+        assert context.current_placement_group_id is None
     assert context.gcs_address
     assert context.get_session_name()
     with pytest.raises(RuntimeError, match="outside an actor"):
@@ -300,7 +301,7 @@ def test_the_drivers_context_in_full():
 def test_an_actors_context_in_full():
     keeper = Keeper.options(num_gpus=1).remote()
     found = get(keeper.context.remote())
-    assert (found["task"], found["function"]) == ("Keeper.context", "Keeper.context")
+    assert (found["task"], found["function"]) == ("Keeper.context", f"{__name__}.Keeper.context")
     assert found["job"] == "00000001"
     assert found["gpus"] == {kind: ["0"] if kind == "GPU" else [] for kind in ACCELERATORS}
     assert not found["restarted"]
@@ -314,7 +315,7 @@ def test_an_actor_can_hand_itself_on():
     assert again == keeper
     get(again.keep.remote(3))
     del again
-    assert get(keeper.context.remote())["function"] == "Keeper.context"
+    assert get(keeper.context.remote())["function"] == f"{__name__}.Keeper.context"
 
 
 def test_a_task_knows_its_placement_group():
