@@ -217,10 +217,13 @@ class ActorError(DualrayError):
     """Something happened to an actor, as opposed to inside one of its methods.
 
     `actor_id` is the actor's, 32 hexadecimal digits; None where the error was not raised by dualray.
+    `actor_init_failed` says whether its constructor has failed; `preempted` is False: nothing here is preempted.
     """
 
     error_msg = _Words()
     actor_id: str | None = None
+    actor_init_failed = False
+    preempted = False
 
 
 class ActorDiedError(ActorError):

@@ -100,9 +100,11 @@ error, text = words(broken.fail.remote())
 said = f"The actor died because of an error raised in its creation task, <ray::Named.__init__()> (HERE, actor_id="
 assert text.startswith(f"{said}{broken._actor_id.hex()}, repr=Named)\\n  File PLACE, in __init__"), text
 assert text.endswith("ValueError: in the constructor") and isinstance(error, ray.exceptions.ActorDiedError)
+assert error.actor_init_failed and not error.preempted
 
 ray.kill(actor)
-_, text = words(actor.fail.remote())
+error, text = words(actor.fail.remote())
+assert not error.actor_init_failed
 assert "The actor is dead because it was killed by `ray.kill`" in text, text
 ray.shutdown()
 '''

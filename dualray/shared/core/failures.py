@@ -45,6 +45,8 @@ def as_exception(error: ErrorInfo, payload: bytes | None) -> DualrayError:
         made = _ERRORS[error.kind](message)
         if error.actor is not None and isinstance(made, exceptions.ActorError):
             made.actor_id = error.actor.hex()
+        if error.kind is ErrorKind.ACTOR_DIED and error.message.startswith("The constructor of actor "):
+            vars(made)["actor_init_failed"] = True
         return made
     if payload is None:
         return TaskError("a task", error.message)

@@ -234,11 +234,16 @@ class GlobalScheduler:
         if (
             refusal is not None
             and refusal.outcome is Outcome.INFEASIBLE
-            and (self.config.infeasible == "raise" or self.groups.is_over(request.shape))
+            and (self.config.infeasible == "raise" or self._is_final(request.shape))
         ):
             self._refuse(_with_count(request, left), refusal.reason)
             return 0
         return left
+
+    def _is_final(self, shape: LeaseShape) -> bool:
+        """Whether no node that joins could take it, either: as in Ray, it names a node that is gone or too small, or a
+        placement group that is."""
+        return shape.strategy.only_node is not None or self.groups.is_over(shape)
 
     def _choose(self, request: LeaseRequested) -> Placement:
         if not self.parted:

@@ -10,7 +10,7 @@ from dualray.shared.model.events import LeaseRefused, NodeJoined, WorkerDied
 from dualray.shared.model.resources import NOTHING
 from dualray.shared.model.specs import Strategy, StrategyKind
 from tests.shared.builders import DRIVER, OTHER, HeadStepper, cpus, hint, info, sent, shape
-from tests.shared.machines.head.news import N1, X, lost, placed, told
+from tests.shared.machines.head.news import N0, N1, X, lost, placed, told
 
 
 def test_leases_are_placed_one_by_one(head):
@@ -106,6 +106,15 @@ def test_in_an_open_cluster_a_demand_waits_for_a_node_that_could_meet_it():
     head = HeadStepper(info("node-0"), infeasible="wait")
     assert sent(head.ask(shape(cpus(8))), LeaseRefused) == []
     assert placed(head(NodeJoined(info=info("node-1", cpus(8))))) == [("driver-1#0", "node-1")]
+
+
+def test_in_an_open_cluster_too_a_node_that_was_named_and_is_not_there_is_refused():
+    head = HeadStepper(info("node-0"), infeasible="wait")
+    named = Strategy(kind=StrategyKind.NODE_AFFINITY, node=N1)
+    (refused,) = sent(head.ask(shape(strategy=named)), LeaseRefused, DRIVER)
+    assert "it names node 'node-1' (soft=False), which is not alive" in refused.error.message
+    at_home = Strategy(kind=StrategyKind.NODE_AFFINITY, node=N0)
+    assert len(sent(head.ask(shape(cpus(8), strategy=at_home), request="b"), LeaseRefused, DRIVER)) == 1
 
 
 def test_when_the_only_node_that_could_meet_a_demand_dies_it_is_refused(head):
