@@ -61,7 +61,9 @@ def test_a_decision_log_of_another_protocol_is_refused_with_both_versions(tmp_pa
     marked = b"protocol" + bytes([PROTOCOL_VERSION])
     assert whole.count(marked) == 1
     (tmp_path / "head.decisions").write_bytes(whole.replace(marked, b"protocol" + bytes([PROTOCOL_VERSION + 1])))
-    with pytest.raises(ValueError, match=f"version {PROTOCOL_VERSION + 1}, this is version {PROTOCOL_VERSION}") as said:
+    with pytest.raises(
+        ValueError, match=f"version {PROTOCOL_VERSION + 1}, and this dualray has version {PROTOCOL_VERSION}"
+    ) as said:
         load_log(tmp_path / "head.decisions")
     assert "head.decisions" in str(said.value)
 

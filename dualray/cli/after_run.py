@@ -86,12 +86,12 @@ def _lines(found: dict[str, Any], simulations: int) -> list[str]:
     if found["evicted"] or found["spilled"] or found["recomputed"]:
         size = f" ({found['spilled_bytes'] / 2**20:.1f} MiB)" if found["spilled"] else ""
         lines.append(
-            f"objects: {found['evicted']} evicted, {found['spilled']} spilled{size}, {found['recomputed']} made again"
+            f"objects: {found['evicted']} evicted, {found['spilled']} spilled{size}, {found['recomputed']} recomputed"
         )
     faults = found["faults"]
     lines += [f"fault at {fault['at_s']:.6g} s: {fault['fault']}" for fault in faults[:FAULTS_SHOWN]]
     if len(faults) > FAULTS_SHOWN:
-        lines.append(f"and {len(faults) - FAULTS_SHOWN} more faults: `dualray run --json` lists all")
+        lines.append(f"and {len(faults) - FAULTS_SHOWN} more faults; `dualray run --json` lists all")
     if never := found["never_happened"]:
         why = f": {never[0]['why']}" if never[0]["why"] else ""
         more = f" (and {len(never) - 1} more)" if len(never) > 1 else ""
@@ -100,7 +100,7 @@ def _lines(found: dict[str, Any], simulations: int) -> list[str]:
         names = ", ".join(assumed[:NAMES_SHOWN])
         more = f" and {len(assumed) - NAMES_SHOWN} more" if len(assumed) > NAMES_SHOWN else ""
         lines.append(
-            f"assumed: each call of {names}{more} takes about {found['assumed_s'] * 1e3:g} ms beside its sleeps; "
-            f"set @remote(duration=...) or init(task_profile=RECORD)"
+            f"assumed that each call of {names}{more} computes for {found['assumed_s'] * 1e3:g} ms; set "
+            f"@remote(duration=...), or init(task_profile=) with a recorded run"
         )
     return lines

@@ -22,7 +22,7 @@ GROUPS: Final[dict[str, dict[str, tuple[str, str]]]] = {
     "Run": {
         "run": ("run", "Run a script on real processes or in a simulation."),
         "scenario": ("scenario", "Run, check, list and start scenario files."),
-        "explore": ("explore", "Run a scenario under random faults, and shrink what fails."),
+        "explore": ("explore", "Run a scenario under random faults, and shrink failures."),
         "examples": ("examples", "List or copy the examples and scenarios."),
         "sim": ("sim", "Show and model the virtual cluster."),
     },
@@ -33,27 +33,27 @@ GROUPS: Final[dict[str, dict[str, tuple[str, str]]]] = {
         "memory": ("state", "Show the largest objects and what keeps them."),
         "logs": ("logs", "Print what tasks, actors and processes wrote."),
         "stack": ("stack", "Show the Python stack of every worker."),
-        "explain": ("seeing", "Tell the history of a task or an object."),
-        "dashboard": ("dashboard", "Show a cluster or a run in a live page."),
-        "report": ("seeing", "Write a web page about a recorded run."),
-        "timeline": ("seeing", "Write a timeline for ui.perfetto.dev."),
-        "replay": ("replay", "Check that a run's decisions can be derived again."),
+        "explain": ("seeing", "Show the history of a task, an actor or an object."),
+        "dashboard": ("dashboard", "Serve a live page about a cluster or a run."),
+        "report": ("seeing", "Write a web page about a finished run."),
+        "timeline": ("seeing", "Write a run's timeline for ui.perfetto.dev."),
+        "replay": ("replay", "Check a run: make every decision again, and compare."),
     },
     "Predict": {
         "record": ("whatif", "Record a program's tasks and their durations."),
-        "import-ray": ("import_ray", "Make a record of the events that a Ray cluster has left."),
-        "calibrate": ("whatif", "Measure this machine's costs."),
+        "import-ray": ("import_ray", "Make a record from the events of a Ray cluster."),
+        "calibrate": ("whatif", "Measure this machine's costs for predictions."),
         "predict": ("whatif", "Predict a recorded program's time on other clusters."),
     },
     "Cluster": {
         "start": ("cluster", "Start a node of a cluster on this machine."),
-        "stop": ("cluster", "Stop the nodes that this user started here."),
-        "status": ("cluster", "Show a cluster's nodes and what waits for a place."),
+        "stop": ("cluster", "Stop the nodes that you started on this machine."),
+        "status": ("cluster", "Show a cluster's nodes and waiting tasks."),
         "chaos": ("chaos", "Inject faults into a real cluster under load."),
     },
     "Help": {
-        "config": ("config", "Show every setting and limit, and its source."),
-        "doctor": ("doctor", "Check this machine, and say how to fix what is wrong."),
+        "config": ("config", "Show every setting and limit with its source."),
+        "doctor": ("doctor", "Check this machine, and print how to fix problems."),
         "help": ("doctor", "Explain an error: dualray help store-full."),
         "version": ("doctor", "Show the version."),
     },
@@ -95,7 +95,7 @@ class _LazyCommands(Commands):
             for example in EXAMPLES:
                 formatter.write(f"  {example}\n")
         formatter.write_paragraph()
-        formatter.write_text("`dualray COMMAND --help` has the options of a command.")
+        formatter.write_text("`dualray COMMAND --help` describes a command and its options.")
 
 
 def _show_version(context: click.Context, param: click.Parameter, asked: bool) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Annotated, NoReturn
 
 from dualray.cli.declare import Commands, Exit, Option
-from dualray.cli.printing import refuse, say, show
+from dualray.cli.printing import DECISION_LOG_HELP, DRY_RUN_HELP, FAULTS_HELP, NODES_HELP, SEED_HELP, refuse, say, show
 from dualray.cli.progress import Progress
 from dualray.exceptions import DualrayError
 from dualray.report.proof import Proof, check_directory
@@ -36,37 +36,42 @@ def _end(number: int, frame: object) -> NoReturn:
 
 @app.add("chaos")
 def chaos_command(
-    seed: Annotated[int, Option(min=0, help="Seed for the faults: the same seed draws the same faults.")] = 0,
-    faults: Annotated[int, Option(min=1, help="Number of random faults.")] = 300,
-    nodes: Annotated[int, Option(min=1, help="Nodes of the cluster; node-0, with head and driver, survives.")] = 3,
+    seed: Annotated[int, Option(min=0, help=f"{SEED_HELP} The same seed draws the same faults.")] = 0,
+    random_faults: Annotated[int, Option(min=1, help="Number of random faults to perform.")] = 300,
+    nodes: Annotated[
+        int, Option(min=1, help=f"{NODES_HELP} Faults spare node-0, which runs the head and the driver.")
+    ] = 3,
     workload: Annotated[
-        str, Option(help="Workload: mixed (tasks, large objects, actors), or a generated one.")
+        str,
+        Option(help="Program to run: mixed (tasks, large objects and actors), or the name of a generated one."),
     ] = "mixed",
-    record: Annotated[
-        Path | None, Option(help="A new directory for decision logs and traces; default: a temporary one.")
+    decision_log: Annotated[
+        Path | None,
+        Option("--decision-log", "--record", help=f"{DECISION_LOG_HELP} Default: a temporary one."),
     ] = None,
-    fault: Annotated[
+    faults: Annotated[
         list[str] | None,
-        Option(help="Fault in words, in place of random ones, such as 'pause node-1 at 2s for 1s'; may repeat."),
+        Option("--faults", "--fault", help=f"{FAULTS_HELP} They replace the random faults."),
     ] = None,
-    patience: Annotated[float, Option(min=1, help="Seconds without progress that count as a hang.")] = 60,
-    dry_run: Annotated[bool, Option("--dry-run", help="Print the faults and exit.")] = False,
+    patience: Annotated[
+        float, Option(min=1, help="Seconds without progress after which the run counts as hanging.")
+    ] = 60,
+    dry_run: Annotated[bool, Option("--dry-run", help=f"{DRY_RUN_HELP} It lists the faults.")] = False,
 ) -> None:
-    """Kill, pause and slow down real processes while a workload runs, and check that nobody notices."""
+    """Kill, pause and slow down real processes while a workload runs, and check its results.
+
+    Example: dualray chaos --random-faults 20 --nodes 2
+    """
     try:
-        plan = (
-            tuple(map(parse_fault, fault))
-            if fault
-            else schedule(seed=seed, faults=faults, nodes=nodes, workload=workload)
-        )
+        plan = _plan(faults or [], seed=seed, random_faults=random_faults, nodes=nodes, workload=workload)
     except ValueError as error:
         refuse(error)
     if dry_run:
-        for planned in plan:
-            print(planned)
+        print(*plan, sep="\n")
         return
+    record = decision_log
     if record is not None and any(record.glob("*.decisions")):
-        refuse(f"{record} holds the logs of an earlier run: name a directory that is new or empty")
+        refuse(f"--decision-log {str(record)!r} has the logs of an earlier run; give a new or empty directory")
     with contextlib.ExitStack() as undo:
         undo.callback(signal.signal, signal.SIGTERM, signal.signal(signal.SIGTERM, _end))
         if record is None:
@@ -85,8 +90,21 @@ def chaos_command(
             return
         cleaning.pop_all()
         print(f"decision logs and traces: {record}")
-        print(f"to see the faults: dualray chaos --seed {seed} --faults {faults} --nodes {nodes} --dry-run")
+        if not faults:
+            of_workload = "" if workload == "mixed" else f" --workload {workload}"
+            same = f"--seed {seed} --random-faults {random_faults} --nodes {nodes}{of_workload}"
+            print(f"to see the faults: dualray chaos {same} --dry-run")
     raise Exit(FAILED)
+
+
+def _plan(faults: list[str], *, seed: int, random_faults: int, nodes: int, workload: str) -> tuple[Fault, ...]:
+    if not faults:
+        return schedule(seed=seed, faults=random_faults, nodes=nodes, workload=workload)
+    if faults[0].isdigit():
+        raise ValueError(
+            f"--faults {faults[0]} must be a fault, such as 'kill node-1 at 2s'; use --random-faults {faults[0]}"
+        )
+    return tuple(map(parse_fault, faults))
 
 
 def _soak(plan: tuple[Fault, ...], *, workload: str, nodes: int, record: Path, seed: int, patience_s: float) -> Soak:
@@ -121,13 +139,13 @@ def _show(found: Soak, proof: Proof) -> None:
         ("rounds with the right result", rounds or "none"),
         ("attempts of tasks that ended", f"{found.tasks:,}"),
         ("retries of tasks", f"{found.retries:,}"),
-        ("objects made again", f"{found.reconstructions:,}"),
+        ("objects recomputed", f"{found.reconstructions:,}"),
         ("restarts of actors", f"{found.restarts:,}"),
-        ("lives of nodes that ended", f"{found.deaths:,}"),
+        ("deaths of nodes", f"{found.deaths:,}"),
         ("wrong results", f"{len(found.wrong):,}"),
-        ("left in the cluster, at rest", f"{len(found.unrest):,}"),
-        ("left behind", f"{len(found.left_behind):,}"),
-        ("decisions derived again", f"{proof.decisions:,}, different in {len(proof.differences):,} processes"),
+        ("leaks in the idle cluster", f"{len(found.unrest):,}"),
+        ("leaks on the machine", f"{len(found.left_behind):,}"),
+        ("decisions replayed", f"{proof.decisions:,}, different in {len(proof.differences):,} processes"),
         ("actions matched", f"{proof.matched:,}, orphans {proof.orphans:,}"),
     ):
         table.add_row(name, value)
@@ -135,14 +153,14 @@ def _show(found: Soak, proof: Proof) -> None:
     for title, lines in (
         ("hang", found.hang),
         ("wrong", found.wrong),
-        ("not performed, or not healed", found.problems),
-        ("left in the cluster", found.unrest),
-        ("left behind", found.left_behind),
-        ("derived otherwise", [f"{name}: {difference}" for name, difference in proof.differences.items()]),
+        ("faults not performed, or not undone", found.problems),
+        ("leaks in the idle cluster", found.unrest),
+        ("leaks on the machine", found.left_behind),
+        ("replay differs", [f"{name}: {difference}" for name, difference in proof.differences.items()]),
     ):
         if lines:
             say(title, colour="red")
         for line in lines[:_LINES_SHOWN]:
             say(f"  {line}")
     if found.is_right and proof.is_exact:
-        say("every result right, no hang, nothing left behind, every decision derived again", colour="green")
+        say("All results are right, nothing hung or leaked, and every decision replayed equally.", colour="green")

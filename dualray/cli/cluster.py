@@ -13,7 +13,16 @@ from typing import Annotated, Any
 
 from dualray import api, autoscaler, runtime
 from dualray.cli.declare import Commands, Option
-from dualray.cli.printing import count_of, refuse, say, show
+from dualray.cli.printing import (
+    ADDRESS_HELP,
+    AUTOSCALE_HELP,
+    DRY_RUN_HELP,
+    PORT_HELP,
+    count_of,
+    refuse,
+    say,
+    show,
+)
 from dualray.exceptions import DualrayError, InvariantViolation
 from dualray.settings import DEFAULT_PORT, SETTINGS, limits_of, resolve
 from dualray.shared.labels import parse_labels
@@ -30,48 +39,73 @@ app = Commands()
 
 @app.add("start")
 def start_command(
-    head: Annotated[bool, Option("--head", help="Start a cluster, with its head and first node here.")] = False,
-    address: Annotated[str | None, Option(help="host:port of the head of a cluster to join.")] = None,
-    port: Annotated[int | None, Option(help=f"Where the head listens; default {DEFAULT_PORT}; 0: any.")] = None,
+    head: Annotated[bool, Option("--head", help="Start a new cluster: its head and its first node.")] = False,
+    address: Annotated[str | None, Option(help=f"{ADDRESS_HELP} The node joins that cluster.")] = None,
+    port: Annotated[
+        int | None,
+        Option(help=f"{PORT_HELP} For --head only; default: {DEFAULT_PORT}."),
+    ] = None,
     node_ip: Annotated[
-        str | None, Option(help="This machine's address for the others; default 127.0.0.1: this machine only.")
+        str | None,
+        Option(help="Address at which other machines reach this one. Default: 127.0.0.1, this machine only."),
     ] = None,
-    num_cpus: Annotated[float | None, Option(help="CPUs; default: all of this machine.")] = None,
-    num_gpus: Annotated[float | None, Option(help="GPUs; default: all of this machine.")] = None,
-    resources: Annotated[str | None, Option(help="Custom resources, such as '{\"disk\": 2}'.")] = None,
+    num_cpus: Annotated[float | None, Option(help="CPUs of this node. Default: all of this machine.")] = None,
+    num_gpus: Annotated[float | None, Option(help="GPUs of this node. Default: all of this machine.")] = None,
+    resources: Annotated[
+        str | None, Option(help="Custom resources of this node as JSON, such as '{\"disk\": 2}'.")
+    ] = None,
     memory: Annotated[
-        str | None, Option(help="Bytes, or such as 16GiB, offered to tasks with memory=; default: 70 %.")
+        str | None,
+        Option(
+            help="Memory that tasks can reserve here with memory=, in bytes or such as 16GiB. Default: 70 % of all."
+        ),
     ] = None,
-    labels: Annotated[str | None, Option(help="Labels, such as 'zone=a,market=spot', or JSON.")] = None,
-    object_store_memory: Annotated[str | None, Option(help="Bytes, or such as 2GiB.")] = None,
-    num_workers: Annotated[int | None, Option(help="With --head: workers that start with each node.")] = None,
+    labels: Annotated[str | None, Option(help="Labels of this node, such as 'zone=a,market=spot', or as JSON.")] = None,
+    object_store_memory: Annotated[
+        str | None, Option(help="Size of this node's object store, in bytes or such as 2GiB.")
+    ] = None,
+    num_workers: Annotated[
+        int | None, Option(help="With --head: number of workers that each node starts at once.")
+    ] = None,
     object_manager_port: Annotated[
-        int | None, Option(help="With --address: port of this node for all its traffic; default: any free port.")
+        int | None,
+        Option(help="With --address: port for all connections to this node. Default: any free port."),
     ] = None,
     autoscale: Annotated[
-        Path | None, Option(help="With --head: a file with groups of nodes that the cluster may launch and end.")
+        Path | None,
+        Option(help=f"{AUTOSCALE_HELP} For --head only."),
     ] = None,
-    secret_file: Annotated[Path | None, Option(help="The cluster's secret; else DUALRAY_SECRET.")] = None,
+    secret_file: Annotated[
+        Path | None, Option(help="File with the cluster's secret. Default: the variable DUALRAY_SECRET.")
+    ] = None,
     num_redis_shards: Annotated[
-        int | None, Option(help="With --head: further Redis servers that share the tables of the first.", min=0, max=64)
+        int | None,
+        Option(help="With --head: number of Redis servers to add, which share the first one's tables.", min=0, max=64),
     ] = None,
     metrics_port: Annotated[
-        int | None, Option(help="Serve this node's metrics at this port of 127.0.0.1.", min=0, max=65535)
+        int | None,
+        Option(help="Port of 127.0.0.1 on which to serve this node's metrics.", min=0, max=65535),
     ] = None,
     tls: Annotated[
         bool | None,
         Option(
-            help="Encrypt what goes to other machines (TLS 1.3), on every node alike; default: unless --node-ip is a "
-            "loopback address."
+            help="Encrypt connections to other machines with TLS 1.3. All nodes must agree. Default: on, unless "
+            "--node-ip is a loopback address.",
         ),
     ] = None,
     tls_cert: Annotated[
-        Path | None, Option(help="This node's certificate, PEM; default: one that the secret makes.")
+        Path | None,
+        Option(help="PEM file with this node's certificate. Default: dualray makes one from the secret."),
     ] = None,
-    tls_key: Annotated[Path | None, Option(help="Private key of --tls-cert, PEM.")] = None,
-    tls_ca: Annotated[Path | None, Option(help="Certificate authority of the nodes' certificates, PEM.")] = None,
+    tls_key: Annotated[Path | None, Option(help="PEM file with the private key of --tls-cert.")] = None,
+    tls_ca: Annotated[
+        Path | None, Option(help="PEM file with the authority that signed the nodes' certificates.")
+    ] = None,
 ) -> None:
-    """Start one node of a cluster on this machine; it runs until `dualray stop`."""
+    """Start a node of a cluster on this machine. The node runs until `dualray stop`.
+
+    Example: dualray start --head --node-ip 10.0.0.1
+    """
     # Here, and not above: other commands need neither sockets nor redis.
     try:
         from dualray.real.cluster.address import parse_endpoint, read_secret  # noqa: PLC0415
@@ -82,18 +116,18 @@ def start_command(
     from dualray.real.session.session import METRICS_FILE  # noqa: PLC0415
 
     if head == (address is not None):
-        refuse("give either --head, to start a cluster, or --address HOST:PORT, to join one")
+        refuse("`dualray start` needs either --head, to start a cluster, or --address HOST:PORT, to join one")
     if head and object_manager_port is not None:
-        refuse("--object-manager-port is for nodes that join: everything of the head's node goes through --port")
+        refuse("--object-manager-port is for nodes that join a cluster; the head's node uses --port for everything")
     if not head and any(option is not None for option in (port, num_workers, num_redis_shards, autoscale)):
         refuse(
-            "--port, --num-workers, --num-redis-shards and --autoscale are the head's; a node that joins has none "
-            "of them"
+            "--port, --num-workers, --num-redis-shards and --autoscale need --head; leave them out for a node that "
+            "joins a cluster"
         )
     try:
         growth = read_growth(autoscale) if autoscale is not None else None
         if growth is not None and growth.cluster.ignored:
-            print(f"of {autoscale} this has no meaning here: {', '.join(growth.cluster.ignored)}")
+            print(f"dualray ignores these keys of {autoscale}: {', '.join(growth.cluster.ignored)}")
         if address is not None:
             parse_endpoint(address, "--address")
         tls_files = tls_files_of(tls, tls_cert, tls_key, tls_ca)
@@ -117,7 +151,7 @@ def start_command(
         node = start_node(options, read_secret(secret_file), is_detached=True)
     except (DualrayError, ValueError, TypeError, OSError) as error:
         refuse(error)
-    print(f"{node.node} of the cluster at {node.address} runs here, daemon pid {node.process.pid}.")
+    print(f"{node.node} of the cluster at {node.address} runs here, with daemon pid {node.process.pid}.")
     print(f"logs: {node.directory / 'logs'}")
     if metrics_port is not None:
         print(f"metrics: http://{(node.directory / METRICS_FILE).read_text()}/metrics")
@@ -127,7 +161,7 @@ def start_command(
             print("on other machines, with a copy of that file:")
             print(f"  dualray start --address {node.address} --node-ip THEIR_ADDRESS --secret-file FILE")
         print(f'in a program here: dualray.init(address="{node.address}")')
-    print("to end it: dualray stop")
+    print("to end this node: dualray stop")
     sys.stdout.flush()
     os._exit(0)  # the daemon is this process's child and outlives it: nobody waits for it here
 
@@ -150,7 +184,7 @@ def _resources(text: str | None) -> dict[str, float] | None:
     except json.JSONDecodeError as error:
         raise ValueError(f"--resources {text!r} must be JSON: {error}") from None
     if not isinstance(found, dict):
-        raise TypeError(f"--resources {text!r} must be an object of name to amount")
+        raise TypeError(f"--resources {text!r} must be a JSON object of name to amount, such as '{{\"disk\": 2}}'")
     return found
 
 
@@ -161,7 +195,7 @@ def _labels(text: str | None) -> dict[str, str] | None:
         try:
             found: Any = json.loads(text)
         except json.JSONDecodeError as error:
-            raise ValueError(f"--labels {text!r} must be JSON, or key=value,key=value: {error}") from None
+            raise ValueError(f"--labels {text!r} must be JSON or key=value,key=value: {error}") from None
         return parse_labels("--labels", found)
     pairs = [part.partition("=") for part in text.split(",")]
     for key, separator, _ in pairs:
@@ -172,29 +206,36 @@ def _labels(text: str | None) -> dict[str, str] | None:
 
 @app.add("stop")
 def stop_command() -> None:
-    """Stop every node that this user has started with `dualray start` on this machine."""
+    """Stop every node that this user started with `dualray start` on this machine.
+
+    Example: dualray stop
+    """
     from dualray.real.cluster.launch import stop_detached  # noqa: PLC0415 - as above
 
     stopped = stop_detached()
     for node in stopped:
         print(f"stopped {node}")
     if not stopped:
-        print("no node of this user runs here")
+        print("no node that this user started with `dualray start` runs on this machine")
 
 
 @app.add("status")
 def status_command(
-    address: Annotated[str, Option(help="host:port of the head, or auto.")] = "auto",
+    address: Annotated[str, Option(help=f"{ADDRESS_HELP} auto finds the cluster on this machine.")] = "auto",
     policy: Annotated[
-        str | None, Option(help="With --dry-run: a scaling policy, package.module:Class; default: the cluster's.")
+        str | None,
+        Option(help="With --dry-run: scaling policy to ask, package.module:Class. Default: the cluster's own."),
     ] = None,
     dry_run: Annotated[
-        bool, Option("--dry-run", help="Show what the autoscaler, or --policy, would launch and end now.")
+        bool, Option("--dry-run", help=f"{DRY_RUN_HELP} The scaling policy says what to launch and end.")
     ] = False,
 ) -> None:
-    """Show the nodes of the cluster that this machine takes part in, its groups of nodes, and what waits, and why."""
+    """Show a cluster's nodes and groups of nodes, and which tasks and actors wait for resources, and why.
+
+    Example: dualray status --address 10.0.0.1:6399
+    """
     if policy is not None and not dry_run:
-        refuse("--policy asks another policy what it would do: add --dry-run")
+        refuse("--policy needs --dry-run: `dualray status` only prints what another policy would do")
     try:
         api.init(address=os.environ.get("DUALRAY_ADDRESS", address) if address == "auto" else address)
     except (DualrayError, ValueError) as error:
@@ -240,7 +281,7 @@ def _show_groups(found: dict[str, list[dict[str, Any]]]) -> None:
     if not found["groups"]:
         return
     table = Table(title="Groups")
-    for column in ("group", "nodes", "starting", "leaving", "min - max", "price/h", "why none can be had"):
+    for column in ("group", "nodes", "starting", "leaving", "min - max", "price/h", "why no node can start"):
         table.add_column(column)
     for row in found["groups"]:
         price = f"{row['price_per_hour']:g}" if row["price_per_hour"] else ""
@@ -258,7 +299,7 @@ def _show_groups(found: dict[str, list[dict[str, Any]]]) -> None:
         say(f"Starting: {row['launch']} of group {row['group']}, for {row['for_s']:.0f} s")
     for row in found["demands"]:
         why = row["not_launched"]
-        words = f"no node is launched for it: {why}" if why else "nodes are on their way, or have room"
+        words = f"no node is launched for it: {why}" if why else "nodes have room for it, or are starting"
         say(f"Demand: {row['count']} x {row['demand']}: {words}")
 
 
@@ -271,15 +312,15 @@ def _show_dry_run(rows: list[dict[str, Any]], path: str | None) -> None:
     path = path or str(rows[0]["policy"])
     made: Any = load_policy(path)
     if not callable(getattr(made, "choose", None)):
-        raise ValueError(f"policy {path!r} has no method 'choose': see docs/growing.md for what a policy is asked")
+        raise ValueError(f"--policy {path!r} has no method 'choose'; the page growing.md describes it")
     try:
         decision = made.choose(view)
         check_decision(view, decision)
     except InvariantViolation as error:
-        raise ValueError(f"policy {path!r} decides what the head would refuse: {error}") from None
+        raise ValueError(f"the head would refuse the decision of --policy {path!r}: {error}") from None
     for group, count in decision.launches.items():
         say(f"would launch {count} of group {group}")
-    for what, names in (("let leave", decision.leaving), ("cancel", decision.cancelled)):
+    for what, names in (("end", decision.leaving), ("cancel", decision.cancelled)):
         for name, why in names.items():
             say(f"would {what} {name}: {why}")
     for unmet in decision.unmet:

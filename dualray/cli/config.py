@@ -15,7 +15,7 @@ app = Commands()
 
 @app.add("config")
 def config_command(as_json: AsJson = False) -> None:
-    """Show every setting, its value and where it came from, and every limit of the core.
+    """Show every setting and every limit, with its value and where the value comes from.
 
     Example: dualray config --json
     """
@@ -28,7 +28,11 @@ def config_command(as_json: AsJson = False) -> None:
         print_json(_as_json(settings, config))
         return
     table = table_of(
-        "Settings: argument of init, DUALRAY_<NAME>, dualray.toml, default", "setting", "value", "source", "meaning"
+        "Settings, from init(), else DUALRAY_<NAME>, else dualray.toml, else the default",
+        "setting",
+        "value",
+        "source",
+        "meaning",
     )
     for name, entry in settings.items():
         modes = "" if len(SETTINGS[name].modes) > 1 else f"{SETTINGS[name].modes[0]} mode only: "

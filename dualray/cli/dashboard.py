@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from dualray.cli.declare import Argument, Commands, Option
-from dualray.cli.printing import refuse
+from dualray.cli.printing import KEPT_LOGS_HELP, PORT_HELP, refuse
 from dualray.exceptions import DualrayError
 
 if TYPE_CHECKING:
@@ -43,21 +43,25 @@ def dashboard_command(
         list[str] | None,
         Argument(
             metavar="[SOURCE]...",
-            help="Run's directory, record (.parquet), scenario file, script with the options of `dualray run`, or "
-            "host:port of a cluster; at most two, side by side. Default: the cluster that this machine is part of.",
+            help="Decision log directory of a run, scenario file, host:port of a cluster, or script with options of "
+            "`dualray run`; at most two, side by side. Default: the cluster on this machine.",
         ),
     ] = None,
     host: Annotated[
-        str, Option(help="Address to listen at; any but 127.0.0.1 can be reached from other machines.")
+        str, Option(help="Address on which to serve the page. Other machines can reach any but 127.0.0.1.")
     ] = LOOPBACK,
-    port: Annotated[int, Option(help="Port to listen at; 0: any that is free.", min=0, max=65535)] = 0,
+    port: Annotated[int, Option(help=PORT_HELP, min=0, max=65535)] = 0,
     pace: Annotated[
-        float | None, Option(help="Seconds of virtual time in a second, for a simulation that is started.")
+        float | None,
+        Option(help="Most seconds of virtual time in a real second, for a simulation that this command starts."),
     ] = None,
-    logs: Annotated[Path | None, Option(help="Directory of kept logs, from init(log_directory=).")] = None,
+    logs: Annotated[Path | None, Option(help=KEPT_LOGS_HELP)] = None,
     open_: Annotated[bool, Option("--open", help="Open the page in this machine's browser.")] = False,
 ) -> None:
-    """Show a cluster or a run in a page that grows with it, until Ctrl-C. It reads, and changes nothing."""
+    """Serve a live page about a cluster or a run, until Ctrl-C. The page changes nothing in them.
+
+    Example: dualray dashboard train.py --mode sim --nodes 4 --open
+    """
     missing = [name for name in EXTRA if importlib.util.find_spec(name) is None]
     if missing:
         are = "are" if len(missing) > 1 else "is"
@@ -65,7 +69,7 @@ def dashboard_command(
             f"the dashboard needs {' and '.join(missing)}, which {are} not installed: pip install 'dualray[dashboard]'"
         )
     if pace is not None and not pace > 0:
-        refuse(f"--pace {pace!r} must be more than 0: seconds of virtual time in a second of real time")
+        refuse(f"--pace {pace!r} must be more than 0; it counts seconds of virtual time in a second of real time")
     with contextlib.ExitStack() as stack:
         try:
             feeds = _feeds(sources or ["auto"], logs, pace, stack)
@@ -81,7 +85,7 @@ def _feeds(sources: Sequence[str], logs: Path | None, pace: float | None, stack:
     feeds: list[Feed] = []
     for number, source in enumerate(sources):
         if len(feeds) == SOURCES_MAX:
-            raise ValueError(f"{source!r} is one too many: the page shows {SOURCES_MAX} runs side by side at most")
+            raise ValueError(f"the page shows at most {SOURCES_MAX} runs side by side; leave out {source!r}")
         path = Path(source)
         if path.is_dir():
             feed: Feed = DirectoryFeed(path, logs=logs)
@@ -111,10 +115,10 @@ def _cluster(source: str) -> Feed:
     from dualray.dashboard.from_cluster import ClusterFeed, is_address  # noqa: PLC0415 - as above
 
     if source.startswith("-"):
-        raise ValueError(f"there is no option {source!r}; `dualray dashboard --help` lists them")
+        raise ValueError(f"`dualray dashboard` has no option {source!r}; `dualray dashboard --help` lists them")
     if not is_address(source):
         raise ValueError(
-            f"there is no {source!r}: name a run's directory (decision_log=DIR), a record, a scenario file, a script, "
+            f"{source!r} does not exist; give a run's directory (decision_log=DIR), a scenario file, a script, "
             f"or host:port of a cluster"
         )
     return ClusterFeed(os.environ.get("DUALRAY_ADDRESS", source) if source == "auto" else source)
@@ -150,7 +154,8 @@ def _bind(host: str, port: int) -> socket.socket:
         bound.listen()  # who follows the link at once waits for the first answer
     except OSError as error:
         bound.close()
-        raise ValueError(f"nobody can listen at {host}:{port}: {error.strerror}; name another --port") from None
+        why = f"{error.strerror}; give another --port"
+        raise ValueError(f"the dashboard cannot listen at {host}:{port}: {why}") from None
     return bound
 
 
@@ -170,8 +175,8 @@ def _serve(feeds: Sequence[Feed], bound: socket.socket, host: str, *, is_opened:
     page.start()
     print(f"{' and '.join(feed.name for feed in feeds)}: open {link}")
     if host not in (LOOPBACK, "localhost", "::1"):
-        print("who has this link and can reach this machine can see the run; it is not encrypted")
-    print("Ctrl-C ends this page; it does not end what it shows, unless this command has started it")
+        print("Anyone who has this link and can reach this machine can see the run. The page is not encrypted.")
+    print("Ctrl-C ends this page, and a program that this command started. A cluster or another run goes on.")
     sys.stdout.flush()
     if is_opened:
         webbrowser.open(link)

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Annotated, Final
 
 import dualray
-from dualray.cli.declare import Argument, Commands, Exit, Option
+from dualray.cli.declare import Argument, Commands, Exit
 from dualray.cli.error_help import ENTRIES
+from dualray.cli.printing import AsJson
 from dualray.settings import DEFAULT_PORT
 
 FAILED = 1
@@ -32,7 +33,10 @@ app = Commands()
 
 @app.add("version")
 def version_command() -> None:
-    """Show the version, and whether the core is compiled."""
+    """Show the version, and whether the core is compiled.
+
+    Example: dualray version
+    """
     print(f"dualray {dualray.__version__}{', with a compiled core' if dualray.__compiled__ else ''}")
 
 
@@ -41,9 +45,11 @@ def version_command() -> None:
 
 @app.add("help")
 def help_command(
-    key: Annotated[str | None, Argument(help="A key such as store-full, or the class of an error.")] = None,
+    key: Annotated[
+        str | None, Argument(help="Key such as store-full, or the name of an error class. Default: list all.")
+    ] = None,
 ) -> None:
-    """Explain an error: what it means, its cause, and the fix.
+    """Explain an error: what it means, what causes it, and how to fix it.
 
     Example: dualray help store-full
     """
@@ -57,7 +63,7 @@ def help_command(
     if found is None:
         near = get_close_matches(key, [*ENTRIES, *by_class], n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
-        print(f"dualray: there is no entry {key!r}{hint}; `dualray help` lists all", file=sys.stderr)
+        print(f"dualray: the help has no entry {key!r}{hint}; `dualray help` lists all entries", file=sys.stderr)
         raise Exit(UNUSABLE)
     entry = ENTRIES[found]
     print(f"{found}: {', '.join(entry.errors)}\n\n{entry.means}\n\nCause: {entry.cause}\n\nFix: {entry.fix}")
@@ -83,11 +89,13 @@ class Check:
 
 @app.add("doctor")
 def doctor_command(
-    as_json: Annotated[bool, Option("--json", help="Print a list of objects: name, result, found, fix.")] = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Check what dualray needs on this machine, and say how to fix what is missing.
+    """Check whether this machine has what dualray needs, and print how to fix what is missing.
 
-    Exit code 1: real mode does not work here. The simulator needs none of this but Python.
+    The exit code is 1 if real mode does not work here. Simulations need only Python.
+
+    Example: dualray doctor
     """
     checks = list(_checks())
     wrong = [check for check in checks if check.result == "wrong"]
@@ -113,7 +121,7 @@ def _checks() -> Iterator[Check]:
         "core",
         "ok" if compiled else "slow",
         "compiled" if compiled else "not compiled: tasks and simulations take about twice as long",
-        "" if compiled else "install a wheel built with a C compiler present: make release",
+        "" if compiled else "build a wheel on a machine that has a C compiler (make release), and install it",
     )
     yield _shared_memory()
     yield _redis()
@@ -140,14 +148,10 @@ def _shared_memory() -> Check:
 
 
 def _redis() -> Check:
-    from dualray.real.control_plane.server import find_server  # noqa: PLC0415 - other checks do without
-
-    server = find_server()
-    found = " ".join(server) if server is not None else "no redis-server: the embedded store is used"
-    if find_spec("redis") is None:
-        fix = "for clusters that other processes join: pip install 'dualray[cluster]'"
-        return Check("Redis", "ok", f"{found}; redis-py is not installed", fix)
-    return Check("Redis", "ok", found)
+    server = shutil.which("redis-server")
+    if server is not None:
+        return Check("Redis", "ok", server)
+    return Check("Redis", "ok", "no redis-server is on PATH; dualray uses its embedded server")
 
 
 def _port() -> Check:
@@ -155,5 +159,5 @@ def _port() -> Check:
         try:
             probe.bind(("127.0.0.1", DEFAULT_PORT))
         except OSError:
-            return Check("port", "ok", f"{DEFAULT_PORT} is in use, by a cluster or something else: see dualray status")
-    return Check("port", "ok", f"{DEFAULT_PORT} is free for dualray start --head")
+            return Check("port", "ok", f"{DEFAULT_PORT} is in use; `dualray status` shows whether by a cluster")
+    return Check("port", "ok", f"{DEFAULT_PORT} is free for `dualray start --head`")

@@ -26,7 +26,7 @@ def _folder(name: str) -> Path:
 
 @app.add("examples")
 def examples_command(
-    copy: Annotated[Path | None, Option(help="Directory to copy them into; it must be new or empty.")] = None,
+    copy: Annotated[Path | None, Option(help="New or empty directory to copy the files to.")] = None,
 ) -> None:
     """List the programs and scenarios that come with dualray, or copy them.
 
@@ -60,7 +60,7 @@ def _words(path: Path) -> str:
 
 def _copy(target: Path) -> None:
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        refuse(f"--copy {str(target)!r} is there and not empty; name a directory that is new or empty")
+        refuse(f"--copy {str(target)!r} exists and is not empty; give a new or empty directory")
     try:
         for name in FOLDERS:
             shutil.copytree(_folder(name), target / name, ignore=LEFT_OUT)

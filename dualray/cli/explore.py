@@ -7,7 +7,20 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from dualray.cli.declare import Commands, Exit, Option
-from dualray.cli.printing import AsJson, Quiet, Verbose, count_of, mark, print_json, refuse, say, show, table_of
+from dualray.cli.printing import (
+    JOBS_HELP,
+    SEEDS_HELP,
+    AsJson,
+    Quiet,
+    Verbose,
+    count_of,
+    mark,
+    print_json,
+    refuse,
+    say,
+    show,
+    table_of,
+)
 from dualray.cli.progress import Progress
 from dualray.cli.scenario import FAILED, File, load, show_failure
 from dualray.shared.scenario.scenario import Scenario
@@ -19,25 +32,32 @@ SEEDS_LISTED_MAX = 20
 app = Commands()
 
 
+Repeat = Annotated[
+    str,
+    Option(help="Share of the seeds to run twice with different PYTHONHASHSEED: 5%, 0.05, or 0 for none."),
+]
+Output = Annotated[Path, Option(help="Directory for a scenario file of each shrunk failure.")]
+
+
 @app.add("explore")
 def explore_command(
     file: File,
-    seeds: Annotated[int, Option(min=1, help="Number of seeds.")] = 100,
+    seeds: Annotated[int, Option(min=1, help=SEEDS_HELP)] = 100,
     first: Annotated[int, Option(help="The first seed.")] = 0,
-    jobs: Annotated[int, Option(min=1, max=256, help="Processes at once.")] = 1,
-    seed_timeout: Annotated[float, Option(min=1, help="Seconds of wall time for one seed.")] = 60,
-    shrink: Annotated[bool, Option(help="Shrink each kind of failure to a file.")] = True,
-    shrink_runs: Annotated[int, Option(min=1, help="Maximum runs per shrink.")] = RUNS_MAX,
-    output: Annotated[Path, Option(help="Directory for the files of shrunk failures.")] = Path("failures"),
-    stop_after: Annotated[int, Option(min=1, help="Failing seeds after which to stop.")] = 10,
-    repeat: Annotated[
-        str, Option(help="Share of the seeds run again with another PYTHONHASHSEED: 5%, 0.05; 0 for none.")
-    ] = "5%",
+    jobs: Annotated[int, Option(min=1, max=256, help=JOBS_HELP)] = 1,
+    seed_timeout: Annotated[float, Option(min=1, help="Most seconds of real time that one seed may take.")] = 60,
+    shrink: Annotated[bool, Option(help="Search for the fewest faults that cause each kind of failure.")] = True,
+    shrink_runs: Annotated[int, Option(min=1, help="Most runs in the search for the fewest faults.")] = RUNS_MAX,
+    output: Output = Path("failures"),
+    stop_after: Annotated[int, Option(min=1, help="Stop after this number of failing seeds.")] = 10,
+    repeat: Repeat = "5%",
     as_json: AsJson = False,
     verbose: Verbose = False,
     quiet: Quiet = False,
 ) -> None:
-    """Run a scenario under new random faults for each seed, and shrink each kind of failure to few faults.
+    """Run a scenario with many seeds, each with random faults of its own, and report the failures.
+
+    The command shrinks each kind of failure to a scenario file with few faults.
 
     Example: dualray explore scenarios/pi.yaml --seeds 200
     """
@@ -50,7 +70,7 @@ def explore_command(
 
         def advance(state: Exploration) -> None:
             failing = f", {len(state.findings)} failing" if state.findings else ""
-            rate = f"{state.seeds_per_s:.1f} seeds/s, {len(state.coverage)} counters reached{failing}"
+            rate = f"{state.seeds_per_s:.1f} seeds/s, {len(state.coverage)} situations reached{failing}"
             progress.update(completed=state.seeds, note=rate)
 
         def note(words: str) -> None:
@@ -130,13 +150,13 @@ def _show_exploration(loaded: Scenario, found: Exploration, file: Path, *, is_ve
         share = found.faults_performed / found.faults_planned
         say(f"faults: {found.faults_planned:,} planned, {found.faults_performed:,} ({share:.0%}) happened")
     elif loaded.swarm.most:
-        say("no fault was planned: nothing that may be drawn can happen on this cluster", colour="yellow")
+        say("no faults were drawn: none of the scenario's random faults fits this cluster", colour="yellow")
     if found.repeated:
         verdict = mark(f"{found.differing:,} differ", "red") if found.differing else "all the same"
         say(f"{found.repeated:,} of {found.seeds:,} seeds run again: {verdict}")
     if not is_verbose:
         missing = f", {len(found.never_happened)} did not" if found.never_happened else ""
-        say(f"coverage: {len(found.coverage)} situations were reached{missing}; -v lists them")
+        say(f"coverage: {len(found.coverage)} situations happened{missing}; -v lists them")
         return
     table = table_of("What was reached", "situation", "seeds", "times")
     for name, (in_seeds, times) in sorted(found.coverage.items()):

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 from dualray.cli.declare import Argument, Commands, Option
-from dualray.cli.printing import refuse, say
+from dualray.cli.printing import OUTPUT_HELP, refuse, say
 from dualray.cli.seeing import check_ours
 from dualray.recording.file import check_can_write, write_record
 from dualray.recording.ray_import import import_ray
@@ -16,18 +16,30 @@ app = Commands()
 
 @app.add("import-ray")
 def import_ray_command(
-    logs: Annotated[Path, Argument(help="The directory logs/export_events of a Ray session, or the session's.")],
-    output: Annotated[Path, Option("--output", "-o", help="The file to write.")] = Path("run.parquet"),
-    job: Annotated[str | None, Option(help="Job id in hex, if the log has several jobs.")] = None,
-    timeline: Annotated[
-        Path | None, Option(help="A file of `ray timeline`, for times that the events do not have.")
+    logs: Annotated[Path, Argument(help="Directory of a Ray session, or the directory logs/export_events in it.")],
+    output: Annotated[Path, Option("--output", "-o", help=OUTPUT_HELP)] = Path("run.parquet"),
+    job: Annotated[
+        str | None, Option(help="Id in hex of the job to import. You need it if the events have several jobs.")
     ] = None,
-    sizes: Annotated[Path | None, Option(help='JSON: {"function": bytes of its result}; else estimated.')] = None,
+    timeline: Annotated[
+        Path | None, Option(help="JSON file that `ray timeline` wrote. It adds times that the events lack.")
+    ] = None,
+    sizes: Annotated[
+        Path | None,
+        Option(help='JSON file with result sizes, {"function": bytes}. Default: dualray estimates them.'),
+    ] = None,
     edges: Annotated[
-        Path | None, Option(help='JSON: [["maker\'s task id", "taker\'s task id"]]; else inferred.')
+        Path | None,
+        Option(
+            help='JSON file with dependencies, [["id of a task", "id of the task that takes its result"]]. '
+            "Default: dualray infers them."
+        ),
     ] = None,
 ) -> None:
-    """Make a record of a program of plain Ray, from the events that its cluster has exported."""
+    """Convert the events that a Ray cluster exported into a record, for `dualray predict`.
+
+    Example: dualray import-ray /tmp/ray/session_latest --output run.parquet
+    """
     try:
         check_can_write(output, "--output")
         check_ours(output, "--output")

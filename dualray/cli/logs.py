@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated
 
 from dualray.cli.declare import Argument, Commands, Exit, Option
-from dualray.cli.printing import refuse, say_aside, show
+from dualray.cli.printing import FORMAT_HELP, KEPT_LOGS_HELP, refuse, say_aside, show
 from dualray.real.observe import log_files
 from dualray.real.observe.log_files import LogFileEntry, LogPlace, LogQuery, LogReader
 from dualray.shared.nearest import nearest
@@ -20,38 +20,52 @@ TAIL_LINES = 1000
 """As of `ray logs`."""
 SUBJECTS = ("task", "actor", "worker")
 NOTHING_RUNS = (
-    "No real cluster of this user runs on this machine. Logs of a session that has ended are there if "
-    "init(log_directory=DIR) kept them: dualray logs --directory DIR. A simulation has no log files: what its tasks "
-    "print is on its driver's own stdout."
+    "No real cluster of this user runs on this machine. If init(log_directory=DIR) kept the logs of an earlier "
+    "session, run: dualray logs --directory DIR. A simulation has no log files: its tasks print to the driver's stdout."
 )
 
 app = Commands()
 
 
+What = Annotated[
+    str | None,
+    Argument(help="Name of a log file, a glob in quotes, or task, actor or worker."),
+]
+Which = Annotated[
+    str | None,
+    Argument(
+        help="Id of the task or actor, or the beginning of the id; for a worker its address, such as node-0/w3.",
+    ),
+]
+Tail = Annotated[int, Option(help="Number of lines to print from the end; -1 prints all.", min=-1)]
+Follow = Annotated[bool, Option("--follow", "-f", help="Keep printing new lines until Ctrl-C or the session's end.")]
+Attempt = Annotated[
+    int | None,
+    Option("--attempt-number", "-a", help="Attempt of the task; 0 is the first. Default: all.", min=0),
+]
+
+
 @app.add("logs")
 def logs_command(
-    what: Annotated[str | None, Argument(help="A file's name or a glob; or task, actor, worker.")] = None,
-    which: Annotated[
-        str | None, Argument(help="Id of the task or actor, or its beginning; address of the worker.")
-    ] = None,
-    id_: Annotated[str | None, Option("--id", help="Task or actor id (Ray's spelling).")] = None,
-    pid: Annotated[int | None, Option(help="Process id of the worker or actor.")] = None,
-    attempt: Annotated[
-        int | None, Option("--attempt-number", "-a", help="Attempt of the task: 0 is the first; default: all.", min=0)
-    ] = None,
+    what: What = None,
+    which: Which = None,
+    id_: Annotated[str | None, Option("--id", help="Another way to give WHICH, as in Ray.")] = None,
+    pid: Annotated[int | None, Option(help="Process id of the worker or of the actor's worker.")] = None,
+    attempt: Attempt = None,
     err: Annotated[bool, Option("--err", help="Print stderr instead of stdout.")] = False,
-    tail: Annotated[int, Option(help="Number of last lines; -1: all.", min=-1)] = TAIL_LINES,
-    follow: Annotated[
-        bool, Option("--follow", "-f", help="Keep printing new lines until Ctrl-C or the session's end.")
-    ] = False,
-    session: Annotated[str | None, Option(help="Session name, or part of it.")] = None,
-    node: Annotated[str | None, Option("--node-id", "--node", help="Node, such as node-1.")] = None,
-    directory: Annotated[Path | None, Option(help="Directory of kept logs, from init(log_directory=).")] = None,
-    format_: Annotated[str, Option("--format", help="Format of the list: table or json.")] = "table",
+    tail: Tail = TAIL_LINES,
+    follow: Follow = False,
+    session: Annotated[str | None, Option(help="Session whose logs to read: its name, or part of it.")] = None,
+    node: Annotated[str | None, Option("--node-id", "--node", help="Node whose logs to read, such as node-1.")] = None,
+    directory: Annotated[Path | None, Option(help=KEPT_LOGS_HELP)] = None,
+    format_: Annotated[str, Option("--format", help=f"{FORMAT_HELP} Only the list has one.")] = "table",
 ) -> None:
-    """List the log files of real clusters on this machine, or print one, or what a task, an actor or a worker printed.
+    """List log files, print a log file, or print the output of one task, actor or worker.
 
-    A simulation has no log files: what its tasks print is on its driver's own stdout.
+    Without an argument the command lists the log files of this user's real clusters on this machine. A simulation has
+    no log files: its tasks print to the driver's stdout.
+
+    Example: dualray logs task 5e9317d9 --err
     """
     try:
         if format_ not in ("table", "json"):
@@ -72,31 +86,29 @@ def logs_command(
             if what is None or len(entries) > 1:
                 _list(entries, format_)
                 if what is not None:
-                    say_aside(
-                        f"{what!r} is {len(entries)} files: name one, with --session or --node where they are alike"
-                    )
+                    say_aside(f"{what!r} matches {len(entries)} files; name one, or add --session or --node")
                 return
             query = log_files.of_file(entries[0], places)
         else:
             if which is not None and id_ is not None:
-                raise ValueError(f"{which!r} and --id {id_!r} say the same: give one of them")
+                raise ValueError(f"{which!r} and --id {id_!r} both give the id; leave one out")
             query = _query(places, what, which or id_, pid, attempt, "err" if err else "out", may_come=follow)
     except ValueError as error:
         refuse(error)
-    streams = "stderr: see stdout, without --err" if err else "stdout: see stderr, with --err"
-    until_now = "until now nothing" if follow else "nothing"
-    _print(query, tail, follow=follow, if_empty=f"{until_now} is on {streams}" if what in SUBJECTS else "it is empty")
+    nothing = "stderr is empty; leave out --err for stdout" if err else "stdout is empty; --err prints stderr"
+    so_far = "so far " if follow else ""
+    _print(query, tail, follow=follow, if_empty=f"{so_far}{nothing if what in SUBJECTS else 'the file is empty'}")
 
 
 def _check_of_a_file(what: str | None, which: str | None, options: dict[str, object]) -> None:
     if what is not None and which is not None:
         raise ValueError(
-            f"{what!r} {which!r}: one file, or a glob in quotes, or one of {', '.join(SUBJECTS)} and which"
-            f"{nearest(what, SUBJECTS)}"
+            f"{what!r} {which!r} is not one file; give one file, a glob in quotes, or one of {', '.join(SUBJECTS)} "
+            f"and its id{nearest(what, SUBJECTS)}"
         )
     for name, value in options.items():
         if value is not None:
-            raise ValueError(f"{name} is of what {', '.join(SUBJECTS)} have printed, as in: dualray logs task --id ID")
+            raise ValueError(f"{name} needs one of {', '.join(SUBJECTS)} before it, as in: dualray logs task --id ID")
 
 
 def _query(
@@ -111,12 +123,12 @@ def _query(
 ) -> LogQuery:
     if (which is None) == (pid is None):
         raise ValueError(
-            f"dualray logs {what} needs {'a pid with --pid or ' if what != 'task' else ''}{_id_of(what)}, and one alone"
+            f"dualray logs {what} needs {_id_of(what)}{'' if what == 'task' else ', or --pid PID, and not both'}"
         )
     if pid is not None and what == "task":
-        raise ValueError("--pid is of a worker or an actor: dualray logs worker --pid N")
+        raise ValueError("--pid names a worker or an actor, not a task; use: dualray logs worker --pid PID")
     if attempt is not None and what != "task":
-        raise ValueError(f"--attempt-number is of a task, not of {what!r}")
+        raise ValueError(f"--attempt-number is for tasks; leave it out of `dualray logs {what}`")
     if pid is not None:
         return log_files.of_pid(places, pid, stream=stream)
     assert which is not None
@@ -139,7 +151,7 @@ def _print(query: LogQuery, tail: int, *, follow: bool, if_empty: str) -> None:
                 sys.stdout.buffer.write(data)
             sys.stdout.buffer.flush()
             if reader.has_left_out:
-                say_aside(f"-- {tail:,} lines at most: --tail -1 shows all --")
+                say_aside(f"-- only the last {tail:,} lines are shown; --tail -1 shows all --")
             if reader.is_empty:
                 say_aside(f"-- {if_empty} --")
             if follow:

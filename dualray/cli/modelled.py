@@ -12,7 +12,17 @@ from typing import Annotated, Any
 import click
 
 from dualray.cli.declare import Argument, Commands, Exit, Option
-from dualray.cli.printing import AsJson, print_json, refuse, say, show
+from dualray.cli.printing import (
+    FAULTS_HELP,
+    NODES_HELP,
+    NUM_CPUS_HELP,
+    SCENARIO_SEED_HELP,
+    AsJson,
+    print_json,
+    refuse,
+    say,
+    show,
+)
 from dualray.shared.model.config import Config
 from dualray.shared.model.demands import parse_resources
 from dualray.shared.scenario.fault_model import parse_fault
@@ -29,6 +39,18 @@ from dualray.text_tables import Table
 FAILED = 1
 
 
+Program = Annotated[
+    str,
+    Argument(help=f"Program to model: {', '.join(PROGRAMS)}. `dualray sim workloads` lists their parameters."),
+]
+ScenarioFile = Annotated[
+    Path | None,
+    Option(
+        help="Scenario file whose cluster, costs, limits and faults to use. Its workload is not run.",
+    ),
+]
+
+
 def add_to(sim: Commands) -> None:
     """Add these commands to `dualray sim`."""
     sim.add("workload", takes_unknown=True, takes_more=True)(workload_command)
@@ -37,21 +59,19 @@ def add_to(sim: Commands) -> None:
 
 def workload_command(
     context: click.Context,
-    name: Annotated[str, Argument(help=f"{', '.join(PROGRAMS)}; `dualray sim workloads` has their parameters.")],
-    nodes: Annotated[int, Option(min=1, help="Virtual nodes.")] = 10,
-    node_cpus: Annotated[float, Option(help="CPUs of each node.")] = 8,
+    name: Program,
+    nodes: Annotated[int, Option(min=1, help=NODES_HELP)] = 10,
+    node_cpus: Annotated[float, Option(help=NUM_CPUS_HELP)] = 8,
     node_gpus: Annotated[float, Option(help="GPUs of each node.")] = 0,
-    object_store: Annotated[str, Option(help="Size of each node's object store.")] = "2GiB",
-    scenario: Annotated[
-        Path | None, Option(help="A scenario file: its cluster, costs, limits and faults, not its workload.")
-    ] = None,
-    faults: Annotated[list[str] | None, Option(help="Such as 'kill node-5 at 2.5s'; may repeat.")] = None,
-    seed: Annotated[int | None, Option(help="Seed; default: the scenario's, or 0.")] = None,
+    object_store: Annotated[str, Option(help="Size of each node's object store, such as 2GiB.")] = "2GiB",
+    scenario: ScenarioFile = None,
+    faults: Annotated[list[str] | None, Option(help=FAULTS_HELP)] = None,
+    seed: Annotated[int | None, Option(help=f"{SCENARIO_SEED_HELP} Without a file: 0.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Model a program on a virtual cluster, at any size: nothing is executed, everything is scheduled.
+    """Schedule a model of a program on a virtual cluster of any size, without executing its tasks.
 
-    Other options go to the program.
+    Give the model's parameters as further options, such as --tasks 1e6.
 
     Example: dualray sim workload bag --tasks 1e6 --seconds 0.5 --nodes 1000
     """
@@ -99,12 +119,12 @@ def _parameters(args: Sequence[str]) -> Iterator[tuple[str, str]]:
     left = iter(args)
     for arg in left:
         if not arg.startswith("--"):
-            raise ValueError(f"{arg!r} is not understood; a parameter of the workload is given as --name value")
+            raise ValueError(f"{arg!r} is not an option; give a parameter of the workload as --name value")
         name, equals, value = arg.removeprefix("--").partition("=")
         if not equals:
             value = next(left, "")
             if not value:
-                raise ValueError(f"--{name} has no value")
+                raise ValueError(f"--{name} needs a value after it, as in: --{name} 10")
         yield name.replace("-", "_"), value
 
 
@@ -139,7 +159,10 @@ def _show(name: str, nodes: int, result: Modelled, took_s: float) -> None:
         ("messages", f"{result.messages:,}"),
         ("events", f"{result.events:,}"),
         ("event hash", result.hash),
-        ("took", f"{took_s:.2f} s, {result.tasks / took_s:,.0f} tasks/s, {size_words(_peak_bytes())} at most"),
+        (
+            "real time",
+            f"{took_s:.2f} s, {result.tasks / took_s:,.0f} tasks/s, {size_words(_peak_bytes())} of memory at most",
+        ),
     ]
     if result.evictions == 0:
         rows = [row for row in rows if row[0] != "evicted"]
@@ -159,7 +182,10 @@ def _peak_bytes() -> int:
 
 
 def workloads_command() -> None:
-    """List the programs that can be modelled, and their parameters."""
+    """List the programs that `dualray sim workload` can model, and their parameters.
+
+    Example: dualray sim workloads
+    """
     table = Table("workload", "what it is", "parameter", "default", title="Modelled programs")
     last = ""
     for name, parameter, default in parameters():

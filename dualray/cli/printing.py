@@ -34,13 +34,36 @@ LAST_RESORTS: Final = (
 )
 """The fields that a table gives up first when a terminal is too narrow, in this order."""
 
-AsJson = Annotated[bool, Option("--json", help="Print JSON instead of tables.")]
+# What an option means in every command that has it; a command that means more adds a sentence.
+ADDRESS_HELP: Final = "Address of the cluster's head, host:port."
+AS_RAY_HELP: Final = "Let `import ray` import dualray instead."
+AUTOSCALE_HELP: Final = "File with groups of nodes that the cluster may launch and end, or a RayCluster."
+DECISION_LOG_HELP: Final = "New or empty directory for the run's decision logs and traces."
+DRY_RUN_HELP: Final = "Print what the command would do, and exit."
+FAULTS_HELP: Final = "Fault to perform, such as 'kill node-5 at 2.5s'. Repeat the option for several."
+FORMAT_HELP: Final = "Output format: table or json."
+JOBS_HELP: Final = "Number of processes that work at the same time."
+JSON_HELP: Final = "Print JSON instead of text."
+KEPT_LOGS_HELP: Final = "Directory that init(log_directory=...) named for the log files."
+LOG_HELP: Final = "Decision log directory of a finished run."
+MODE_HELP: Final = "Where to run: real (processes of this machine), sim (a simulation) or ray (a Ray cluster)."
+NODES_HELP: Final = "Number of nodes."
+NUM_CPUS_HELP: Final = "CPUs of each node."
+OUTPUT_HELP: Final = "File to write."
+PORT_HELP: Final = "Port to listen on; 0 chooses a free port."
+REPORT_HELP: Final = "HTML file to write."
+SCRIPT_ARGS_HELP: Final = "Arguments of the script. The script also gets everything after `--`."
+SEED_HELP: Final = "Seed of the run's random numbers."
+SEEDS_HELP: Final = "Number of runs, each with a seed of its own."
+SCENARIO_SEED_HELP: Final = f"{SEED_HELP} Default: the seed in the scenario file."
+
+AsJson = Annotated[bool, Option("--json", help=JSON_HELP)]
 Verbose = Annotated[bool, Option("--verbose", "-v", help="Print every detail.")]
-Quiet = Annotated[bool, Option("--quiet", "-q", help="Print ids or verdicts alone.")]
+Quiet = Annotated[bool, Option("--quiet", "-q", help="Print only ids or verdicts.")]
 
 
 def refuse(why: object) -> NoReturn:
-    """Say on stderr why the command cannot go on, and end it with UNUSABLE."""
+    """Print on stderr why the command cannot continue, and end it with UNUSABLE."""
     say_aside(f"dualray: {why}", colour="red")
     raise Exit(UNUSABLE)
 

@@ -19,14 +19,15 @@ app = Commands()
 
 @app.add("replay")
 def replay_command(
-    path: Annotated[Path, Argument(help="A decision log, or a directory with those of a run and its traces.")],
+    path: Annotated[Path, Argument(help="Decision log directory of a finished run, or one decision log.")],
     as_json: AsJson = False,
     verbose: Verbose = False,
     quiet: Quiet = False,
 ) -> None:
-    """Derive every command of a run again, with fresh machines, and match every action with its command.
+    """Check a finished run: make every decision again from its log, and compare.
 
-    The table lists the processes that differ, were killed or left no log; with -v it lists all.
+    Each logged event goes to a fresh state machine, which must give the logged commands. Each action in the traces must
+    have a command. The table lists processes that differ, were killed or left no log; -v lists all.
 
     Example: dualray replay run1
     """
@@ -55,7 +56,7 @@ def _replay_one(path: Path) -> bool:
     found = replay(log)
     print(f"{path}: {log.spec.kind} {log.spec.address}, seed {log.seed or 'none'}")
     if log.is_cut_off:
-        print("the log ends in the middle of a decision: its process was killed")
+        print("The log ends in the middle of a decision, because its process was killed.")
     total = sum(len(decision.commands) for decision in log.decisions)
     print(f"decisions replayed: {found.decisions:,} of {len(log.decisions):,}")
     print(f"commands equal:     {found.commands:,} of {total:,}")
@@ -94,7 +95,7 @@ def _as_json(proof: Proof) -> dict[str, Any]:
 def _remarks(process: ProcessProof) -> list[str]:
     return [
         *(["differs"] if process.difference is not None else []),
-        *([] if process.has_log else ["has left no log"]),
+        *([] if process.has_log else ["left no log"]),
         *(["killed"] if process.was_killed else []),
         *(["log cut off"] if process.is_cut_off else []),
         *([f"{len(process.cut_short)} commands not carried out"] if process.cut_short else []),
@@ -130,7 +131,7 @@ def _show_proof(proof: Proof, verbose: bool) -> None:
             if not process.was_killed:
                 _show_keys(f"{process.process}, commands without an action", process.match.commands_without_action)
     for name, keys in proof.cut_short.items():
-        _show_keys(f"{name} was killed; told to, and not seen to do", keys)
+        _show_keys(f"{name} was killed; commands that it may not have carried out", keys)
 
 
 def _show_difference(process: str, difference: Difference) -> None:

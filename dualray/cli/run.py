@@ -12,7 +12,18 @@ from typing import Annotated
 from dualray.as_ray import install
 from dualray.cli.after_run import print_summary, read_summaries, run_as_main
 from dualray.cli.declare import Argument, Commands, Exit, Option
-from dualray.cli.printing import refuse
+from dualray.cli.printing import (
+    AS_RAY_HELP,
+    DECISION_LOG_HELP,
+    FAULTS_HELP,
+    JSON_HELP,
+    MODE_HELP,
+    NODES_HELP,
+    NUM_CPUS_HELP,
+    SCRIPT_ARGS_HELP,
+    SEED_HELP,
+    refuse,
+)
 from dualray.settings import limits_of, resolve
 
 app = Commands()
@@ -24,21 +35,26 @@ app = Commands()
     takes_unknown=True,
 )
 def run_command(
-    script: Annotated[str, Argument(help="A Python file; or `-m`, and then a module.")],
-    args: Annotated[list[str] | None, Argument(help="For the script; after `--` all are.")] = None,
-    as_ray: Annotated[bool, Option("--as-ray", help="`import ray` means dualray.")] = False,
-    mode: Annotated[str | None, Option(help="real, sim or ray.")] = None,
-    nodes: Annotated[int | None, Option(help="sim: virtual nodes.")] = None,
-    num_cpus: Annotated[float | None, Option(help="CPUs of each node.")] = None,
-    seed: Annotated[int | None, Option(help="Seeds the tasks' randomness.")] = None,
-    faults: Annotated[list[str] | None, Option(help="sim: such as 'kill node-5 at 2.5s'; may repeat.")] = None,
-    decision_log: Annotated[Path | None, Option(help="Directory for decision logs and traces.")] = None,
-    quiet: Annotated[bool, Option("--quiet", help="sim: print no summary at the end.")] = False,
-    as_json: Annotated[bool, Option("--json", help="sim: print the summary as JSON, on stderr.")] = False,
+    script: Annotated[str, Argument(help="Python file to run. Give -m and a name to run a module.")],
+    args: Annotated[list[str] | None, Argument(help=SCRIPT_ARGS_HELP)] = None,
+    as_ray: Annotated[bool, Option("--as-ray", help=AS_RAY_HELP)] = False,
+    mode: Annotated[str | None, Option(help=MODE_HELP)] = None,
+    nodes: Annotated[int | None, Option(help=f"{NODES_HELP} Simulations only.")] = None,
+    num_cpus: Annotated[float | None, Option(help=NUM_CPUS_HELP)] = None,
+    seed: Annotated[int | None, Option(help=SEED_HELP)] = None,
+    faults: Annotated[list[str] | None, Option(help=f"{FAULTS_HELP} Simulations only.")] = None,
+    decision_log: Annotated[Path | None, Option(help=DECISION_LOG_HELP)] = None,
+    quiet: Annotated[bool, Option("--quiet", help="Print no summary after a simulation.")] = False,
+    as_json: Annotated[bool, Option("--json", help=f"{JSON_HELP} The summary goes to stderr.")] = False,
 ) -> None:
-    """Run an unchanged script, or `-m` a module, with settings given from outside. The exit code is the program's."""
+    """Run a script or a module as Python would, in the mode and with the settings that the options give.
+
+    The exit code is the program's.
+
+    Example: dualray run train.py --mode sim --nodes 4 --faults 'kill node-2 at 3s'
+    """
     if script == "-m" and not args:
-        refuse("-m needs the name of a module after it")
+        refuse("-m needs the name of a module after it, as in: dualray run -m package.module")
     if script != "-m" and not Path(script).is_file():
         refuse(f"there is no file {script!r}")
     given = {
@@ -89,19 +105,19 @@ def _clocks(mode: str) -> AbstractContextManager[None]:
 def _refuse_on_ray(given: dict[str, bool]) -> None:
     """Options that mean nothing to Ray, in mode "ray"."""
     ways_out = {
-        "--as-ray": "the name `ray` must mean Ray: leave it out, and a program of Ray's runs on Ray as it is",
-        "--seed": "Ray seeds no tasks: leave it out, or say --mode sim",
-        "--decision-log": "Ray logs no decisions that could be replayed: leave it out, or say --mode real or sim",
+        "--as-ray": "in this mode `import ray` must import Ray itself; leave the option out",
+        "--seed": "Ray does not seed tasks; leave the option out, or use --mode sim",
+        "--decision-log": "Ray writes no decision logs; leave the option out, or use --mode real or --mode sim",
     }
     for name, is_given in given.items():
         if is_given:
-            refuse(f"{name} in mode 'ray': {ways_out[name]}")
+            refuse(f"{name} cannot be used with mode 'ray': {ways_out[name]}")
 
 
 def _say_ignored(script: str, names: list[str], mode: str | None) -> None:
     """What is for simulations was given, and there was none."""
-    why = f"ran in {mode} mode" if mode in ("real", "ray") else "has not started a simulation; say --mode sim"
+    why = f"ran in {mode} mode" if mode in ("real", "ray") else "started no simulation; add --mode sim"
     print(
-        f"dualray: {' and '.join(names)} {'have' if len(names) > 1 else 'has'} been ignored: {script} {why}",
+        f"dualray: {' and '.join(names)} had no effect: {script} {why}",
         file=sys.stderr,
     )

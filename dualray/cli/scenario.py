@@ -15,7 +15,20 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from dualray.cli.declare import Argument, Commands, Exit, Option
-from dualray.cli.printing import AsJson, Quiet, print_json, refuse, say, say_aside, show, table_of
+from dualray.cli.printing import (
+    DECISION_LOG_HELP,
+    MODE_HELP,
+    REPORT_HELP,
+    SCENARIO_SEED_HELP,
+    AsJson,
+    Quiet,
+    print_json,
+    refuse,
+    say,
+    say_aside,
+    show,
+    table_of,
+)
 from dualray.cli.seeing import check_outputs, write_outputs
 from dualray.report.record import read_record
 from dualray.shared.scenario.file import ScenarioError, json_schema
@@ -33,10 +46,12 @@ SCENARIOS = Path("scenarios")
 OUTPUT_LINES_MAX = 30
 """Of what a failing program printed: the last ones."""
 
-scenario = Commands("scenario", help="Scenario files: a cluster, a workload, faults and expectations.")
+scenario = Commands(
+    "scenario", help="Work with scenario files. Each describes a cluster, a workload, faults and expectations."
+)
 
-File = Annotated[Path, Argument(help="A scenario file.")]
-Seed = Annotated[int | None, Option(help="Replaces the seed of the scenario file.")]
+File = Annotated[Path, Argument(help="Scenario file.")]
+Seed = Annotated[int | None, Option(help=SCENARIO_SEED_HELP)]
 
 
 def load(path: Path, seed: int | None = None) -> Scenario:
@@ -51,13 +66,13 @@ def load(path: Path, seed: int | None = None) -> Scenario:
 @scenario.add("run")
 def run_command(
     file: File,
-    mode: Annotated[
-        str, Option(help="sim; real: on real processes of this machine; ray: on a local Ray of several nodes.")
-    ] = "sim",
+    mode: Annotated[str, Option(help=MODE_HELP)] = "sim",
     seed: Seed = None,
-    decision_log: Annotated[Path | None, Option(help="Directory for decision logs and the trace.")] = None,
-    report: Annotated[Path | None, Option(help="Write a page about the run: one HTML file.")] = None,
-    timeline: Annotated[Path | None, Option(help="Write a timeline for https://ui.perfetto.dev.")] = None,
+    decision_log: Annotated[Path | None, Option(help=DECISION_LOG_HELP)] = None,
+    report: Annotated[Path | None, Option(help=f"{REPORT_HELP} It is a page about the run.")] = None,
+    timeline: Annotated[
+        Path | None, Option(help="JSON file to write, a timeline to open in https://ui.perfetto.dev.")
+    ] = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
@@ -67,9 +82,9 @@ def run_command(
     """
     loaded = load(file, seed)
     if mode not in ("sim", "real", "ray"):
-        refuse(f"mode {mode!r} must be sim, real or ray")
+        refuse(f"--mode {mode!r} must be sim, real or ray")
     if mode == "ray" and (report or timeline or decision_log):
-        refuse("Ray leaves no trace of dualray's: --report, --timeline and --decision-log are for --mode sim and real")
+        refuse("--report, --timeline and --decision-log cannot be used with --mode ray: Ray writes no decision logs")
     with contextlib.ExitStack() as stack:
         try:
             check_outputs(report=report, timeline=timeline)
@@ -165,7 +180,9 @@ def _show_run(loaded: Scenario, outcome: Outcome, verdicts: Sequence[Verdict], m
 
 @scenario.add("check")
 def check_command(file: File, seed: Seed = None, as_json: AsJson = False, quiet: Quiet = False) -> None:
-    """Run a scenario in two processes with different PYTHONHASHSEED: every decision must be the same.
+    """Check that a scenario is deterministic.
+
+    The command runs it in two processes with different PYTHONHASHSEED and compares every decision.
 
     Example: dualray scenario check first.yaml
     """
@@ -198,7 +215,7 @@ def check_command(file: File, seed: Seed = None, as_json: AsJson = False, quiet:
 
 @scenario.add("list")
 def list_command(
-    directory: Annotated[Path, Argument(help="Directory of scenario files.")] = SCENARIOS,
+    directory: Annotated[Path, Argument(help="Directory with scenario files.")] = SCENARIOS,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
@@ -208,7 +225,7 @@ def list_command(
     """
     files = sorted(directory.glob("*.yaml"))
     if not files:
-        refuse(f"there is no *.yaml in {str(directory)!r}; `dualray scenario new` writes a first one")
+        refuse(f"the directory {str(directory)!r} has no *.yaml file; `dualray scenario new` writes a first one")
     rows: list[dict[str, Any]] = []
     wrong = []
     for path in files:
@@ -269,26 +286,29 @@ expect: {{same_as_without_faults: true}}
 
 @scenario.add("new")
 def new_command(
-    name: Annotated[str, Argument(help="The files' name, without .yaml.")] = "first",
+    name: Annotated[str, Argument(help="Name of the two files, without .py and .yaml.")] = "first",
 ) -> None:
-    """Write a small program and a scenario for it, to start from.
+    """Write a small program and a scenario that runs it, as a starting point.
 
     Example: dualray scenario new && dualray scenario run first.yaml
     """
     file, script = Path(f"{name}.yaml"), Path(f"{name}.py")
     if existing := next((path for path in (file, script) if path.exists()), None):
-        refuse(f"{str(existing)!r} exists; give another name, as in: dualray scenario new {name}2")
+        refuse(f"{str(existing)!r} exists already; give another name, as in: dualray scenario new {name}2")
     try:
         script.write_text(FIRST_PROGRAM.replace("first.py", script.name))
         file.write_text(FIRST_SCENARIO.format(file=file, name=file.stem, script=script.name))
     except OSError as error:
-        refuse(f"{file} cannot be written: {error.strerror}")
+        refuse(f"{str(file)!r} cannot be written: {error.strerror}")
     print(f"{script} and {file}: now try dualray scenario run {file}")
 
 
 @scenario.add("schema")
 def schema_command() -> None:
-    """Print the JSON schema of scenario files, for editors."""
+    """Print the JSON schema of scenario files, with which an editor can check them.
+
+    Example: dualray scenario schema > scenario.schema.json
+    """
     print(json.dumps(json_schema(), indent=2))
 
 

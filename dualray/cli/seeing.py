@@ -12,7 +12,15 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from dualray.cli.declare import Argument, Commands, Option
-from dualray.cli.printing import AsJson, print_json, refuse, say
+from dualray.cli.printing import (
+    LOG_HELP,
+    OUTPUT_HELP,
+    SCENARIO_SEED_HELP,
+    AsJson,
+    print_json,
+    refuse,
+    say,
+)
 from dualray.report.explain import Story, Teller
 from dualray.report.find import find_id
 from dualray.report.histories import Lives
@@ -31,7 +39,7 @@ MARKS = (b"dualray", b"traceEvents")
 LOOKED_AT_BYTES = 1 << 16
 SCENARIO_SUFFIXES = (".yaml", ".yml")
 
-Directory = Annotated[Path, Argument(help="A run's decision log directory.")]
+Directory = Annotated[Path, Argument(help="Decision log directory of a finished run.")]
 
 
 def check_outputs(*, report: Path | None, timeline: Path | None, report_option: str = "--report") -> None:
@@ -48,7 +56,7 @@ def check_outputs(*, report: Path | None, timeline: Path | None, report_option: 
 
 def _check_writable(path: Path, option: str) -> None:
     if path.is_dir():
-        raise ValueError(f"{option} {str(path)!r} is a directory; name a file in it")
+        raise ValueError(f"{option} {str(path)!r} is a directory; give the path of a file")
     check_ours(path, option)
     is_new = not path.exists()
     try:
@@ -57,7 +65,7 @@ def _check_writable(path: Path, option: str) -> None:
         if is_new:  # what is refused later leaves nothing
             path.unlink()
     except OSError as error:
-        hint = "; make its directory first" if not path.parent.is_dir() else ""
+        hint = "; create its directory first" if not path.parent.is_dir() else ""
         raise ValueError(f"{option} {str(path)!r} cannot be written: {error.strerror}{hint}") from None
 
 
@@ -78,7 +86,7 @@ def check_ours(path: Path, option: str) -> None:
         return  # it cannot be written either, and that is said
     if start and not start.startswith(b"PAR1") and not any(mark in start + end for mark in MARKS):
         raise ValueError(
-            f"{option} {str(path)!r} exists and was not written by dualray; remove it, or name another file"
+            f"{option} {str(path)!r} exists, and dualray did not write it; remove it, or give another file"
         )
 
 
@@ -113,10 +121,13 @@ def write_outputs(
 
 def report_command(
     directory: Directory,
-    output: Annotated[Path, Option("--output", "-o", help="The file to write.")] = Path("report.html"),
-    title: Annotated[str, Option(help="The page's title.")] = "",
+    output: Annotated[Path, Option("--output", "-o", help=OUTPUT_HELP)] = Path("report.html"),
+    title: Annotated[str, Option(help="Title of the page.")] = "",
 ) -> None:
-    """Write the page of a recorded run: one HTML file, which needs no network."""
+    """Write a page about a finished run: one HTML file, which needs no network.
+
+    Example: dualray report run1 --output run1.html
+    """
     try:
         check_outputs(report=output, timeline=None, report_option="--output")
         write_outputs(read_record(directory), report=output, timeline=None, title=title)
@@ -126,9 +137,12 @@ def report_command(
 
 def timeline_command(
     directory: Directory,
-    output: Annotated[Path, Option("--output", "-o", help="The file to write.")] = Path("timeline.json"),
+    output: Annotated[Path, Option("--output", "-o", help=OUTPUT_HELP)] = Path("timeline.json"),
 ) -> None:
-    """Write a run's timeline for https://ui.perfetto.dev."""
+    """Write the timeline of a finished run, a JSON file to open in https://ui.perfetto.dev.
+
+    Example: dualray timeline run1 --output run1.json
+    """
     try:
         _check_writable(output, "--output")
         write_outputs(Record(events=read_traces(directory)), report=None, timeline=output)
@@ -137,33 +151,33 @@ def timeline_command(
 
 
 def explain_command(
-    wanted: Annotated[str, Argument(metavar="ID", help="An id, the beginning of one, or a task's name.")],
+    wanted: Annotated[str, Argument(metavar="ID", help="Id, the beginning of an id, or a task's name.")],
     source: Annotated[
         Path | None,
         Argument(
             metavar="[DIRECTORY|SCENARIO]",
-            help="A run's decision log directory, or a scenario file, which is run.",
+            help="Decision log directory of a finished run, or a scenario file to run first.",
         ),
     ] = None,
-    seed: Annotated[int | None, Option(help="Replaces the seed of the scenario file.")] = None,
-    log: Annotated[Path | None, Option(help="Another way to give DIRECTORY.")] = None,
+    seed: Annotated[int | None, Option(help=SCENARIO_SEED_HELP)] = None,
+    log: Annotated[Path | None, Option(help=f"{LOG_HELP} It is another way to give DIRECTORY.")] = None,
     regret: Annotated[
-        bool, Option("--regret", help="Run SCENARIO again with each other node that had room, and tell what it saves.")
+        bool, Option("--regret", help="Run SCENARIO again with each other node that had room, and show what it saves.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Tell the history of a task, an actor or an object: each decision with its candidates and reasons.
+    """Show the history of a task, an actor or an object: each decision with its candidates and reasons.
 
-    An actor's history is that of its constructor, through all restarts.
+    The history of an actor follows its constructor through all restarts.
 
     Example: dualray explain train run1
     """
     try:
         if log is not None and source is not None:
-            raise ValueError(f"--log {str(log)!r} and {str(source)!r} name two runs; give one")
+            raise ValueError(f"--log {str(log)!r} and {str(source)!r} name two runs; leave one out")
         origin = source or log
         if regret and (origin is None or origin.suffix not in SCENARIO_SUFFIXES):
-            raise ValueError("--regret runs a scenario again: name a scenario file, not a run that has been")
+            raise ValueError("--regret runs a scenario again: name a scenario file, and not a finished run")
         record = _record_of(origin, seed)
         lives = Lives(record)
         subject = find_id(lives, wanted)
@@ -198,13 +212,13 @@ def _as_json(story: Story, lives: Lives) -> dict[str, Any]:
 def _record_of(source: Path | None, seed: int | None) -> Record:
     if source is None:
         raise ValueError(
-            "there is no record to look into: name a directory that a run has written with --decision-log DIR, "
-            "or a scenario file"
+            "`dualray explain` needs a run: give a scenario file, or a directory that a run wrote with "
+            "--decision-log DIR"
         )
     if source.suffix not in SCENARIO_SUFFIXES:
         if seed is not None:
             raise ValueError(
-                f"--seed {seed}: {str(source)!r} is a run that has been; only a scenario file takes a seed"
+                f"--seed {seed} cannot be used with {str(source)!r}, a finished run; it is for scenario files"
             )
         return read_record(source)
     scenario = _scenario_of(source, seed)
@@ -271,7 +285,7 @@ def show_story(story: Story, lives: Lives) -> None:
             say(f"{'':>14}    - {detail}", colour="dim")
     if not lives.record.logs:
         say(
-            "Only the trace is there: decisions, candidates and reasons need the decision logs beside it.",
+            "The directory has a trace and no decision logs, so candidates and reasons are not known.",
             colour="yellow",
         )
 

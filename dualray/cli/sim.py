@@ -16,7 +16,7 @@ modelled.add_to(sim)
 
 @sim.add("params")
 def sim_params_command(as_json: AsJson = False) -> None:
-    """Show what the virtual cluster assumes: the cost model, a node's defaults, and what is fixed.
+    """Show the numbers that a simulation assumes: the cost model, a node's defaults, and fixed values.
 
     Example: dualray sim params --json
     """
@@ -25,8 +25,8 @@ def sim_params_command(as_json: AsJson = False) -> None:
         print_json({name: [_as_json(param) for param in params] for name, params in groups})
         return
     for title, params in (
-        ("The cost model: `costs` of a scenario, or a calibration, change it", CostModel.params()),
-        ("A node, where init() and the scenario say nothing else", node_params()),
+        ("The cost model. A calibration or a scenario's `costs` can replace these.", CostModel.params()),
+        ("Defaults of a node. init() or a scenario can replace these.", node_params()),
         ("Fixed", fixed_params()),
     ):
         table = table_of(title, "parameter", "default", "unit", "source")

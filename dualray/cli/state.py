@@ -12,6 +12,9 @@ from typing import Annotated
 from dualray import api
 from dualray.cli.declare import Argument, Commands, Option
 from dualray.cli.printing import (
+    ADDRESS_HELP,
+    FORMAT_HELP,
+    LOG_HELP,
     AsJson,
     Quiet,
     Verbose,
@@ -31,9 +34,9 @@ LISTED_MAX = 10
 """Rows that an ambiguous name may mean and that the error lists."""
 app = Commands()
 
-Address = Annotated[str, Option(help="host:port of the cluster's head, or auto.")]
-Log = Annotated[Path | None, Option(help="Instead of a cluster: the decision log directory of a finished run.")]
-Format = Annotated[str, Option("--format", help="table, or json, which is --json.")]
+Address = Annotated[str, Option(help=f"{ADDRESS_HELP} auto finds the cluster on this machine.")]
+Log = Annotated[Path | None, Option(help=f"{LOG_HELP} The command reads it in place of a cluster.")]
+Format = Annotated[str, Option("--format", help=f"{FORMAT_HELP} --json means --format json.")]
 
 
 @contextmanager
@@ -69,9 +72,14 @@ def _filters(texts: Sequence[str]) -> list[state.Filter]:
 
 @app.add("list")
 def list_command(
-    resource: Annotated[str, Argument(help="tasks, actors, objects, nodes, workers or placement-groups.")],
-    filters: Annotated[list[str] | None, Option("--filter", help="field=value or field!=value; may repeat.")] = None,
-    limit: Annotated[int, Option(help="Rows at most.")] = state.DEFAULT_LIMIT,
+    resource: Annotated[
+        str, Argument(help="What to list: tasks, actors, objects, nodes, workers or placement-groups.")
+    ],
+    filters: Annotated[
+        list[str] | None,
+        Option("--filter", help="Condition on a field, field=value or field!=value. Repeat the option for several."),
+    ] = None,
+    limit: Annotated[int, Option(help="Most rows to show.")] = state.DEFAULT_LIMIT,
     as_json: AsJson = False,
     format_: Format = "table",
     verbose: Verbose = False,
@@ -79,7 +87,7 @@ def list_command(
     address: Address = "auto",
     log: Log = None,
 ) -> None:
-    """List the tasks, actors or other things of a cluster, or of a finished run.
+    """List the tasks, actors, objects, nodes, workers or placement groups of a cluster or of a finished run.
 
     Example: dualray list tasks --log run1 --filter state=FAILED
     """
@@ -94,20 +102,20 @@ def list_command(
         elif not rows:
             total = found.list(name, limit=1, raise_on_missing_output=False).total
             plain = name.replace("_", " ")
-            print(f"no {plain} match ({total} rows in all)" if total else f"no {plain}")
+            print(f"no {plain} match --filter ({total} in all)" if total else f"there are no {plain}")
         else:
             when = "; times are seconds since the start" if log is not None and name == "tasks" else ""
             show_rows(f"{resource}{when}", rows, key=state.KEYS[name], verbose=verbose)
         if rows.total > len(rows):
-            say_aside(f"{len(rows)} of {rows.total} are shown: see --limit and --filter")
+            say_aside(f"{len(rows)} of {rows.total} rows are shown; --limit and --filter change that")
         if rows.missing:
-            say_aside(f"no answer from {', '.join(rows.missing)}")
+            say_aside(f"rows are missing: {', '.join(rows.missing)} did not answer")
 
 
 @app.add("get")
 def get_command(
-    resource: Annotated[str, Argument(help="task, actor, object, node, worker or placement-group.")],
-    id_: Annotated[str, Argument(metavar="ID", help="An id, the beginning of one, or a name.")],
+    resource: Annotated[str, Argument(help="What to show: task, actor, object, node, worker or placement-group.")],
+    id_: Annotated[str, Argument(metavar="ID", help="Id, the beginning of an id, or a name.")],
     as_json: AsJson = False,
     format_: Format = "table",
     address: Address = "auto",
@@ -121,7 +129,7 @@ def get_command(
     with _state(address, log) as found:
         name = _table_name(resource)
         if name not in state.TABLES:
-            raise ValueError(f"there is no {resource!r}; known: {', '.join(state.TABLES)}")
+            raise ValueError(f"{resource!r} is not a table; choose one of {', '.join(state.TABLES)}")
         row = _find(found, name, resource, id_)
         if as_json:
             print_json(row)
@@ -149,16 +157,16 @@ def _find(found: state.State, table: str, resource: str, wanted: str) -> state.R
     if len(matching) == 1:
         return matching[0]
     if not matching:
-        raise ValueError(f"there is no {resource} {wanted!r}, by id or by name ({len(rows)} in all)")
+        raise ValueError(f"no {resource} has the id or the name {wanted!r} ({len(rows)} in all)")
     length = shortest(str(row[key]) for row in rows)
     shown = "".join(f"\n  {str(row[key])[:length]}  {row.get('state') or ''}" for row in matching[:LISTED_MAX])
     more = f"\n  and {len(matching) - LISTED_MAX} more" if len(matching) > LISTED_MAX else ""
-    raise ValueError(f"{wanted!r} is {len(matching)} {table}; give the id of one:{shown}{more}")
+    raise ValueError(f"{len(matching)} {table} match {wanted!r}; give the id of one:{shown}{more}")
 
 
 @app.add("summary")
 def summary_command(
-    resource: Annotated[str, Argument(help="tasks, actors or objects.")],
+    resource: Annotated[str, Argument(help="What to count: tasks, actors or objects.")],
     as_json: AsJson = False,
     format_: Format = "table",
     address: Address = "auto",
@@ -185,14 +193,14 @@ def summary_command(
 
 @app.add("memory")
 def memory_command(
-    limit: Annotated[int, Option(help="Objects at most.")] = state.DEFAULT_LIMIT,
+    limit: Annotated[int, Option(help="Most rows to show.")] = state.DEFAULT_LIMIT,
     as_json: AsJson = False,
     format_: Format = "table",
     verbose: Verbose = False,
     address: Address = "auto",
     log: Log = None,
 ) -> None:
-    """Show objects, the largest first: the owner, and the references that keep each.
+    """Show objects, the largest first, each with its owner and the references that keep it.
 
     Example: dualray memory --limit 10
     """

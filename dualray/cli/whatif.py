@@ -11,7 +11,22 @@ from typing import Annotated, NamedTuple
 from dualray.as_ray import install
 from dualray.cli.after_run import run_as_main
 from dualray.cli.declare import Argument, Commands, Exit, Option
-from dualray.cli.printing import refuse, say, say_aside, show
+from dualray.cli.printing import (
+    ADDRESS_HELP,
+    AS_RAY_HELP,
+    AUTOSCALE_HELP,
+    JOBS_HELP,
+    MODE_HELP,
+    NUM_CPUS_HELP,
+    OUTPUT_HELP,
+    REPORT_HELP,
+    SCRIPT_ARGS_HELP,
+    SEEDS_HELP,
+    refuse,
+    say,
+    say_aside,
+    show,
+)
 from dualray.cli.progress import Progress
 from dualray.cli.seeing import check_ours, check_outputs
 from dualray.exceptions import DualrayError
@@ -56,14 +71,14 @@ def check_page(report: Path | None) -> None:
 
 
 def record_command(
-    script: Annotated[Path, Argument(help="A Python file that calls dualray.init().")],
-    args: Annotated[list[str] | None, Argument(help="For the script; after `--` all are.")] = None,
-    output: Annotated[Path, Option("--output", "-o", help="The file to write.")] = Path("run.parquet"),
-    mode: Annotated[str | None, Option(help="real, sim or ray.")] = None,
-    num_cpus: Annotated[float | None, Option(help="CPUs of each node.")] = None,
-    as_ray: Annotated[bool, Option("--as-ray", help="`import ray` means dualray.")] = False,
+    script: Annotated[Path, Argument(help="Python file to run. It must call dualray.init().")],
+    args: Annotated[list[str] | None, Argument(help=SCRIPT_ARGS_HELP)] = None,
+    output: Annotated[Path, Option("--output", "-o", help=OUTPUT_HELP)] = Path("run.parquet"),
+    mode: Annotated[str | None, Option(help=MODE_HELP)] = None,
+    num_cpus: Annotated[float | None, Option(help=NUM_CPUS_HELP)] = None,
+    as_ray: Annotated[bool, Option("--as-ray", help=AS_RAY_HELP)] = False,
 ) -> None:
-    """Run an unchanged script and record it: tasks, times, sizes, placement, for `dualray predict`.
+    """Run an unchanged script and record its tasks, times, sizes and placement, for `dualray predict`.
 
     Example: dualray record --as-ray train.py -o run.parquet
     """
@@ -85,7 +100,7 @@ def record_command(
     before = output.stat().st_mtime_ns if output.exists() else None
     run_as_main([str(script), *(args or [])])
     if not output.exists() or output.stat().st_mtime_ns == before:
-        refuse(f"{script} has not called dualray.init(), or its runtime has not ended: nothing was recorded")
+        refuse(f"nothing was recorded: {script} did not call dualray.init(), or it ended before the cluster did")
     try:
         say_aside(f"{output}: {load(output).words}")
     except ValueError as error:
@@ -97,17 +112,23 @@ def _list(text: str | None) -> list[str] | None:
 
 
 def calibrate_command(
-    output: Annotated[Path, Option("--output", "-o", help="The file to write.")] = Path("calibration.yaml"),
+    output: Annotated[Path, Option("--output", "-o", help=OUTPUT_HELP)] = Path("calibration.yaml"),
     seconds: Annotated[
-        float, Option(help="How long it may take: 1 to 60; a round takes about 10.")
+        float, Option(help="Most seconds to measure, from 1 to 60. One round takes about 10 s.")
     ] = SECONDS_MAX,
-    report: Annotated[Path | None, Option(help="Write a page with fit and residuals: one HTML file.")] = None,
-    engine: Annotated[str, Option(help="dualray: real mode on this machine; ray: Ray.")] = "dualray",
+    report: Annotated[Path | None, Option(help=f"{REPORT_HELP} It is a page about the fit and its residuals.")] = None,
+    engine: Annotated[
+        str, Option(help="What to measure: dualray (real mode on this machine) or ray (a Ray cluster).")
+    ] = "dualray",
     address: Annotated[
-        str | None, Option(help="ray: of a cluster, auto or host:port; default: a local Ray of its own.")
+        str | None,
+        Option(help=f"{ADDRESS_HELP} For --engine ray; auto finds the cluster, and the default starts a local Ray."),
     ] = None,
 ) -> None:
-    """Measure this machine, or a Ray cluster, and fit the cost model of simulations and predictions to it."""
+    """Measure this machine or a Ray cluster, and write a calibration file for simulations and predictions.
+
+    Example: dualray calibrate --output here.yaml && dualray predict run.parquet --calibration here.yaml
+    """
     try:
         check_page(report)
         check_can_write(output, "--output")
@@ -140,64 +161,95 @@ def calibrate_command(
 
 
 def predict_command(
-    trace: Annotated[Path, Argument(help="A recorded run: `dualray record`.")],
-    nodes: Annotated[str, Option(help="How many nodes: 1,2,4.")] = "1,2,4,8",
-    cpus: Annotated[str | None, Option(help="CPUs of each node; default: as recorded.")] = None,
-    gpus: Annotated[str | None, Option(help="GPUs of each node; default: as recorded.")] = None,
-    store: Annotated[str | None, Option(help="Object store of each node: 1GiB,8GiB; default: as recorded.")] = None,
+    trace: Annotated[Path, Argument(help="Recorded run: a file that `dualray record` wrote.")],
+    nodes: Annotated[str, Option(help="Numbers of nodes to compare, such as 1,2,4.")] = "1,2,4,8",
+    cpus: Annotated[
+        str | None, Option(help="CPUs of each node, one or several such as 4,8. Default: as recorded.")
+    ] = None,
+    gpus: Annotated[
+        str | None, Option(help="GPUs of each node, one or several such as 0,1. Default: as recorded.")
+    ] = None,
+    store: Annotated[
+        str | None,
+        Option(help="Size of each node's object store, such as 2GiB or 1GiB,8GiB. Default: as recorded."),
+    ] = None,
     memory: Annotated[
-        str, Option(help="Memory of each node, for store and workers: 8GiB,16GiB; default: unlimited.")
+        str,
+        Option(help="Memory of each node for store and workers, such as 8GiB or 8GiB,16GiB; 0 means no limit."),
     ] = "0",
     network: Annotated[
-        str, Option(help="Bandwidth of each node, with latency after a slash: 1Gbps,10Gbps/50us.")
+        str, Option(help="Bandwidth of each node's link, or bandwidth/latency, such as 1Gbps,10Gbps/50us.")
     ] = "10Gbps",
-    policy: Annotated[str, Option(help="Placement: hybrid, spread, locality or package.module:Class.")] = "hybrid",
-    eviction: Annotated[str, Option(help="Eviction: cost, lru, spill or package.module:Class.")] = "cost",
+    policy: Annotated[
+        str, Option(help="Placement policies to compare: hybrid, spread, locality or package.module:Class.")
+    ] = "hybrid",
+    eviction: Annotated[
+        str, Option(help="Eviction policies to compare: cost, lru, spill or package.module:Class.")
+    ] = "cost",
     faults: Annotated[
-        str, Option(help="Scenario files with the faults to apply, JSON files of spot machines, or none.")
+        str,
+        Option(help="Scenario files whose faults to perform, JSON files that describe spot machines, or none."),
     ] = "none",
-    seeds: Annotated[int, Option(min=1, max=1000, help="Replays of each configuration.")] = SEEDS,
-    jobs: Annotated[int | None, Option(min=1, max=256, help="Processes at once; default: all cores.")] = None,
+    seeds: Annotated[int, Option(min=1, max=1000, help=f"{SEEDS_HELP} Each configuration gets as many.")] = SEEDS,
+    jobs: Annotated[int | None, Option(min=1, max=256, help=f"{JOBS_HELP} Default: one for each core.")] = None,
     price: Annotated[
-        str | None, Option(help="Price per node-hour; with --autoscale of each group: cpu=0.40,gpu=2.80.")
+        str | None,
+        Option(help="Price of a node for an hour. With --autoscale: of each group, such as cpu=0.40,gpu=2.80."),
     ] = None,
-    gpu_price: Annotated[float, Option(min=0, help="Price of each GPU for an hour, in addition.")] = 0.0,
+    gpu_price: Annotated[
+        float, Option(min=0, help="Price of a GPU for an hour, added to the price of its node.")
+    ] = 0.0,
     spot_price: Annotated[
-        float | None, Option(min=0, help="Price of a spot machine for an hour; default: --price.")
+        float | None, Option(min=0, help="Price of a spot machine for an hour. Default: --price.")
     ] = None,
     deadline: Annotated[
-        str | None, Option(help="Name the cheapest configuration that ends within this time, such as 10min.")
+        str | None, Option(help="Choose the cheapest configuration that ends within this time, such as 10min.")
     ] = None,
     probability: Annotated[
-        float, Option(min=0.01, max=0.99, help="How likely a run must be to meet --deadline, where spot is compared.")
+        float,
+        Option(min=0.01, max=0.99, help="How likely a run must meet --deadline, where spot machines are compared."),
     ] = LIKELY,
-    calibration: Annotated[Path | None, Option(help="A calibration file: measured costs (docs/whatif.md).")] = None,
-    cores: Annotated[float | None, Option(min=0.01, help="Physical cores of a node, if not its CPUs.")] = None,
+    calibration: Annotated[
+        Path | None, Option(help="Calibration file with measured costs, from `dualray calibrate`.")
+    ] = None,
+    cores: Annotated[
+        float | None, Option(min=0.01, help="Physical cores of each node. Default: as many as its CPUs.")
+    ] = None,
     host_cores: Annotated[
-        float | None, Option(min=0.01, help="Physical cores that all nodes share: containers of one machine.")
+        float | None,
+        Option(min=0.01, help="Physical cores that all nodes share, where they are containers of one machine."),
     ] = None,
     cold_start: Annotated[
         str | None,
-        Option(help="Time a cluster takes to start before the program, such as 300ms, or recorded; default: none."),
+        Option(help="Time that the cluster takes to start, such as 300ms, or `recorded`. Default: not counted."),
     ] = None,
     autoscale: Annotated[
-        Path | None, Option(help="Replay on a cluster that grows: its groups, or a RayCluster (docs/growing.md).")
+        Path | None,
+        Option(help=f"{AUTOSCALE_HELP} Predict for such a cluster."),
     ] = None,
     idle_timeout: Annotated[
         str | None,
-        Option(help="With --autoscale: idle times after which a node leaves, such as 1m,5m; default: the file's."),
+        Option(help="With --autoscale: idle times after which a node leaves, such as 1m,5m. Default: the file's."),
     ] = None,
-    causes: Annotated[bool, Option("--causes", help="Show the causes of the time of the chosen row.")] = False,
+    causes: Annotated[
+        bool, Option("--causes", help="Show what the time of the chosen configuration consists of.")
+    ] = False,
     needs: Annotated[
-        bool, Option("--memory-needs", help="Show the memory and store that the chosen row needs.")
+        bool, Option("--memory-needs", help="Show how much memory and store the chosen configuration needs.")
     ] = False,
     what_help: Annotated[
-        bool, Option("--what-would-help", help="Try single changes to the chosen row, and rank them.")
+        bool, Option("--what-would-help", help="Try single changes to the chosen configuration, and rank them.")
     ] = False,
-    strict: Annotated[bool, Option(help="Refuse questions outside the calibrated range.")] = False,
-    report: Annotated[Path | None, Option(help="Write a page: one HTML file.")] = None,
+    strict: Annotated[bool, Option(help="Refuse configurations outside the calibrated range.")] = False,
+    report: Annotated[Path | None, Option(help=f"{REPORT_HELP} It is a page about the predictions.")] = None,
 ) -> None:
-    """Replay a recorded run on other clusters, and compare them."""
+    """Predict how long a recorded run would take on other clusters, and compare them.
+
+    The chosen configuration is the cheapest that meets --deadline. Without --deadline it is the one after which more
+    CPUs help little, if there is one, and the fastest otherwise.
+
+    Example: dualray predict run.parquet --nodes 1,2,4,8 --cpus 4,8
+    """
     sys.path.insert(0, "")  # a policy of one's own lies in the working directory
     try:
         check_page(report)
@@ -210,7 +262,7 @@ def predict_command(
             )
             raise Exit(_show_growing(loaded, with_cluster))
         if idle_timeout is not None:
-            raise ValueError("--idle-timeout says when nodes of --autoscale FILE leave: give that file")
+            raise ValueError("--idle-timeout needs --autoscale FILE: it sets when idle nodes of that file leave")
         own = loaded.own
         configs = configurations(
             nodes=_list(nodes) or [],  # type: ignore[arg-type]  # texts are read there
@@ -266,7 +318,8 @@ def _price(text: str | None) -> float | None:
         price = float(text)
     except ValueError:
         raise ValueError(
-            f"--price {text!r} must be the price of a node for an hour; prices of groups need --autoscale FILE"
+            f"--price {text!r} must be a number, the price of a node for an hour; prices of groups need "
+            f"--autoscale FILE"
         ) from None
     if not 0 <= price < float("inf"):
         raise ValueError(f"--price {text} must be 0 or more")
@@ -305,7 +358,7 @@ def _show_growing(trace: Trace, said: GrowingOptions) -> int:
     say(f"{trace.path}: {trace.words}")
     if growth.cluster.ignored:
         ignored = ", ".join(growth.cluster.ignored)
-        say(f"of {said.file} this has no meaning here: {ignored}")
+        say(f"dualray ignores these keys of {said.file}: {ignored}")
     table = Table()
     for number, column in enumerate(growing.COLUMNS):
         table.add_column(column, justify="left" if number == 0 else "right")

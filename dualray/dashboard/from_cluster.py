@@ -245,7 +245,7 @@ class ClusterFeed:
 
     def story(self, wanted: str) -> dict[str, Any]:
         raise ValueError(
-            "the story of a task needs a recorded run: start the program with decision_log=DIR, "
+            "the history of a task needs a recorded run: start the program with decision_log=DIR, "
             "and look at it with `dualray dashboard DIR`"
         )
 

@@ -84,7 +84,7 @@ def open_file(name: str | Path, *, within: int | None = None, writable: bool = F
     fd = os.open(name, access | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=within)  # a FIFO would block
     try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise PermissionError(f"{name} is no regular file")
+            raise PermissionError(f"{name} is not a regular file")
         _check(fd, str(name), "0600")
         os.set_blocking(fd, True)
     except BaseException:

@@ -36,7 +36,7 @@ def check_open_files() -> None:
     if soft < OPEN_FILES_MIN:
         raise DualrayError(
             f"this process may have {_amount(soft)} files open (RLIMIT_NOFILE; the hard limit is {_amount(hard)}), and "
-            f"a session needs {OPEN_FILES_MIN} at least: raise it with `ulimit -n`"
+            f"a session needs at least {OPEN_FILES_MIN}; raise the limit with `ulimit -n`"
         )
 
 
@@ -63,10 +63,10 @@ def limit_in_words(error: OSError | RuntimeError) -> str:
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         return (
             f"this process has as many files open as it may, {_amount(soft)} (RLIMIT_NOFILE; the hard limit is "
-            f"{_amount(hard)}): raise it with `ulimit -n`, or use fewer actors"
+            f"{_amount(hard)}); raise the limit with `ulimit -n`, or use fewer actors"
         )
     if error.errno == errno.ENFILE:
-        return "this machine has as many files open as it may: raise fs.file-max"
+        return "this machine has as many files open as it may; raise fs.file-max"
     if error.errno == errno.EAGAIN:
         return f"{error.strerror}: {_processes()}"
     if error.errno == errno.ENOMEM:
@@ -94,7 +94,7 @@ def _processes() -> str:
         allowed = "unknown"
     return (
         f"this user may have {_amount(soft)} processes and threads (RLIMIT_NPROC), this container {allowed} "
-        f"(pids.max): raise the lower one, or use fewer workers"
+        f"(pids.max); raise the lower limit, or use fewer workers"
     )
 
 

@@ -36,7 +36,7 @@ def start(settings: Mapping[str, Any], config: Config) -> RealRuntime:
     """
     if settings["address"] is not None:
         if settings["record"] is not None:
-            raise ValueError("record=... is for a cluster that init starts; this one joins the cluster at address=...")
+            raise ValueError("record=... is for a cluster that init starts; leave it out with address=...")
         return _join(settings)
     raise_open_files()
     check_open_files()

@@ -66,11 +66,11 @@ def load_calibration(path: Path) -> Calibration:
     except OSError as error:
         raise ValueError(f"calibration {str(path)!r} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise ValueError(f"{path} is no calibration, but some other file: it is no text") from None
+        raise ValueError(f"{path} is not a calibration: the file is not text") from None
     except yaml.YAMLError as error:
-        raise ValueError(f"{path} is no YAML: {' '.join(str(error).split())}") from None
+        raise ValueError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
     if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise ValueError(f"{path} is no calibration of format {FORMAT!r}: see docs/whatif.md")
+        raise ValueError(f"{path} is not a calibration of format {FORMAT!r}; `dualray calibrate` writes one")
     costs = content.get("costs")
     slowdown = content.get("slowdown", 0.0)
     if not isinstance(costs, dict) or not all(type(value) is int and value >= 0 for value in costs.values()):

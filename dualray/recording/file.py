@@ -314,9 +314,9 @@ def check_can_write(path: Path, what: str = "record") -> None:
     except ImportError:
         raise ValueError(f"{what} needs pyarrow, which is not installed: pip install 'dualray[whatif]'") from None
     if path.is_dir():
-        raise ValueError(f"{what}={str(path)!r} is a directory; name a file in it")
+        raise ValueError(f"{what}={str(path)!r} is a directory; give the path of a file")
     if not path.absolute().parent.is_dir():
-        raise ValueError(f"{what}={str(path)!r}: there is no directory {str(path.parent)!r}; make it first")
+        raise ValueError(f"{what}={str(path)!r}: there is no directory {str(path.parent)!r}; create it first")
 
 
 def _schema(facts: Mapping[str, Any]) -> Any:
@@ -386,14 +386,14 @@ def read_record_file(path: Path) -> RunRecord:
     import pyarrow.parquet as pq  # noqa: PLC0415 - as above
 
     if path.is_dir():
-        raise ValueError(f"{str(path)!r} is a directory; name a file in it")
+        raise ValueError(f"{str(path)!r} is a directory; give the path of a file")
     try:
         table = pq.read_table(path)
     except FileNotFoundError:
         raise ValueError(f"there is no file {str(path)!r}") from None
     except (pa.ArrowException, OSError) as error:
         reason = str(error).partition("\n")[0]
-        raise ValueError(f"{path} is no whole Parquet file (was it cut off?): {reason}") from None
+        raise ValueError(f"{path} is not a complete Parquet file (was it cut off?): {reason}") from None
     facts = _facts_of(path, table.schema.metadata or {})
     wanted = _schema({}).remove_metadata()
     if facts.pop("version") < SCHEMA_VERSION:
@@ -402,7 +402,7 @@ def read_record_file(path: Path) -> RunRecord:
     if not table.schema.remove_metadata().equals(wanted):
         missing = [name for name in wanted.names if name not in table.schema.names]
         what = f"it has no column {missing[0]!r}" if missing else "its columns have other types"
-        raise ValueError(f"{path} says that it is a record of version {SCHEMA_VERSION}, and is none: {what}")
+        raise ValueError(f"{path} is a damaged record of version {SCHEMA_VERSION}: {what}")
     return RunRecord(rows=_rows_of(table), facts=facts)
 
 
@@ -452,20 +452,20 @@ def _values(column: Any) -> list[Any]:
 
 def _facts_of(path: Path, metadata: Mapping[bytes, bytes]) -> dict[str, Any]:
     if METADATA_KEY not in metadata:
-        raise ValueError(f"{path} is a Parquet file, and no recorded run: `dualray record SCRIPT -o FILE` makes one")
+        raise ValueError(f"{path} is a Parquet file but not a recorded run; `dualray record SCRIPT -o FILE` writes one")
     try:
         facts: dict[str, Any] = json.loads(metadata[METADATA_KEY])
         version = facts.pop("schema")
     except (ValueError, KeyError, AttributeError):
-        raise ValueError(f"{path} is no recorded run: what it says of itself cannot be read") from None
+        raise ValueError(f"{path} is not a recorded run: its description cannot be read") from None
     if version not in _READABLE:
         raise ValueError(
-            f"{path} is a record of version {version}, and this dualray reads versions {_READABLE[0]} to "
+            f"{path} is a record of version {version}, and this dualray reads only versions {_READABLE[0]} to "
             f"{_READABLE[-1]}: record the run again"
         )
     wrong = [name for name, is_right in _FACTS.items() if name not in facts or not is_right(facts[name])]
     if wrong:
-        raise ValueError(f"{path} says that it is a record, and is none: its {wrong[0]!r} is missing or wrong")
+        raise ValueError(f"{path} is a damaged record: its {wrong[0]!r} is missing or wrong")
     return facts | {"version": version}
 
 

@@ -148,7 +148,7 @@ def graph_of(record: RunRecord) -> Graph:
             case _:
                 pass
     if not submitted:
-        raise ValueError("the record holds no task: there is nothing to run again")
+        raise ValueError("the record has no tasks, so dualray cannot predict anything from it")
     driver = _script(made.get((driver_id, 0), []), facts["began_ns"], facts["ended_ns"])
     graph = Graph(
         driver_id=driver_id,

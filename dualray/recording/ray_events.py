@@ -134,7 +134,7 @@ def read_events(logs: Path, *, job: str | None = None, timeline: Path | None = N
             "seconds later"
         )
     if not kept:
-        raise ValueError(f"{logs}: job {chosen} has called nothing: there is nothing to run again")
+        raise ValueError(f"{logs}: job {chosen} has no tasks, so dualray cannot make a record of it")
     return read
 
 
@@ -160,7 +160,7 @@ def _rows(file: Path) -> Iterator[dict[str, Any]]:
         except (ValueError, KeyError, TypeError):
             if number == len(lines):
                 return
-            raise ValueError(f"{file}, line {number}: this is no exported event of Ray's") from None
+            raise ValueError(f"{file}, line {number}: the line is not an event that Ray exported") from None
         yield {"kind": kind, **data}
 
 
@@ -169,7 +169,7 @@ def _hex(text: str | None) -> str:
     try:
         return base64.b64decode(text or "", validate=True).hex()
     except (binascii.Error, ValueError):
-        raise ValueError(f"{text!r} is no id of Ray's: it is not base64") from None
+        raise ValueError(f"{text!r} is not an id of Ray: it is not base64") from None
 
 
 def _calls(rows: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Call], dict[str, str], dict[str, str]]:
@@ -232,12 +232,12 @@ def _chosen(job: str | None, jobs: Mapping[str, str], calls: Mapping[str, Call])
         if call.kind != _DRIVER:
             counts[call.task[-8:]] = counts.get(call.task[-8:], 0) + 1
     if job is not None and job not in counts:
-        raise ValueError(f"job={job!r} has called nothing; there are {', '.join(sorted(counts)) or 'none'}")
+        raise ValueError(f"job={job!r} has no tasks; jobs with tasks: {', '.join(sorted(counts)) or 'none'}")
     if job is not None:
         return job
     if len(counts) > 1:
         listed = "; ".join(f"{each} ({counts[each]} calls, {jobs.get(each) or 'unknown'})" for each in sorted(counts))
-        raise ValueError(f"there are several jobs, name one with --job: {listed}")
+        raise ValueError(f"the events have several jobs; choose one with --job: {listed}")
     return next(iter(counts), "")
 
 
@@ -264,7 +264,7 @@ def _add_timeline(file: Path, calls: Mapping[str, Call]) -> None:
     except OSError as error:
         raise ValueError(f"{str(file)!r} cannot be read: {error.strerror}") from None
     except (ValueError, TypeError, KeyError):
-        raise ValueError(f"{file} is no trace: `ray timeline` writes one") from None
+        raise ValueError(f"{file} is not a timeline; `ray timeline` writes one") from None
     of_worker: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for event in spans:
         of_worker.setdefault((event["pid"], event["tid"]), []).append(event)

@@ -82,7 +82,7 @@ def _given_sizes(path: Path, read: RayJob) -> dict[str, int]:
     for name in given:
         if name not in names:
             raise ValueError(
-                f"--sizes={path} names {name!r}, which nobody calls; called are {', '.join(sorted(names))}"
+                f"--sizes={path} names {name!r}, which no task calls; the job calls {', '.join(sorted(names))}"
             )
     return given
 
@@ -108,7 +108,7 @@ def _json(path: Path, option: str) -> Any:
     except OSError as error:
         raise ValueError(f"{option}={str(path)!r} cannot be read: {error.strerror}") from None
     except ValueError as error:
-        raise ValueError(f"{option}={path} is no JSON: {error}") from None
+        raise ValueError(f"{option}={path} is not valid JSON: {error}") from None
 
 
 # ---- Rows ------------------------------------------------------------------------------------------------------------

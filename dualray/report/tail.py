@@ -53,4 +53,4 @@ class TraceTail:
         try:
             return [TraceEvent(time_ns, TraceKind(kind), *rest) for time_ns, kind, *rest in stream]
         except (TypeError, ValueError) as error:
-            raise ValueError(f"{path} is no trace of this version: {error}") from error
+            raise ValueError(f"{path} is not a trace of this version: {error}") from error

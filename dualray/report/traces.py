@@ -27,7 +27,7 @@ def read_traces(directory: Path) -> list[TraceEvent]:
         try:
             events += from_bytes(path.read_bytes())
         except (ValueError, TypeError, IndexError) as error:
-            raise ValueError(f"{path} is no trace of this version: {error}") from error
+            raise ValueError(f"{path} is not a trace of this version: {error}") from error
     return sorted(events, key=lambda event: event.time_ns)
 
 
@@ -49,7 +49,7 @@ def _files(directory: Path, pattern: str, what: str) -> list[Path]:
     found: Sequence[Path] = sorted(directory.glob(pattern), key=lambda path: natural(path.name))
     if not found:
         raise ValueError(
-            f"{directory} holds no {what} ({pattern}); runs write them with decision_log={str(directory)!r}"
+            f"{directory} has no {what} ({pattern}); a run writes them with decision_log={str(directory)!r}"
         )
     return list(found)
 

@@ -125,7 +125,7 @@ def _run_apart(scenario: Scenario, directory: Path, output: Path, environment: d
     )
     if done.returncode:
         hash_seed = environment["PYTHONHASHSEED"]
-        raise RuntimeError(f"the run with PYTHONHASHSEED={hash_seed} broke down: {done.stderr[-2000:]}")
+        raise RuntimeError(f"the run with PYTHONHASHSEED={hash_seed} failed: {done.stderr[-2000:]}")
 
 
 def main(output: Path, directory: Path) -> None:

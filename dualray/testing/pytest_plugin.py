@@ -11,14 +11,19 @@ import os
 import pytest
 
 _OPTIONS = {
-    "--dualray-seeds": ("PYTEST_DUALRAY_SEEDS", "N", int, "how many seeds each @simtest tries"),
-    "--dualray-replay": ("PYTEST_DUALRAY_REPLAY", "SEED", int, "try this seed of each @simtest alone"),
-    "--dualray-faults": ("PYTEST_DUALRAY_FAULTS", "'FAULT; FAULT'", str, "in place of those that are drawn"),
+    "--dualray-seeds": ("PYTEST_DUALRAY_SEEDS", "N", int, "number of seeds that each @simtest tries"),
+    "--dualray-replay": ("PYTEST_DUALRAY_REPLAY", "SEED", int, "try only this seed of each @simtest"),
+    "--dualray-faults": (
+        "PYTEST_DUALRAY_FAULTS",
+        "'FAULT; FAULT'",
+        str,
+        "faults for each @simtest, in place of random ones",
+    ),
 }
 _SHRINK = "PYTEST_DUALRAY_SHRINK"
 _CLUSTER = {
-    "--dualray-mode": ("DUALRAY_MODE", "MODE", str, "real or sim, for tests that do not say"),
-    "--dualray-nodes": ("DUALRAY_NODES", "N", int, "sim: virtual nodes, for tests that do not say"),
+    "--dualray-mode": ("DUALRAY_MODE", "MODE", str, "mode of tests that choose none: real or sim"),
+    "--dualray-nodes": ("DUALRAY_NODES", "N", int, "number of virtual nodes of tests that choose none; sim mode only"),
 }
 _AS_RAY = "--dualray-as-ray"
 _set: dict[str, str | None] = {}
@@ -27,11 +32,13 @@ _set: dict[str, str | None] = {}
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """The options."""
-    group = parser.getgroup("dualray", "clusters, real and simulated (dualray)")
+    group = parser.getgroup("dualray", "dualray: real and simulated clusters")
     for option, (_, metavar, kind, words) in {**_OPTIONS, **_CLUSTER}.items():
         group.addoption(option, type=kind, metavar=metavar, help=words)
-    group.addoption("--dualray-shrink", action="store_true", help="take faults away from a failing seed")
-    group.addoption(_AS_RAY, action="store_true", help="`import ray` means dualray, in all tests")
+    group.addoption(
+        "--dualray-shrink", action="store_true", help="search for the fewest faults with which a seed fails"
+    )
+    group.addoption(_AS_RAY, action="store_true", help="let `import ray` import dualray in all tests")
 
 
 @pytest.hookimpl(tryfirst=True)

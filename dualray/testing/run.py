@@ -111,7 +111,7 @@ def _find(file: str, directory: Path, what: str) -> Path:
     for base in (Path(), directory, directory.parent):
         if (base / file).is_file():
             return base / file
-    raise ValueError(f"there is no {what} {file!r}, neither here nor beside the scenario")
+    raise ValueError(f"there is no {what} {file!r}, neither in the working directory nor beside the scenario")
 
 
 def load_trace(scenario: Scenario, directory: Path) -> Graph:
@@ -169,7 +169,7 @@ def run_scenario(
         from dualray.testing.ray_run import run_on_ray  # noqa: PLC0415  # as above
 
         if decision_log is not None:
-            raise ValueError("Ray logs no decisions: leave out decision_log, or run it with --mode sim or --mode real")
+            raise ValueError("Ray writes no decision logs; leave out decision_log, or use --mode sim or --mode real")
         return run_on_ray(scenario, program)
     profile = None if scenario.profile is None else _find(scenario.profile, directory, "profile")
     if isinstance(program, Path):

@@ -36,7 +36,7 @@ from dualray.testing.swarm import draw_faults, ground_of
 
 
 class SimtestFailure(AssertionError):
-    """A seed of a `simtest` fails; the message says which, under which faults, and how to repeat it."""
+    """A seed of a `simtest` failed; the message has the seed, its faults, and the command that repeats it."""
 
 
 SEEDS_VARIABLE = "PYTEST_DUALRAY_SEEDS"
@@ -61,20 +61,23 @@ def simtest(
     faults: Literal["swarm"] | Sequence[str | Fault] = "swarm",
     time_limit: str = "24h",
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Run a test function under many seeds on a simulated cluster that is up when it is called.
+    """Run a test function once for each of many seeds, each on a simulated cluster with faults.
+
+    dualray starts the cluster before it calls the function. The test first runs without faults, and must pass then.
 
     Args:
-        seeds: how many; each draws its own faults, and the randomness of the tasks.
-        nodes, num_cpus, num_gpus, object_store_memory: the cluster, and what each node has.
-        faults: "swarm" draws them; or a list of faults in words, the same for each seed: one that
-            happens in no seed fails the test.
-        time_limit: of virtual time, after which a run is taken to be endless.
+        seeds: the number of seeds. Each seed draws its own faults and the random numbers of the tasks.
+        nodes: the number of nodes.
+        num_cpus, num_gpus, object_store_memory: what each node has.
+        faults: "swarm" draws random faults for each seed. A list of faults, such as ["kill node-1 at 3s"], is the same
+            for each seed; the test fails if one of them happens in no seed.
+        time_limit: the virtual time after which a run fails, with a unit.
 
     Raises:
-        ValueError: faults that are not understood.
+        ValueError: dualray does not understand a fault.
 
     Raises (from the decorated test):
-        SimtestFailure: a seed fails, or leaves something behind, or breaks an invariant.
+        SimtestFailure: a seed failed, leaked something or broke an invariant.
     """
 
     if isinstance(faults, str) and faults != "swarm":

@@ -110,9 +110,9 @@ def configurations(
         for each in product(nodes, cpus, gpus, store, network, policy, eviction, faults, memory)
     ]
     if len(found) > CONFIGURATIONS_MAX:
-        raise ValueError(f"{len(found):,} configurations are more than {CONFIGURATIONS_MAX:,}: ask for fewer values")
+        raise ValueError(f"{len(found):,} configurations are more than {CONFIGURATIONS_MAX:,}; give fewer values")
     if not found:
-        raise ValueError("there is no configuration: one of the lists is empty")
+        raise ValueError("there is nothing to predict, because one of the lists of values is empty")
     for path in dict.fromkeys(each.faults for each in found if each.faults):
         if is_spot(path):
             load_spot(path)
@@ -166,7 +166,7 @@ def _network(text: str) -> tuple[int, int]:
     rate, _, latency = text.partition("/") if not text.endswith("/s") else (text, "", "")
     bytes_per_s = parse_rate_bytes_per_s(rate, "network")
     if bytes_per_s <= 0:
-        raise ValueError(f"network: {text!r}: nothing would ever arrive")
+        raise ValueError(f"network: {text!r} must have a bandwidth above 0")
     return bytes_per_s, parse_time_ns(latency, "network latency") if latency else 100_000
 
 

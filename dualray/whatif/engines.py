@@ -62,7 +62,7 @@ def engine_of(name: str, address: str | None = None) -> Engine:
     if name != "dualray":
         raise ValueError(f"--engine={name!r} must be dualray or ray")
     if address is not None:
-        raise ValueError(f"--address={address!r} is for --engine ray: real mode is measured on this machine")
+        raise ValueError(f"--address={address!r} is for --engine ray; --engine dualray measures this machine")
     return OwnEngine()
 
 
@@ -196,7 +196,7 @@ class JoinedRay:
         self._cpus = next(row["Resources"].get("CPU", 0.0) for row in rows if row["NodeID"] == own)
         self._others = [row["NodeID"] for row in rows if row["NodeID"] != own and row["Resources"].get("CPU", 0) >= 1]
         if self._cpus < 1:
-            raise DualrayError(f"the node of {address} on which this runs offers no CPU: run it on one that does")
+            raise DualrayError(f"this machine's node of the cluster at {address} has no CPU; use a node that has one")
 
     @contextmanager
     def _joined(self, path: Path | None = None, there: There | None = None) -> Iterator[There]:

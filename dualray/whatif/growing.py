@@ -78,7 +78,7 @@ def with_prices(growth: Growth, prices: Mapping[str, float]) -> Growth:
     groups = dict(growth.cluster.scaling)
     for name, price in prices.items():
         if name not in groups:
-            raise ValueError(f"price: there is no group {name!r}{nearest(name, groups)}")
+            raise ValueError(f"price: the cluster has no group {name!r}{nearest(name, groups)}")
         groups[name] = groups[name].model_copy(update={"price": price})
     return growth.model_copy(update={"cluster": growth.cluster.model_copy(update={"scaling": groups})})
 

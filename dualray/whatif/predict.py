@@ -76,7 +76,7 @@ def what_would_help(
     """
     before = of_configuration(prediction.runs, base)
     if not before:
-        raise ValueError(f"{base.words} is none of the clusters of this prediction")
+        raise ValueError(f"{base.words} is not one of this prediction's configurations")
     lacks = next((replayed.failed for replayed in before if replayed.failed), "")
     if lacks:
         raise ValueError(f"the program cannot run on {base.words}, so there is nothing to compare with: {lacks}")
@@ -241,12 +241,10 @@ def _outside(
 
 def _refuse_outside(outside: Mapping[Configuration, tuple[str, ...]], calibration: Calibration | None) -> None:
     if calibration is None:
-        raise ValueError(
-            "strict: nothing was calibrated; measure this machine with `dualray calibrate`, and name the file"
-        )
+        raise ValueError("strict needs a calibration; measure this machine with `dualray calibrate`, and pass its file")
     for config, reasons in outside.items():
         if reasons:
-            raise ValueError(f"strict: {config.words} lies outside of what was calibrated: {reasons[0]}")
+            raise ValueError(f"strict: {config.words} is outside the calibrated range: {reasons[0]}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,9 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgpack
 import pytest
@@ -141,9 +143,9 @@ def test_run_says_what_a_simulation_was_in_eight_lines(tmp_path: Path):
     assert lines[0].endswith(" s of virtual time on 4 nodes, seed 0")
     assert lines[1] == "dualray: 21 tasks, 5 retries"
     assert [line.startswith("dualray: fault at 0.00") for line in lines[2:5]] == [True] * 3
-    assert lines[5] == "dualray: and 2 more faults: `dualray run --json` lists all"
+    assert lines[5] == "dualray: and 2 more faults; `dualray run --json` lists all"
     assert "did you mean 'count_hits'? (and 1 more)" in lines[6]
-    assert lines[7].startswith("dualray: assumed: ")
+    assert lines[7].startswith("dualray: assumed that each call of ")
     assert "count_hits" in lines[7]
     assert "merge" not in lines[7]
 
@@ -159,10 +161,10 @@ def test_run_says_what_of_a_simulation_was_ignored(tmp_path: Path):
     script.write_text("print('done')\n")
     done = dualray_command("run", script, "--mode", "real", "--faults", "kill node-1 at 1s", "--nodes", 7)
     assert (done.returncode, done.stdout) == (0, "done\n")
-    assert done.stderr == f"dualray: --nodes and --faults have been ignored: {script} ran in real mode\n"
+    assert done.stderr == f"dualray: --nodes and --faults had no effect: {script} ran in real mode\n"
     done = dualray_command("run", script, "--nodes", 7)
-    assert "has been ignored" in done.stderr
-    assert "say --mode sim" in done.stderr
+    assert "had no effect" in done.stderr
+    assert "add --mode sim" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -253,9 +255,9 @@ def test_replay_of_a_log_that_was_cut_off_says_so(log: Path, tmp_path: Path):
 
 def test_replay_refuses_what_is_no_log(tmp_path: Path):
     assert "there is no file or directory" in in_process("replay", tmp_path / "nowhere", code=2)
-    assert "holds no traces" in in_process("replay", tmp_path, code=2)
+    assert "has no traces" in in_process("replay", tmp_path, code=2)
     (tmp_path / "text").write_text("hello")
-    assert "this is no decision log" in in_process("replay", tmp_path / "text", code=2)
+    assert "the file is not a decision log" in in_process("replay", tmp_path / "text", code=2)
 
 
 def test_timeline_writes_a_file(log: Path, tmp_path: Path):
@@ -293,6 +295,44 @@ def test_help_lists_all_commands_in_groups_and_imports_none():
             assert of_command.exit_code == 0, name
             assert "Usage: " in of_command.output
     assert CliRunner().invoke(app, ["reprot"]).exit_code == 2
+
+
+OF_ANOTHER_MEANING = {
+    "--faults": "predict: files with faults",
+    "--memory": "predict: of the machine; start: what tasks can reserve",
+    "--nodes": "predict: several numbers",
+    "--num-cpus": "start: of one node",
+    "--output": "explore: a directory",
+    "--policy": "predict: of placement; status: of scaling",
+    "--quiet": "run: there is nothing but the summary to leave out",
+    "--timeline": "import-ray: a file that is read",
+}
+"""Options that do not mean the same in every command, with the command that differs."""
+
+
+def each_command() -> Iterator[tuple[str, Any]]:
+    group: Any = typer.main.get_command(app)
+    for commands in GROUPS.values():
+        for name in commands:
+            command = group.get_command(None, name)
+            children = getattr(command, "commands", None) or {"": command}
+            yield from ((f"{name} {child}".strip(), each) for child, each in children.items())
+
+
+def test_an_option_has_one_meaning_in_all_commands():
+    meanings: dict[str, dict[str, list[str]]] = {}
+    for words, command in each_command():
+        for option in command.params:
+            if option.param_type_name == "option" and option.name != "help":
+                first = option.help.partition(". ")[0].removesuffix(".")
+                meanings.setdefault(option.opts[0], {}).setdefault(first, []).append(words)
+    several = {name: found for name, found in meanings.items() if len(found) > 1}
+    assert {name: found for name, found in several.items() if name not in OF_ANOTHER_MEANING} == {}
+    assert several.keys() == OF_ANOTHER_MEANING.keys()
+
+
+def test_every_command_has_an_example():
+    assert [words for words, command in each_command() if "\n\nExample: dualray " not in command.help] == []
 
 
 def test_every_error_has_an_entry_in_help_and_in_the_docs():
@@ -343,13 +383,13 @@ def test_a_first_scenario_is_written_and_runs_and_nothing_is_overwritten(
     assert "2 attempts" in several.output.splitlines()[1]
     one = CliRunner().invoke(app, ["get", "task", "14cfc9", "--log", "log"])
     assert one.exit_code == 0 and "14cfc9a496ebc658" in one.output
-    assert "is 20 tasks" in CliRunner().invoke(app, ["get", "task", "square", "--log", "log"]).output
+    assert "20 tasks match 'square'" in CliRunner().invoke(app, ["get", "task", "square", "--log", "log"]).output
     none = CliRunner().invoke(app, ["list", "tasks", "--log", "log", "--filter", "name=nix"])
-    assert (none.exit_code, none.output) == (0, "no tasks match (22 rows in all)\n")
+    assert (none.exit_code, none.output) == (0, "no tasks match --filter (22 rows in all)\n")
     Path("mine.html").write_text("<p>mine</p>")
     for command in (["report", "log", "-o", "mine.html"], ["timeline", "log", "-o", "mine.html"]):
         refused = CliRunner().invoke(app, command)
-        assert refused.exit_code == 2 and "was not written by dualray" in refused.output
+        assert refused.exit_code == 2 and "dualray did not write it" in refused.output
     for _ in range(2):
         assert CliRunner().invoke(app, ["timeline", "log", "-o", "line.json"]).exit_code == 0
     assert CliRunner().invoke(app, ["replay", "log"]).output.startswith("Replay OK: ")

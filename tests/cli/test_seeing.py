@@ -76,9 +76,9 @@ def test_page_is_written_also_when_an_expectation_fails(scenario: Path, tmp_path
 @pytest.mark.parametrize(
     ("option", "name", "why"),
     [
-        ("--report", "no/such/out.html", "cannot be written: No such file or directory; make its directory first"),
-        ("--timeline", "no/such/out.json", "cannot be written: No such file or directory; make its directory first"),
-        ("--report", ".", "is a directory; name a file in it"),
+        ("--report", "no/such/out.html", "No such file or directory; create its directory first"),
+        ("--timeline", "no/such/out.json", "No such file or directory; create its directory first"),
+        ("--report", ".", "is a directory; give the path of a file"),
     ],
 )
 def test_what_cannot_be_written_is_refused_before_the_run(
@@ -93,7 +93,7 @@ def test_what_cannot_be_written_is_refused_before_the_run(
 def test_report_and_timeline_refuse_what_is_no_record(tmp_path: Path):
     for command in ("report", "timeline"):
         output = in_process(command, tmp_path, "-o", tmp_path / "x", code=2)
-        assert f"{tmp_path} holds no traces (*.trace); runs write them with decision_log=" in output
+        assert f"{tmp_path} has no traces (*.trace); a run writes them with decision_log=" in output
         output = in_process(command, tmp_path / "nowhere", "-o", tmp_path / "x", code=2)
         assert "nowhere is not a directory" in output
     assert list(tmp_path.iterdir()) == []
@@ -121,9 +121,9 @@ def test_explain_runs_a_scenario(scenario: Path):
 @pytest.mark.parametrize(
     ("args", "why"),
     [
-        (["feed"], "there is no record to look into: name a directory that a run has written with --decision-log DIR"),
+        (["feed"], "give a scenario file, or a directory that a run wrote with --decision-log DIR"),
         (["feed", "LOG"], "no task or object of this run has an id that begins with 'feed'; "),
-        (["feed", "LOG", "--seed", "3"], "is a run that has been; only a scenario file takes a seed"),
+        (["feed", "LOG", "--seed", "3"], "a finished run; it is for scenario files"),
         (["feed", "nowhere"], "nowhere is not a directory"),
         (["feed", "nowhere.yaml"], "nowhere.yaml: cannot be read: No such file or directory"),
         (["load", "LOG"], "'load' is the name of 3 tasks; give the id of one:"),
@@ -139,7 +139,7 @@ def test_explain_refuses_what_it_cannot_use(log: Path, args: list[str], why: str
 def test_explain_without_logs_says_what_is_missing(log: Path, tmp_path: Path):
     (tmp_path / "cluster.trace").write_bytes((log / "cluster.trace").read_bytes())
     output = in_process("explain", first_task(log), tmp_path)
-    assert "Only the trace is there" in output
+    assert "The directory has a trace and no decision logs" in output
 
 
 # ---- Real mode -----------------------------------------------------------------------------------------------------

@@ -137,7 +137,7 @@ def test_an_attempt_that_was_lost_and_tried_again_is_listed_behind_its_task(tmp_
 def test_without_the_heads_log_a_run_has_no_actors(run, tmp_path):
     for path in run.glob("*.trace"):
         (tmp_path / path.name).write_bytes(path.read_bytes())
-    with pytest.raises(ValueError, match="the actors of a run stand in its head's decision log"):
+    with pytest.raises(ValueError, match="the actors of a run are in its head's decision log"):
         of_run(tmp_path).list("actors")
     assert of_run(tmp_path).list("tasks").total == of_run(run).list("tasks").total
 
@@ -180,8 +180,8 @@ def test_a_table_fits_a_narrow_terminal(run):
         (("list", "tasks", "--filter", "name"), "field=value"),
         (("list", "tasks", "--filter", "nme=x"), "Did you mean 'name'?"),
         (("list", "tasks", "--format", "xml"), "table or json"),
-        (("get", "thing", "x"), "there is no 'thing'"),
-        (("get", "task", "x"), "there is no task 'x'"),
+        (("get", "thing", "x"), "'thing' is not a table"),
+        (("get", "task", "x"), "no task has the id or the name 'x'"),
         (("summary", "nodes"), "no summary of 'nodes'"),
     ],
 )

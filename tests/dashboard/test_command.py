@@ -35,13 +35,13 @@ ray.get([step.remote(number) for number in range(5)])
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["no-such-run"], "there is no 'no-such-run'"),
+        (["no-such-run"], "'no-such-run' does not exist"),
         (["no-such.yaml"], "there is no file 'no-such.yaml'"),
         (["--no-such-option"], "no option '--no-such-option'"),
         (["--pace", "0"], "--pace 0.0 must be more than 0"),
         (["{empty}"], "decision_log="),
-        (["{log}", "{log}", "{log}"], "2 runs side by side at most"),
-        (["{log}", "--host", "203.0.113.1"], "nobody can listen at 203.0.113.1"),
+        (["{log}", "{log}", "{log}"], "at most 2 runs side by side"),
+        (["{log}", "--host", "203.0.113.1"], "the dashboard cannot listen at 203.0.113.1"),
     ],
 )
 def test_what_cannot_be_shown_is_refused_with_the_way_out(tmp_path: Path, words: list[str], said: str) -> None:

@@ -122,23 +122,31 @@ def chaos(*args: str) -> subprocess.CompletedProcess[str]:
 
 def test_the_command_tells_what_came_of_it(tmp_path: Path) -> None:
     record = tmp_path / "record"
-    done = chaos("--fault", "kill worker when piece starts 3 after 5ms", "--nodes", "2", "--record", str(record))
+    done = chaos("--faults", "kill worker when piece starts 3 after 5ms", "--nodes", "2", "--decision-log", str(record))
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "every result right, no hang, nothing left behind" in done.stdout
+    assert "All results are right, nothing hung or leaked" in done.stdout
     assert "kill worker when piece starts 3 after 0.005s: node-" in done.stderr
     assert check_directory(record).is_exact
 
 
 def test_a_fault_that_finds_nobody_is_a_failure(tmp_path: Path) -> None:
     fault = "kill worker when nobody starts 1"
-    arguments = ("--nodes", "1", "--workload", "chain", "--patience", "3", "--record", str(tmp_path / "record"))
-    done = chaos("--fault", fault, *arguments)
+    arguments = ("--nodes", "1", "--workload", "chain", "--patience", "3", "--decision-log", str(tmp_path / "record"))
+    done = chaos("--faults", fault, *arguments)
     assert done.returncode == 1, done.stdout + done.stderr
     assert f"{fault}: for 3 s there was no target" in done.stdout
 
 
+def test_a_number_of_faults_is_refused_with_the_option_for_it() -> None:
+    done = chaos("--faults", "20", "--dry-run")
+    assert done.returncode == 2
+    assert "use --random-faults 20" in done.stderr
+    done = chaos("--fault", "pause node-1 at 2s for 1s", "--dry-run")  # the name that the option had before
+    assert (done.returncode, done.stdout) == (0, "pause node-1 at 2s for 1s\n")
+
+
 def test_what_real_mode_does_not_perform_is_refused_by_name() -> None:
-    done = chaos("--fault", "skew node-1 by 30s at 1s for 1s", "--nodes", "2")
+    done = chaos("--faults", "skew node-1 by 30s at 1s for 1s", "--nodes", "2")
     assert done.returncode == 2
     assert "real mode does not perform a skew clock: programs read the clock of their machine" in done.stderr
 
@@ -203,7 +211,7 @@ def test_a_tail_gives_each_row_once_also_when_rows_come_in_pieces(tmp_path: Path
     assert tail.look() == [events[0], events[1], *events[2:], events[2]]
     assert tail.look() == []
     (tmp_path / "other.trace").write_bytes(data + b"\x05")
-    with pytest.raises(ValueError, match=r"other\.trace is no trace"):
+    with pytest.raises(ValueError, match=r"other\.trace is not a trace"):
         tail.look()
 
 
@@ -211,7 +219,7 @@ def test_a_tail_gives_each_row_once_also_when_rows_come_in_pieces(tmp_path: Path
 @pytest.mark.timeout(300)
 def test_a_run_that_is_terminated_leaves_no_paused_node_behind(tmp_path: Path) -> None:
     """A node that is stopped (SIGSTOP) when the run is told to end hears nothing of it by itself."""
-    command = [sys.executable, "-m", "dualray.cli", "chaos", "--nodes", "2", "--record", str(tmp_path / "record")]
+    command = [sys.executable, "-m", "dualray.cli", "chaos", "--nodes", "2", "--decision-log", str(tmp_path / "record")]
     log = (tmp_path / "log").open("w+")
     run = subprocess.Popen([*command, "--fault", "pause node-1 at 1s for 1000s"], stdout=log, stderr=log)
     try:

@@ -89,7 +89,7 @@ def test_too_few_open_files_to_begin_with_are_refused_by_name(files: int) -> Non
     )
     said = run_limited(program, open_files=(files, files))
     assert said.startswith(f"this process may have {files} files open (RLIMIT_NOFILE; the hard limit is {files})")
-    assert "raise it with `ulimit -n`" in said
+    assert "raise the limit with `ulimit -n`" in said
 
 
 def test_as_many_open_files_as_are_asked_for_are_enough() -> None:

@@ -77,7 +77,7 @@ def test_what_is_not_ours_alone_is_refused(tmp_path: Path) -> None:
         with pytest.raises(OSError, match=r"Not a directory|must have mode 0700"):
             files.ensure_directory(tmp_path / directory)
     for name in ("link", "fifo", "open"):
-        with pytest.raises(OSError, match=r"symbolic links|no regular file|must have mode 0600"):
+        with pytest.raises(OSError, match=r"symbolic links|not a regular file|must have mode 0600"):
             files.read(own / name)
     assert [path.name for path in files.own_directories(tmp_path, "")] == ["open", "own"]
     files.remove_directory(tmp_path / "link")

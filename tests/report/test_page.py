@@ -205,7 +205,7 @@ def test_many_workers_share_rows_and_many_functions_share_a_colour():
 
 
 def test_nothing_to_draw():
-    with pytest.raises(ValueError, match="the trace shows no task that was submitted: there is nothing to draw"):
+    with pytest.raises(ValueError, match="the trace has no tasks, so there is nothing to draw"):
         page(Record(events=[]))
 
 

@@ -133,7 +133,7 @@ def test_who_was_killed():
 
 def test_log_that_cannot_be_read_is_named(log: Path):
     (log / "node-1.decisions").write_bytes(b"nonsense")
-    with pytest.raises(ValueError, match=r"node-1\.decisions: this is no decision log"):
+    with pytest.raises(ValueError, match=r"node-1\.decisions: the file is not a decision log"):
         check_directory(log)
     with pytest.raises(ValueError, match=r"node-1\.decisions"):
         load_log(log / "node-1.decisions")

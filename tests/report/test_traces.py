@@ -40,9 +40,9 @@ def test_natural_order_of_workers():
 
 
 def test_directory_without_traces_says_how_they_are_made(tmp_path: Path):
-    with pytest.raises(ValueError, match=r"holds no traces .*decision_log="):
+    with pytest.raises(ValueError, match=r"has no traces .*decision_log="):
         read_traces(tmp_path)
-    with pytest.raises(ValueError, match="holds no decision logs"):
+    with pytest.raises(ValueError, match="has no decision logs"):
         decision_logs(tmp_path)
 
 
@@ -54,7 +54,7 @@ def test_path_that_is_no_directory(tmp_path: Path):
 @pytest.mark.parametrize("data", [b"\x93\x01\x02\x03", b"hello, this is text", b"\x98" + 8 * b"\xa1x"])
 def test_file_that_is_no_trace_is_named(tmp_path: Path, data: bytes):
     (tmp_path / "strange.trace").write_bytes(data)
-    with pytest.raises(ValueError, match=r"strange\.trace is no trace of this version"):
+    with pytest.raises(ValueError, match=r"strange\.trace is not a trace of this version"):
         read_traces(tmp_path)
 
 

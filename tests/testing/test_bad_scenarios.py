@@ -51,45 +51,48 @@ BAD = {
     "a link that does not change": (
         "{at: 2ms, reboot: node-1, back_after: 1s}",
         "{at: 2ms, link: node-1}",
-        "5: faults[0]: link needs what changes: bandwidth, delay, drop, duplicate, jitter, latency, loss, reorder",
+        "5: faults[0]: link needs one or more of bandwidth, delay, drop, duplicate, jitter, latency, loss, reorder",
     ),
     "a worker of no task": (
         "{at: 2ms, reboot: node-1, back_after: 1s}",
         "{at: 2ms, slow: worker, by: 3.0}",
-        "5: faults[0]: 'slow worker by 3.0 at 0.002s': say which worker, by the task that it starts: 'when f starts 3'",
+        (
+            "5: faults[0]: 'slow worker by 3.0 at 0.002s': the fault must name its worker by a task, as in "
+            "'when f starts 3'"
+        ),
     ),
     "a worker that reboots": (
         "{at: 2ms, reboot: node-1, back_after: 1s}",
         "{when: {task_started: piece}, reboot: worker, back_after: 1s}",
-        "5: faults[0]: reboot takes nodes; of worker there is kill and restart and pause and slow",
+        "5: faults[0]: reboot takes nodes; faults that worker can have: kill and restart and pause and slow",
     ),
     "a clogged head": (
         "{at: 2ms, reboot: node-1, back_after: 1s}",
         "{at: 2ms, clog: head}",
-        "5: faults[0]: clog takes nodes; of head there is kill and pause and slow and restart",
+        "5: faults[0]: clog takes nodes; faults that head can have: kill and pause and slow and restart",
     ),
     "a head among nodes": (
         "{at: 2ms, reboot: node-1, back_after: 1s}",
         "{at: 2ms, kill: [head, node-1]}",
-        "5: faults[0]: kill: head stands alone; give it a fault of its own",
+        "5: faults[0]: kill: head cannot be in a list with others; write a fault for it alone",
     ),
     "an object at a time": (
         "{at: 2ms, reboot: node-1, back_after: 1s}",
         "{at: 2ms, lose: object}",
         (
-            "5: faults[0]: 'lose object at 0.002s': say which copy, by what happened to it, such as "
-            "'when object_stored 3'; transfer_ended and object_spilled will do"
+            "5: faults[0]: 'lose object at 0.002s': the fault must name its copy by an event, as in "
+            "'when object_stored 3'; transfer_ended and object_spilled also work"
         ),
     ),
     "a submission that is counted as well": (
         "{at: 2ms, reboot: node-1, back_after: 1s}",
         "{when: {task_started: piece, index: 2, submission: 3}, kill: node-1}",
-        "5: faults[0].when: submission belongs to task_started and task_ended, and stands instead of index",
+        "5: faults[0].when: submission is for task_started and task_ended, and replaces index",
     ),
     "an anchor on an unknown node": (
         "{at: 2ms, reboot: node-1, back_after: 1s}",
         "{when: {task_started: piece, node: node-9}, kill: node-1}",
-        "5: faults[0]: there is no 'node-9'; nodes are node-0 to node-3",
+        "5: faults[0]: the cluster has no 'node-9'; nodes are node-0 to node-3",
     ),
     "the store of what does not reboot": (
         "{at: 2ms, reboot: node-1, back_after: 1s}",
@@ -99,19 +102,23 @@ BAD = {
     "the store of a head": (
         "{at: 2ms, reboot: node-1, back_after: 1s}",
         "{at: 2ms, restart: head, back_after: 1s, store: kept}",
-        "5: faults[0]: 'restart head at 0.002s for 1s': a store is kept, or not, by a node that reboots",
+        "5: faults[0]: 'restart head at 0.002s for 1s': only the reboot of a node can keep the store",
     ),
     "what no program survives among what is drawn": (
         "expect:",
         "swarm: {kinds: [kill node, kill head]}\nexpect:",
-        "6: swarm.kinds: kill head is never drawn at random: say it under faults",
+        "6: swarm.kinds: kill head cannot be drawn at random; write it under faults",
     ),
-    "every so often, and not how often": ("at: 2ms", "every: 2ms", "5: faults[0]: every needs times: how often"),
-    "an unknown node": ("node-1", "node-9", "5: faults[0]: there is no 'node-9'; nodes are node-0 to node-3"),
+    "every so often, and not how often": (
+        "at: 2ms",
+        "every: 2ms",
+        "5: faults[0]: every needs times, the number of faults",
+    ),
+    "an unknown node": ("node-1", "node-9", "5: faults[0]: the cluster has no 'node-9'; nodes are node-0 to node-3"),
     "a fault after the end": (
         "2ms",
         "90s",
-        "5: faults[0]: 'reboot node-1 at 90s for 1s' comes after the end: the run is expected to take 60s at most",
+        "5: faults[0]: 'reboot node-1 at 90s for 1s' comes after the end: expect.makespan allows 60s at most",
     ),
     "a fault after the time limit": (
         "at: 2ms",
@@ -121,17 +128,17 @@ BAD = {
     "an impossible expectation": (
         "{max: 60s}",
         "{min: 70s, max: 60s}",
-        "7: expect.makespan: nothing can meet this: min is above max",
+        "7: expect.makespan: min must not be above max",
     ),
     "an expectation beyond the time limit": (
         "{max: 60s}",
         "{min: 20s}",
-        "7: expect.makespan: nothing can meet this: the time limit of the run is 10s",
+        "7: expect.makespan: no run can meet this: its time limit is 10s",
     ),
     "more faults than there are": (
         "expect:",
         "expect:\n  counters: {faults: {min: 3}}",
-        "7: expect.counters.faults: nothing can meet this: 1 fault is planned",
+        "7: expect.counters.faults: no run can meet this: 1 fault is planned",
     ),
     "an unknown counter in short": (
         "makespan: {max: 60s}",
@@ -146,17 +153,17 @@ BAD = {
     "a counter in short that is impossible": (
         "makespan: {max: 60s}",
         "retries: {min: 5, max: 1}",
-        "7: expect.retries: nothing can meet this: min is above max",
+        "7: expect.retries: min must not be above max",
     ),
     "more faults than there are, in short": (
         "makespan: {max: 60s}",
         "faults: {min: 3}",
-        "7: expect.faults: nothing can meet this: 1 fault is planned",
+        "7: expect.faults: no run can meet this: 1 fault is planned",
     ),
     "a counter that is said twice": (
         "makespan: {max: 60s}",
         "retries: 0\n  counters: {retries: 0}",
-        "6: expect: retries stands here and in counters; write it once",
+        "6: expect: retries is given here and in counters; leave one out",
     ),
     "a partition's word of another fault": (
         "{at: 2ms, reboot: node-1, back_after: 1s}",
@@ -166,17 +173,17 @@ BAD = {
     "a distribution without quotes": (
         "expect:",
         "durations: {piece: uniform(1s, 3s)}\nexpect:",
-        "6: durations.piece: the comma cuts it in two; quote it: 'uniform(1s, 3s)'",
+        "6: durations.piece: YAML splits the text at its comma; quote it: 'uniform(1s, 3s)'",
     ),
     "two of them": (
         "expect:",
         "durations:\n  {piece: uniform(1s, 3s), count: normal(2s, 3s)}\nexpect:",
-        "7: durations.piece: the comma cuts it in two; quote it: 'uniform(1s, 3s)'",
+        "7: durations.piece: YAML splits the text at its comma; quote it: 'uniform(1s, 3s)'",
     ),
     "one in a list": (
         "{tasks: 5}",
         "{tasks: 5, strategy: [exponential(1s, 3s)]}",
-        "3: workload.kwargs.strategy[0]: the comma cuts it in two; quote it: 'exponential(1s, 3s)'",
+        "3: workload.kwargs.strategy[0]: YAML splits the text at its comma; quote it: 'exponential(1s, 3s)'",
     ),
     "an argument with a unit": (
         "tasks: 5",

@@ -59,7 +59,7 @@ def test_the_command_refuses_what_ray_does_not_leave(tmp_path):
     file = str(tmp_path / "first.yaml")
     done = CliRunner().invoke(app, ["scenario", "run", file, "--mode", "ray", "--report", str(tmp_path / "page.html")])
     assert done.exit_code == 2
-    assert "Ray leaves no trace" in " ".join(done.output.split())
+    assert "Ray writes no decision logs" in " ".join(done.output.split())
     done = CliRunner().invoke(app, ["scenario", "run", file, "--mode", "dask"])
     assert done.exit_code == 2
     assert "must be sim, real or ray" in " ".join(done.output.split())

@@ -118,42 +118,42 @@ BAD = {
     "a file that is not there": (
         "run.parquet",
         "gone.parquet",
-        "3: workload: there is no trace 'gone.parquet', neither here nor beside the scenario",
+        "3: workload: there is no trace 'gone.parquet', neither in the working directory nor beside the scenario",
     ),
     "an expected result": (
         "makespan: {max: 60s}",
         "result: 5",
-        "9: expect.result: nothing can meet this: a trace has no result",
+        "9: expect.result: leave it out: a trace has no result",
     ),
     "expected figures": (
         "makespan: {max: 60s}",
         "figures: {rate: {min: 1}}",
-        "9: expect.figures: nothing can meet this: a trace has no result",
+        "9: expect.figures: leave it out: a trace has no result",
     ),
     "the result without faults": (
         "makespan: {max: 60s}",
         "same_as_without_faults: true",
-        "9: expect.same_as_without_faults: nothing can meet this: a trace has no result",
+        "9: expect.same_as_without_faults: leave it out: a trace has no result",
     ),
     "durations": (
         "expect:",
         "durations: {piece: 2s}\nexpect:",
-        "8: durations: they are not for a trace: its tasks take the time that they took when they were recorded",
+        "8: durations: leave it out: the tasks of a trace take the time that was recorded",
     ),
     "memory": (
         "expect:",
         "memory: {piece: 2GiB}\nexpect:",
-        "8: memory: it is not for a trace: what its tasks held was not recorded",
+        "8: memory: leave it out: a trace does not have the memory that its tasks used",
     ),
     "arguments": (
         "{trace: run.parquet}",
         "{trace: run.parquet, kwargs: {tasks: 5}}",
-        "3: workload: a trace takes neither args nor kwargs: it is run again as it was recorded",
+        "3: workload: a trace takes no args and no kwargs, because it runs again as it was recorded",
     ),
     "a function, too": (
         "{trace: run.parquet}",
         "{trace: run.parquet, generate: mixed}",
-        "3: workload: say exactly one of script, function, generate and trace, not generate and trace",
+        "3: workload: give exactly one of script, function, generate and trace, not generate and trace",
     ),
 }
 
@@ -171,7 +171,7 @@ def test_what_is_no_record_is_refused_with_the_line(scenario):
     done = run(scenario)
     assert (done.exit_code, done.stdout) == (2, "")
     assert done.stderr.startswith(f"dualray: {scenario}:3: workload: ")
-    assert "is no whole Parquet file" in done.stderr
+    assert "is not a complete Parquet file" in done.stderr
 
 
 def test_real_mode_has_nothing_to_run(scenario):

@@ -161,6 +161,6 @@ def test_the_command_prints_a_table(tmp_path: Path) -> None:
         assert refused.exit_code == 2
         assert message in refused.output
     refused = CliRunner().invoke(app, [*words[:2], "--idle-timeout", "1m"])
-    assert "--idle-timeout says when nodes of --autoscale FILE leave" in refused.output
+    assert "--idle-timeout needs --autoscale FILE" in refused.output
     refused = CliRunner().invoke(app, [*words[:2], "--price", "cpu=1"])
     assert "prices of groups need --autoscale FILE" in refused.output

@@ -112,15 +112,13 @@ def test_what_lies_outside_says_why_and_is_refused_when_asked(chain, changes, wo
     first, second = (row.high_s / row.makespan_s for row in found.rows)
     assert second > 1.1 * first
     assert [words in line for line in grounds_of(found)].count(True) == 1
-    with pytest.raises(ValueError, match=r"strict: .* lies outside of what was calibrated: "):
+    with pytest.raises(ValueError, match=r"strict: .* is outside the calibrated range: "):
         whatif.predict(chain, [inside, outside], seeds=1, jobs=1, calibration=SEEN, strict=True)
     assert whatif.predict(chain, [inside], seeds=1, jobs=1, calibration=SEEN, strict=True).rows[0].makespan_s > 0
 
 
 def test_strict_without_a_calibration_is_refused(chain):
-    with pytest.raises(
-        ValueError, match="strict: nothing was calibrated; measure this machine with `dualray calibrate`"
-    ):
+    with pytest.raises(ValueError, match="strict needs a calibration; measure this machine with `dualray calibrate`"):
         whatif.predict(chain, strict=True)
 
 

@@ -260,7 +260,7 @@ def test_the_command_shows_a_table_and_answers(everything_recorded, tmp_path):
         (["--store", "1 gallon"], "store: '1 gallon' is not understood"),
         (["--network", "10GiB"], "network: '10GiB' is a size"),
         (["--faults", "missing.yaml"], "faults 'missing.yaml' cannot be read"),
-        (["--strict"], "strict: nothing was calibrated"),
+        (["--strict"], "strict needs a calibration"),
         (["--deadline", "soon"], "--deadline: 'soon' is not understood"),
         (["--calibration", "missing.yaml"], "calibration 'missing.yaml' cannot be read"),
     ],

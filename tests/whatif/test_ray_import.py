@@ -169,10 +169,12 @@ def test_what_is_lost_is_counted_and_too_much_is_refused(what: str, tmp_path: Pa
 def test_several_jobs_are_told_apart(tmp_path: Path):
     rows = rows_of([Made("work")] * 2) + rows_of([Made("other")] * 3, job="02000000")
     logs = write(tmp_path, rows)
-    with pytest.raises(ValueError, match=r"several jobs, name one with --job: 01000000 \(2 calls.*02000000 \(3 calls"):
+    with pytest.raises(
+        ValueError, match=r"several jobs; choose one with --job: 01000000 \(2 calls.*02000000 \(3 calls"
+    ):
         read_events(logs)
     assert {call.name for call in read_events(logs, job="02000000").calls} == {"other"}
-    with pytest.raises(ValueError, match="job='03000000' has called nothing; there are 01000000, 02000000"):
+    with pytest.raises(ValueError, match="job='03000000' has no tasks; jobs with tasks: 01000000, 02000000"):
         read_events(logs, job="03000000")
 
 
@@ -186,19 +188,19 @@ def test_what_is_no_log_is_refused_in_one_sentence(tmp_path: Path):
         file.write('{"source_type": "EXPORT_TA')  # its process was ended
     assert len(read_events(logs).calls) == 2
     (logs / "event_EXPORT_TASK_17.log").write_text("nothing\nof the kind\n")
-    with pytest.raises(ValueError, match="line 1: this is no exported event"):
+    with pytest.raises(ValueError, match="line 1: the line is not an event that Ray exported"):
         read_events(logs)
 
 
 @pytest.mark.parametrize(
     ("option", "text", "says"),
     [
-        ("sizes", '{"absent": 1}', "names 'absent', which nobody calls; called are work"),
+        ("sizes", '{"absent": 1}', "names 'absent', which no task calls; the job calls work"),
         ("sizes", '{"work": "1 MiB"}', "must be a JSON object such as"),
-        ("sizes", "{", "is no JSON"),
+        ("sizes", "{", "is not valid JSON"),
         ("edges", '[["00", "11"]]', "names the task '00'"),
         ("edges", "{}", "must be a JSON list such as"),
-        ("timeline", "{}", "is no trace"),
+        ("timeline", "{}", "is not a timeline"),
     ],
 )
 def test_a_file_that_cannot_be_used_is_refused(option: str, text: str, says: str, tmp_path: Path):

@@ -83,7 +83,7 @@ def read_secret(path: Path | None) -> bytes | None:
                 f"--secret-file {path}: {error.strerror}; give a copy of the file that `dualray start --head` names"
             ) from error
         if mode & 0o077:
-            raise ValueError(f"{path} can be read by others: chmod 600 {path}")
+            raise ValueError(f"{path} is readable for other users: run chmod 600 {path}")
     elif text := os.environ.get("DUALRAY_SECRET"):
         secret, source = text.strip().encode(), "DUALRAY_SECRET"
     else:
@@ -118,10 +118,10 @@ def read_info(client: Any) -> ClusterInfo:
     """
     fields = {name.decode(): value.decode() for name, value in client.hgetall(_CLUSTER).items()}
     if "protocol" not in fields:
-        raise DualrayError("the cluster's head is still starting: try again")
+        raise DualrayError("the cluster's head is still starting; try again in some seconds")
     if fields["protocol"] != _PROTOCOL:
         raise DualrayError(
-            f"the cluster speaks version {fields['protocol']} of dualray's protocol, and this is version {_PROTOCOL}: "
+            f"the cluster has version {fields['protocol']} of dualray's protocol, and this is version {_PROTOCOL}: "
             f"install the same dualray on every machine"
         )
     return ClusterInfo(
@@ -189,7 +189,7 @@ def remote_client(endpoint: tuple[str, int], secret: bytes, encryption: Encrypti
         with redis.Redis(connection_pool=pool) as client:
             yield client
     except Refusal as refusal:
-        raise AuthenticationError(f"the cluster at {where} does not take us: {refusal}") from refusal
+        raise AuthenticationError(f"the cluster at {where} refuses this process: {refusal}") from refusal
     except (OSError, redis.ConnectionError, redis.TimeoutError) as error:
         hint = "" if encryption.is_on_for(endpoint[0]) else "; if that node was started with --tls, give --tls here too"
         raise DualrayError(
@@ -219,7 +219,7 @@ def find_session(address: str) -> Session:
     if address == "auto":
         clusters = sorted({_address_of(session) for session in running})
         if len(clusters) > 1:
-            raise DualrayError(f"address='auto': several clusters run here: {', '.join(clusters)}. Name one of them.")
+            raise DualrayError(f"address='auto': several clusters run here: {', '.join(clusters)}. Give one's address.")
         fitting = running
     else:
         fitting = [session for session in running if _is_at(session, parse_endpoint(address, "address"))]

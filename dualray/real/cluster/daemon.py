@@ -227,13 +227,13 @@ class Daemon:
             self._faults.keeps_store = False
         arena.unlink(missing_ok=True)  # of a life that could not clean up
         self.children.spawn(self.session.node, NODE_MODULE, self.session.node, str(self._incarnation))
-        self._wait(joined.exists, f"the head to welcome {self.session.node}", deadline)
+        self._wait(joined.exists, f"the head did not let {self.session.node} join", deadline)
 
     def _wait(self, condition: Callable[[], bool], what: str, deadline: float) -> None:
         while not condition():
             self.children.check()
             if time.monotonic() > deadline or self._is_told_to_end:
-                raise DualrayError(f"waited in vain for {what}{self.children.last_logs()}")
+                raise DualrayError(f"the start took too long: {what}{self.children.last_logs()}")
             time.sleep(_POLL_S)
 
     # ---- Supervision -----------------------------------------------------------------------------------------
@@ -270,7 +270,7 @@ class Daemon:
         ready = [fd for fd, _ in poll.poll()]
         self.children.update()
         if self.options.lifeline_fd in ready:
-            _log.info("whoever started this node is gone")
+            _log.info("the process that started this node is gone")
             self._is_told_to_end = True
         with contextlib.suppress(BlockingIOError):
             while os.read(self._wake_read, 64):
@@ -289,14 +289,14 @@ class Daemon:
     def _rejoin(self) -> bool:
         """This life of the node is over, and the machine is fine: come back as the next incarnation."""
         deadline = time.monotonic() + REJOIN_TIMEOUT_S
-        _log.warning("%s tries to join again", self.session.node)
+        _log.warning("%s tries to join the cluster again", self.session.node)
         while not self._is_told_to_end:
             try:
                 with addresses.local_client(self.session) as client:
                     client.ping()
                 self._incarnation += 1  # with each attempt: the head may have seen, and lost, the one before
                 self._start_node(deadline)
-                _log.warning("%s has joined again as incarnation %d", self.session.node, self._incarnation)
+                _log.warning("%s joined the cluster again as incarnation %d", self.session.node, self._incarnation)
                 return True
             except (DualrayError, redis.RedisError) as error:
                 if time.monotonic() > deadline or self._head_has_ended():

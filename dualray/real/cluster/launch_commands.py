@@ -139,7 +139,7 @@ class CommandStarter:
         return [partial(self._end_leftover, launch_id, group) for launch_id, group in self._ledger.left().items()]
 
     def _end_leftover(self, launch_id: str, group: str) -> None:
-        _log.warning("%s of group %s is left of an earlier head, and is ended", launch_id, group)
+        _log.warning("an earlier head left %s of group %s running; it is ended", launch_id, group)
         self._terminate(launch_id, group)
 
     def admit(self, others: int) -> None:
@@ -154,7 +154,7 @@ class CommandStarter:
             if attempt:
                 time.sleep(self._pause_s)
             if launch.is_unwanted:
-                raise LaunchRefusedError("it is not wanted any more")
+                raise LaunchRefusedError("the cluster does not need it any more")
             status, problem = self._call("launch", environment)
             if status == 0:
                 return launch_id
@@ -181,7 +181,7 @@ class CommandStarter:
                 self._ledger.cross_off(launch_id)
                 return True
             _log.error("%s, attempt %d: %s", launch_id, attempt + 1, problem)
-        _log.error("%s stays in %s: the next head with this ledger ends it", launch_id, self._ledger.path)
+        _log.error("%s stays in %s; the next head with this ledger ends it", launch_id, self._ledger.path)
         return False
 
     def _environment(self, launch_id: str, group: str) -> dict[str, str]:

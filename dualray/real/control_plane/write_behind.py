@@ -120,7 +120,7 @@ class WriteBehind:
             thread.start()
         except RuntimeError as error:
             if not self._lacks_thread:
-                _log.warning("records for the control plane wait: %s", limit_in_words(error))
+                _log.warning("records for the control plane are queued: %s", limit_in_words(error))
             self._lacks_thread = True
             return
         self._thread = thread
@@ -181,13 +181,13 @@ class WriteBehind:
                     ]
                 )
                 if failed:
-                    _log.warning("the control plane takes records again, after %d attempts in vain", failed)
+                    _log.warning("the control plane accepts records again, after %d failed attempts", failed)
                     self._on_again()
                 return True
             except (OSError, ReplyError, AuthenticationError) as error:
                 failed += 1
                 if failed == 1:
-                    _log.warning("the control plane does not take records, and is tried again and again: %s", error)
+                    _log.warning("the control plane does not accept records; dualray keeps trying: %s", error)
                 if self._stop.wait(pause_s):
                     return False
                 pause_s = min(2 * pause_s, self._limits.retry_last_s)

@@ -132,8 +132,8 @@ def places_in(directory: Path) -> list[LogPlace]:
             found.append(LogPlace(each.name, nodes[0], each, running.get(each.resolve())))
     if not found:
         raise ValueError(
-            f"{str(directory)!r} has no logs of a session, such as node-0.log: name the directory that "
-            f"init(log_directory=DIR) was given, or one session's directory in it"
+            f"{str(directory)!r} has no logs of a session, such as node-0.log; give the directory that "
+            f"init(log_directory=DIR) got, or one session's directory in it"
         )
     return sorted(found, key=lambda place: (place.directory / f"{place.node}.log").stat().st_mtime_ns)
 
@@ -154,8 +154,8 @@ def chosen(places: Sequence[LogPlace], *, session: str | None, node: str | None)
         places = [place for place in places if place.node == node]
         if not places:
             raise ValueError(
-                f"no logs of node {node!r} lie here{_ended(nearest(node, nodes))} Those of a node of another machine "
-                f"lie there: ask there"
+                f"this machine has no logs of node {node!r}{_ended(nearest(node, nodes))} A node's logs are on its own "
+                f"machine"
             )
     return list(places)
 
@@ -237,7 +237,7 @@ def of_worker(places: Sequence[LogPlace], worker: str, *, stream: str = "out") -
         raise ValueError(f"no worker {worker!r} has printed anything here{_nearest_of(worker, addresses)}")
     if len(by_stem[stem]) > 1:
         sessions = ", ".join(place.session for place in by_stem[stem])
-        raise ValueError(f"several sessions have a worker {worker!r}: name one of {sessions}")
+        raise ValueError(f"several sessions have a worker {worker!r}; choose one of {sessions}")
     return LogQuery(tuple(by_stem[stem]), f"{literally(stem)}.{stream}*", None)
 
 
@@ -343,17 +343,17 @@ def _whole_id(what: str, given: str, known: dict[str, str], *, may_come: bool) -
     if len(found) == 1:
         return found[0]
     if len(found) > 1:
-        raise ValueError(f"{what} {given!r} may be any of {_named(found, known)}: give more of its id")
+        raise ValueError(f"{what} {given!r} can be any of {_named(found, known)}; give more of the id")
     if may_come and re.fullmatch(rf"[0-9a-f]{{{_TASK_ID_HEX}}}", given):
         return given
     called = [each for each, name in known.items() if name == given]
     if called:
-        raise ValueError(f"{given!r} is a name, and an id is needed: {_named(called, known)}")
-    way_out = f"dualray.util.state.list_{what}s() has the ids; what prints nothing is in no log"
+        raise ValueError(f"{given!r} is a name, and `logs` needs an id: {_named(called, known)}")
+    way_out = f"dualray.util.state.list_{what}s() has the ids; a {what} that prints nothing is in no log"
     if not known:
         raise ValueError(f"no {what} {given!r} has printed anything here, and no other either: {way_out}")
     close = nearest(given, known)
-    hint = close if close.endswith("?") else f"; those that have are {_named(list(known), known)}."
+    hint = close if close.endswith("?") else f"; the logs have {_named(list(known), known)}."
     raise ValueError(f"no {what} {given!r} has printed anything here{hint} {way_out}")
 
 

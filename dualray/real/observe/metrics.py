@@ -193,16 +193,16 @@ class NodeMetrics(Collector):
     def _tasks(self) -> Iterator[Metric]:
         states = [(state, self._sum(f"tasks:{state}")) for state in _TASK_STATES]
         yield self._gauge(
-            "tasks", "Tasks that processes of this node have submitted, not done, by state.", "state", states
+            "tasks", "Tasks that processes of this node submitted and that have not ended, by state.", "state", states
         )
         yield self._counter(
             "tasks_finished",
-            "Tasks that workers of this node have run to their end.",
+            "Tasks that ended on workers of this node.",
             [((), self._sum("tasks_finished"))],
         )
         yield self._counter(
             "tasks_failed",
-            "Tasks that processes of this node have submitted and that failed for good.",
+            "Tasks that processes of this node submitted and that failed, without further retries.",
             [((), self._sum("tasks_failed"))],
         )
 
@@ -221,7 +221,7 @@ class NodeMetrics(Collector):
             "without_worker": len(scheduler.unstaffed),
         }
         yield self._gauge(
-            "leases", "Leases granted, and those asked of this node and not granted.", "state", leases.items()
+            "leases", "Leases that this node has granted, and requests for leases that wait.", "state", leases.items()
         )
         for what, amounts in (("total", scheduler.total), ("free", scheduler.free)):
             samples = [(name, units / UNITS) for name, units in amounts.items()]
@@ -230,15 +230,19 @@ class NodeMetrics(Collector):
     def _store(self) -> Iterator[Metric]:
         store, process = self._process.machine.store, self._process
         for name, words, amount in (
-            ("store_capacity_bytes", "Bytes that the object store may hold.", store.space.capacity_bytes),
-            ("store_used_bytes", "Bytes of the objects in it.", store.contents.used_bytes),
-            ("store_memory_bytes", "Shared memory that it takes, in use or ready.", process.store.taken_bytes()),
-            ("store_objects", "Objects in it.", len(store.objects)),
-            ("store_spilled_bytes", "Bytes of its objects on disk.", store.contents.spilled_bytes),
+            ("store_capacity_bytes", "Capacity of the object store in bytes.", store.space.capacity_bytes),
+            ("store_used_bytes", "Bytes of the objects in the object store.", store.contents.used_bytes),
+            (
+                "store_memory_bytes",
+                "Bytes of shared memory of the object store, in use or ready.",
+                process.store.taken_bytes(),
+            ),
+            ("store_objects", "Objects in the object store.", len(store.objects)),
+            ("store_spilled_bytes", "Bytes of spilled objects on disk.", store.contents.spilled_bytes),
         ):
             yield self._gauge(name, words, "", [("", amount)])
         for name, words in (
-            ("evicted", "evicted: they can be made again"),
+            ("evicted", "evicted, which can be recomputed"),
             ("spilled", "written to disk"),
             ("restored", "read back from disk"),
         ):
@@ -250,7 +254,9 @@ class NodeMetrics(Collector):
         process = self._process
         streams = process.streams
         bytes_moved = [(("sent",), streams.bytes_sent), (("received",), streams.bytes_received)]
-        yield self._counter("transfer_bytes", "Bytes of objects from and to other nodes.", bytes_moved, "direction")
+        yield self._counter(
+            "transfer_bytes", "Bytes of objects sent to other nodes and received from them.", bytes_moved, "direction"
+        )
         own = of_connections(process.transport.counters)
         by_kind: dict[str, Counter[str]] = {"node": Counter(own)}
         for peer, counts in self._said.items():
@@ -267,16 +273,16 @@ class NodeMetrics(Collector):
             "connections_dropped", "Connections refused or dropped, by kind of process.", dropped, "process", "reason"
         )
         for name, words in (
-            ("messages_received", "Messages that processes of this node have received."),
-            ("messages_dropped", "Messages to peers that were lost."),
-            ("peers_lost", "Connections to other processes that have ended."),
+            ("messages_received", "Messages that processes of this node received."),
+            ("messages_dropped", "Messages to other processes that were dropped."),
+            ("peers_lost", "Connections to other processes that ended."),
         ):
             samples = [((kind,), counts[name]) for kind, counts in sorted(by_kind.items()) if kind != "gateway"]
             yield self._counter(name, words, samples, "process")
-        yield self._counter("output_lines", "Lines that workers have printed.", [((), process.router.lines)])
+        yield self._counter("output_lines", "Lines that workers printed.", [((), process.router.lines)])
         yield self._counter(
             "output_lines_left_out",
-            "Lines that drivers were not sent, because they do not keep up.",
+            "Lines that were not sent to drivers, which read too slowly.",
             [((), process.router.lines_left_out)],
         )
 
@@ -290,7 +296,7 @@ class NodeMetrics(Collector):
         for name, words in (
             ("drivers", "Drivers of the cluster."),
             ("leases_pending", "Leases that wait for a node."),
-            ("objects", "Objects in the stores that the head knows of."),
+            ("objects", "Objects in the stores of all nodes."),
         ):
             yield self._gauge(f"cluster_{name}", words, "", [("", said.get(name, 0))])
 

@@ -391,7 +391,7 @@ class OutputRouter:
             return
         left_out = self._left_out.pop(driver, 0)
         if left_out:
-            words = f"[{left_out} lines left out: this program does not read fast enough; the files have them]"
+            words = f"[{left_out} lines left out, because this program reads too slowly; the log files have them]"
             self._transport.send(
                 driver, bytes((LINES,)) + pack(["dualray", os.getpid(), self._node, 2, [words.encode()]])
             )

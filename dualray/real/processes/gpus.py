@@ -72,11 +72,11 @@ def gpus_to_offer(declared: float | None) -> tuple[str, ...]:
         if mask is not None:
             raise ValueError(
                 f"num_gpus={declared:g}, and {GPU_MASK}={os.environ[GPU_MASK]!r} shows {len(names)} GPUs of this "
-                f"machine: declare at most so many, or change the variable"
+                f"machine; declare at most that many, or change the variable"
             )
         raise ValueError(
-            f"num_gpus={declared:g}, and this machine has {len(names)} GPUs: declare at most so many, or set "
-            f"{DISCOVERY}=off to declare GPUs that are not there"
+            f"num_gpus={declared:g}, and this machine has {len(names)} GPUs; declare at most that many, or set "
+            f"{DISCOVERY}=off to declare GPUs that do not exist"
         )
     return tuple(names[:count])
 
@@ -105,7 +105,7 @@ def parse_mask(text: str | None) -> list[str] | None:
         if not entry.isdigit() and not entry.startswith(("GPU-", "MIG-")):
             break  # -1 among others: CUDA shows what comes before it
         if entry in entries:
-            raise ValueError(f"{GPU_MASK}={text!r} names {entry} twice, and CUDA shows no GPU then: name each once")
+            raise ValueError(f"{GPU_MASK}={text!r} names {entry} twice, and CUDA then shows no GPU; name each once")
         entries.append(entry)
     return entries
 

@@ -159,7 +159,9 @@ class HeadProcess(MachineProcess):
             if self.provider is not None:
                 self.provider.launch(command.group, ids)
             else:
-                failed = partial(self._on_launches_failed, command.group, ids, "nobody launches nodes in this cluster")
+                failed = partial(
+                    self._on_launches_failed, command.group, ids, "this cluster has no provider that launches nodes"
+                )
                 self.loop.call_soon(failed)
         elif isinstance(command, TerminateNode):
             if self.provider is not None:
@@ -190,11 +192,11 @@ class HeadProcess(MachineProcess):
         self.transport.forget(peer)  # the node may come back as its next incarnation
 
     def on_silent(self, peer: str) -> None:
-        _log.warning("%s is silent", peer)
+        _log.warning("%s does not answer", peer)
         self.handle(NodeSilent(node=NodeID(peer), incarnation=self.incarnations[peer]))
 
     def on_heard(self, peer: str) -> None:
-        _log.warning("%s is heard again", peer)
+        _log.warning("%s answers again", peer)
         self.handle(NodeHeard(node=NodeID(peer), incarnation=self.incarnations[peer]))
 
     def clean_up(self) -> None:

@@ -67,7 +67,7 @@ class MemoryMonitor:
             self._compare()
         except OSError as error:  # such as no descriptor for /proc/meminfo: the next look may have one
             if not self._is_blind:
-                _log.warning("the memory of this machine cannot be read: %s", limit_in_words(error))
+                _log.warning("dualray cannot read the memory use of this machine: %s", limit_in_words(error))
             self._is_blind = True
         else:
             self._is_blind = False

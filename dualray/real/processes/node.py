@@ -220,7 +220,7 @@ class NodeProcess(MachineProcess):
 
     def _on_memory_exceeded(self, event: MemoryExceeded) -> None:
         if not self.machine.scheduler.worker_pool.out_of_memory:  # else the one that was chosen is about to end
-            _log.warning("out of memory: %d bytes are used, %d may be", event.used_bytes, event.limit_bytes)
+            _log.warning("out of memory: %d bytes are in use, and the limit is %d", event.used_bytes, event.limit_bytes)
             self.handle(event)
 
     def _on_reserved(self, object_id: ObjectID, error: str | None) -> None:
@@ -413,13 +413,13 @@ class NodeProcess(MachineProcess):
     def on_silent(self, peer: str) -> None:
         """The head is silent: if that lasts, it counts this node as dead, and others run what ran here."""
         suspicion_s = self.session.config.suspicion_ns / 1e9
-        _log.warning("nothing is heard of the head; this node ends if that lasts %g s more", suspicion_s)
+        _log.warning("the head does not answer; this node ends if that lasts %g s more", suspicion_s)
         self._silence = self.loop.call_later(
             suspicion_s, lambda: self._leave(f"nothing was heard of the head for {suspicion_s:g} s more")
         )
 
     def on_heard(self, peer: str) -> None:
-        _log.warning("the head is heard again")
+        _log.warning("the head answers again")
         if self._silence is not None:
             self._silence.cancel()
             self._silence = None
@@ -428,7 +428,7 @@ class NodeProcess(MachineProcess):
         super().handle(event)
         if self.machine.refused:
             self._leave(
-                f"the head has declared incarnation {self.machine.incarnation} of {self.node} dead: it drops its news"
+                f"the head declared incarnation {self.machine.incarnation} of {self.node} dead, and drops its messages"
             )
         if self.machine.drained and not self.is_ending:
             _log.info("%s has drained, and ends", self.node)
@@ -436,7 +436,7 @@ class NodeProcess(MachineProcess):
 
     def on_drain_signal(self) -> None:
         """SIGUSR1: whoever runs this node wants it to end in good order."""
-        _log.info("%s is to leave, and drains", self.node)
+        _log.info("%s must leave, and drains", self.node)
         self.handle(DrainAsked())
 
     def _leave(self, why: str) -> None:

@@ -33,7 +33,7 @@ def check_port(port: int | None, name: str) -> int | None:
             socket.create_server((LOOPBACK, port)).close()
         except OSError as error:
             raise ValueError(
-                f"{name}={port}: {error.strerror} at {LOOPBACK}: name another port, or 0 for any"
+                f"{name}={port}: {error.strerror} at {LOOPBACK}; give another port, or 0 for any"
             ) from None
     return port
 

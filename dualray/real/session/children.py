@@ -163,7 +163,7 @@ class Children:
                     while control.recv(MESSAGE_BYTES_MAX):  # until the founder has ended, as the last
                         pass
                 except TimeoutError:
-                    logging.getLogger("dualray").error("the session does not end; the founder is killed")
+                    logging.getLogger("dualray").error("the session does not end; dualray kills its template process")
                     self._founder.kill()
                 except OSError:  # it has ended by itself
                     pass

@@ -320,8 +320,8 @@ def _check_spill_directory(directory: Path) -> None:
             pass
     except OSError as error:
         raise ValueError(
-            f"limits: spill_directory={str(directory)!r} cannot be written ({error.strerror}): name a directory on a "
-            f"disk with room, or leave it out to spill into the session's own"
+            f"limits: spill_directory={str(directory)!r} cannot be written ({error.strerror}); give a directory on a "
+            f"disk with free space, or leave it out to spill into the session's directory"
         ) from error
 
 

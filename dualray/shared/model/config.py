@@ -20,110 +20,142 @@ class Config:
     memory_policy: str = _limit(
         "dualray.shared.policies.memory:NewestTaskFirst",
         "dotted path",
-        "which worker ends when a node is out of memory",
+        "which worker the node ends when it is out of memory",
     )
     placement_policy: str = _limit(
-        "dualray.shared.policies.hybrid:HybridPlacement", "dotted path", "where DEFAULT tasks and actors go"
+        "dualray.shared.policies.hybrid:HybridPlacement", "dotted path", "on which node a DEFAULT task or actor runs"
     )
     eviction_policy: str = _limit(
         "dualray.shared.policies.cost_aware:CostAwareEviction",
         "dotted path",
-        "what leaves a full object store; 'cost', 'lru' and 'spill' are short for ours",
+        "which objects leave a full store: 'cost', 'lru', 'spill' or a dotted path",
     )
     retry_policy: str = _limit(
         "dualray.shared.policies.retry:BoundedRetry", "dotted path", "whether a failed task runs again"
     )
     reconstruction_policy: str = _limit(
-        "dualray.shared.policies.reconstruction:LineageReconstruction", "dotted path", "how a lost object is made again"
+        "dualray.shared.policies.reconstruction:LineageReconstruction", "dotted path", "how a lost object is recomputed"
     )
     broadcast_policy: str = _limit(
         "dualray.shared.policies.broadcast:ChainBroadcast",
         "dotted path",
-        "whom a node asks for an object that others want, too",
+        "which node serves a copy of an object that several nodes need",
     )
-    inline_bytes_max: int = _limit(100 * 1024, "bytes", "larger values go to the object store, as in today's Ray")
-    lease_requests_max: int = _limit(16, "leases", "leases asked for and not granted, per shape and owner")
-    lease_idle_ns: int = _limit(2 * MILLISECOND_NS, "ns", "an idle lease goes back after this")
+    inline_bytes_max: int = _limit(100 * 1024, "bytes", "larger values go to the object store, as in Ray")
+    lease_requests_max: int = _limit(
+        16, "leases", "requests for leases that one owner may have waiting for each shape of task"
+    )
+    lease_idle_ns: int = _limit(2 * MILLISECOND_NS, "ns", "an owner returns a lease that was idle for this time")
     lease_turn_ns: int = _limit(
-        100 * MILLISECOND_NS, "ns", "so often a driver that has more than its share gives a lease to one that waits"
+        100 * MILLISECOND_NS, "ns", "how often a driver above its fair share gives a lease to a waiting driver"
     )
-    push_window_ns: int = _limit(2 * MILLISECOND_NS, "ns", "work pushed ahead to a leased worker")
-    push_window_max: int = _limit(64, "tasks", "tasks pushed ahead to a leased worker")
+    push_window_ns: int = _limit(2 * MILLISECOND_NS, "ns", "work that an owner pushes ahead to a leased worker")
+    push_window_max: int = _limit(64, "tasks", "most tasks that an owner pushes ahead to a leased worker")
     wait_told_ns: int = _limit(
-        10 * SECOND_NS, "ns", "who waits longer for what only actors hold is told who holds it, once"
+        10 * SECOND_NS, "ns", "dualray warns once when a task waits longer for resources that only actors hold"
     )
     fetch_patience_ns: int = _limit(
-        100 * MILLISECOND_NS, "ns", "a task whose arguments are not here by then lends its CPU, as one that blocks does"
+        100 * MILLISECOND_NS, "ns", "a task that waits longer for its arguments lends its CPU to others"
     )
-    spread_threshold_percent: int = _limit(50, "percent", "hybrid placement packs up to this use, then spreads")
+    spread_threshold_percent: int = _limit(50, "percent", "hybrid placement packs a node up to this use, then spreads")
     locality_bytes_max: int = _limit(
-        1024 * 1024, "bytes", "a task whose missing arguments are larger is placed by the head, near its bytes"
+        1024 * 1024, "bytes", "the head places a task with larger missing arguments, near their bytes"
     )
-    store_wait_ns: int = _limit(10 * SECOND_NS, "ns", "a full store waits this long for room before it refuses")
+    store_wait_ns: int = _limit(
+        10 * SECOND_NS, "ns", "how long a full store waits for space before it refuses an object"
+    )
     remakes_without_progress_max: int = _limit(
-        8, "times", "that an object is made again while no task ends and no wait is over, before it fails"
+        8, "times", "how often an object may be recomputed while no task or wait ends, before it fails"
     )
-    refusals_max: int = _limit(
-        6, "times", "that a full store and a full disk refuse who waits behind others, before he hears of it"
+    refusals_max: int = _limit(6, "times", "refusals by a full store and disk before a queued request fails")
+    store_objects_max: int = _limit(
+        131_072, "objects", "most objects in a node's store, whose index takes 64 bytes for each"
     )
-    store_objects_max: int = _limit(131_072, "objects", "in one node's store: their index takes 64 bytes for each")
     store_warm_bytes: int = _limit(
-        256 * 1024 * 1024, "bytes", "free memory kept ready for new objects, at most a quarter of the store"
+        256 * 1024 * 1024, "bytes", "free memory that a store keeps for new objects, at most a quarter of the store"
     )
-    store_idle_ns: int = _limit(2 * SECOND_NS, "ns", "free memory beyond store_warm_bytes is given back after this")
+    store_idle_ns: int = _limit(
+        2 * SECOND_NS, "ns", "a store returns free memory beyond store_warm_bytes to the system after this time"
+    )
     kept_room_bytes_max: int = _limit(
-        64 * 1024 * 1024, "bytes", "of the store that a process keeps for arguments by value; 0: none"
+        64 * 1024 * 1024, "bytes", "store memory that a process reserves for arguments passed by value; 0: none"
     )
-    kept_room_idle_ns: int = _limit(500 * MILLISECOND_NS, "ns", "kept room that nobody has used for this goes back")
+    kept_room_idle_ns: int = _limit(
+        500 * MILLISECOND_NS, "ns", "a process returns reserved store memory that was unused for this time"
+    )
     spill_bytes_max: int = _limit(
-        32 * 1024 * 1024 * 1024, "bytes", "of a node's objects on disk, unless the eviction policy is 'lru'"
+        32 * 1024 * 1024 * 1024,
+        "bytes",
+        "most bytes of a node's spilled objects on disk; the eviction policy 'lru' spills none",
     )
-    spill_directory: str = _limit("", "path", "on a disk, for spilled objects; '' means the session's own")
-    store_holders_named: int = _limit(5, "objects", "largest holders that a full store's error names")
-    workers_prestarted: int = _limit(-1, "workers", "started with the node; -1 means one for each CPU")
-    worker_starts_max: int = _limit(8, "workers", "worker processes starting at once on one node")
-    memory_limit_percent: int = _limit(95, "percent", "of a machine's memory; beyond it the node ends a worker")
-    memory_limit_bytes: int = _limit(0, "bytes", "that a node's workers may use together; 0: only the share counts")
-    memory_check_ns: int = _limit(250 * MILLISECOND_NS, "ns", "so often a node looks at its memory; 0: never")
-    worker_start_failures_max: int = _limit(5, "exits", "workers in a row that die while starting: the node gives up")
-    pull_bytes_max: int = _limit(256 * 1024 * 1024, "bytes", "of objects that a node pulls at a time; one always may")
-    broadcast_receivers_max: int = _limit(2, "nodes", "a node sends one object to so many at a time; others wait")
+    spill_directory: str = _limit("", "path", "directory for spilled objects; '' means the session's directory")
+    store_holders_named: int = _limit(5, "objects", "number of largest objects that the error of a full store names")
+    workers_prestarted: int = _limit(-1, "workers", "workers that start with the node; -1 means one for each CPU")
+    worker_starts_max: int = _limit(8, "workers", "most worker processes that start at the same time on a node")
+    memory_limit_percent: int = _limit(
+        95, "percent", "a node ends a worker when more of the machine's memory is in use"
+    )
+    memory_limit_bytes: int = _limit(
+        0, "bytes", "most memory of a node's workers together; 0: only memory_limit_percent counts"
+    )
+    memory_check_ns: int = _limit(250 * MILLISECOND_NS, "ns", "how often a node checks its memory use; 0: never")
+    worker_start_failures_max: int = _limit(
+        5, "exits", "a node gives up when this number of workers in a row die while they start"
+    )
+    pull_bytes_max: int = _limit(
+        256 * 1024 * 1024, "bytes", "most bytes of objects that a node pulls at a time; one object is always allowed"
+    )
+    broadcast_receivers_max: int = _limit(
+        2, "nodes", "most nodes to which a node sends an object at a time; others wait"
+    )
     link_patience_ns: int = _limit(
-        10 * SECOND_NS, "ns", "a node that sends nothing for this is asked whether it is there, and given up after four"
+        10 * SECOND_NS, "ns", "a node probes a sender that was silent for this time, and gives up after four probes"
     )
-    transfer_chunk_bytes: int = _limit(1024 * 1024, "bytes", "an object goes to another node in pieces of this")
-    transfer_chunks_ahead: int = _limit(16, "pieces", "sent before the first of them is acknowledged")
-    heartbeat_timeout_ns: int = _limit(1 * SECOND_NS, "ns", "a node of which nothing was heard for this is silent")
-    suspicion_ns: int = _limit(5 * SECOND_NS, "ns", "a silent node is declared dead after this")
-    announce_ns: int = _limit(10 * MILLISECOND_NS, "ns", "changes of the cluster within this are announced together")
-    report_ns: int = _limit(
-        1 * MILLISECOND_NS, "ns", "a node tells the head so late of leases that have a worker, or other holders, now"
+    transfer_chunk_bytes: int = _limit(
+        1024 * 1024, "bytes", "size of the pieces in which an object goes to another node"
     )
-    drain_timeout_ns: int = _limit(30 * SECOND_NS, "ns", "a node that is to leave in good order leaves after this")
-    state_timeout_ns: int = _limit(5 * SECOND_NS, "ns", "so long a process has to answer a question about its state")
-    bundles_max: int = _limit(1_000, "bundles", "of one placement group")
-    infeasible: str = _limit("raise", "raise|wait", "what a demand does that no node can ever meet")
+    transfer_chunks_ahead: int = _limit(16, "pieces", "pieces that a node sends before the first one is acknowledged")
+    heartbeat_timeout_ns: int = _limit(1 * SECOND_NS, "ns", "the head suspects a node that sent nothing for this time")
+    suspicion_ns: int = _limit(5 * SECOND_NS, "ns", "the head declares a suspected node dead after this time")
+    announce_ns: int = _limit(
+        10 * MILLISECOND_NS, "ns", "the head announces changes of the cluster within this time together"
+    )
+    report_ns: int = _limit(1 * MILLISECOND_NS, "ns", "how late a node may report changes of its leases to the head")
+    drain_timeout_ns: int = _limit(30 * SECOND_NS, "ns", "most time that a node has to drain before it leaves")
+    state_timeout_ns: int = _limit(
+        5 * SECOND_NS, "ns", "most time that a process has to answer a query about its state"
+    )
+    bundles_max: int = _limit(1_000, "bundles", "most bundles of a placement group")
+    infeasible: str = _limit("raise", "raise|wait", "whether a demand that no node can meet fails or waits")
     actor_lifetime: str = _limit(
-        "non_detached", "detached|non_detached", "of actors that do not say, as JobConfig(default_actor_lifetime=)"
+        "non_detached",
+        "detached|non_detached",
+        "lifetime of actors without lifetime=, as JobConfig(default_actor_lifetime=)",
     )
     autoscaler_groups: str = _limit(
-        "", "JSON", "groups of nodes that the autoscaler launches and lets leave; '': the cluster stays as it is"
+        "", "JSON", "groups of nodes that the autoscaler launches and ends; '': the cluster keeps its size"
     )
     autoscaler_policy: str = _limit(
-        "dualray.shared.policies.bin_packing:BinPacking", "dotted path", "how many nodes of each group there should be"
+        "dualray.shared.policies.bin_packing:BinPacking", "dotted path", "how many nodes each group should have"
     )
     upscaling_speed_percent: int = _limit(
         100,
         "percent",
-        "of the nodes that are there, launched at a time for plain demands, five at least; 0: any number",
+        "nodes to launch at a time, as a share of the present nodes, at least five; 0: any number",
     )
-    idle_timeout_ns: int = _limit(60 * SECOND_NS, "ns", "a node that nobody has used for longer may leave")
-    launch_cooldown_ns: int = _limit(30 * SECOND_NS, "ns", "no node of a group is asked for so long after a refusal")
-    launch_timeout_ns: int = _limit(300 * SECOND_NS, "ns", "a launched node that has not joined after this is given up")
+    idle_timeout_ns: int = _limit(60 * SECOND_NS, "ns", "a node that was idle for longer may leave")
+    launch_cooldown_ns: int = _limit(
+        30 * SECOND_NS, "ns", "how long the autoscaler launches no node of a group after a refusal"
+    )
+    launch_timeout_ns: int = _limit(
+        300 * SECOND_NS, "ns", "the autoscaler gives up a launched node that did not join within this time"
+    )
     autoscaler_turn_ns: int = _limit(
-        100 * MILLISECOND_NS, "ns", "the autoscaler decides so long after a change, once for all that come by then"
+        100 * MILLISECOND_NS,
+        "ns",
+        "how long the autoscaler waits after a change for further changes, before it decides",
     )
-    stderr_lines_kept: int = _limit(20, "lines", "of a dead worker's stderr in the error")
+    stderr_lines_kept: int = _limit(20, "lines", "last lines of a dead worker's stderr that its error shows")
 
     @classmethod
     def describe(cls) -> list[tuple[str, Any, str, str]]:

@@ -76,7 +76,7 @@ class MachineSpec:
             from dualray.shared.machines.head.head import Head  # noqa: PLC0415
 
             return Head(config=self.config)
-        raise ValueError(f"a log speaks of a machine of kind {self.kind!r}; known are owner, node, head")
+        raise ValueError(f"the log has a machine of the unknown kind {self.kind!r}; known are owner, node, head")
 
 
 class DecisionLog:
@@ -147,16 +147,16 @@ def _read_opening(stream: Iterator[Any]) -> tuple[MachineSpec, str]:
     try:
         opening = next(stream)
     except (StopIteration, ValueError) as error:
-        raise ValueError("this is no decision log: it does not begin with an opening") from error
+        raise ValueError("the file is not a decision log: it does not begin with an opening") from error
     if not isinstance(opening, dict) or opening.get("format") != FORMAT:
-        raise ValueError(f"this is no decision log of format {FORMAT!r}")
+        raise ValueError(f"the file is not a decision log of format {FORMAT!r}")
     try:
         version, names = opening["protocol"], tuple(opening["names"])
     except (KeyError, TypeError) as error:
         raise _no_opening(error) from error
     if version != PROTOCOL_VERSION or names != NAMES[: len(names)]:  # 0.1.0 had fewer
         raise ValueError(
-            f"the log was written by protocol version {version}, this is version {PROTOCOL_VERSION}: "
+            f"the log has protocol version {version}, and this dualray has version {PROTOCOL_VERSION}: "
             f"replay it with the dualray that wrote it"
         )
     try:
@@ -170,7 +170,7 @@ def _read_opening(stream: Iterator[Any]) -> tuple[MachineSpec, str]:
 
 
 def _no_opening(error: Exception) -> ValueError:
-    return ValueError(f"this is no decision log: its opening cannot be read: {_words(error)}")
+    return ValueError(f"the file is not a decision log: its opening cannot be read: {_words(error)}")
 
 
 def _words(error: Exception) -> str:

@@ -95,7 +95,9 @@ class _Drawer:
     def draw(self, count: int) -> tuple[Fault, ...]:
         kinds = [kind for kind in WEIGHTS if kind in self._ground.kinds and self._is_possible(kind)]
         if not kinds:
-            raise ValueError("no faults can be drawn: give nodes, or names of tasks or actors, and kinds that hit them")
+            raise ValueError(
+                "no faults can be drawn: give nodes or names of tasks or actors, and kinds of faults that apply to them"
+            )
         faults = []
         for _ in range(count):
             fault = self._fault(self._kind(kinds))

@@ -28,8 +28,8 @@ RACK_LABEL = "rack"
 class NetworkModel(Model):
     """A node's link to the switch."""
 
-    bandwidth: Rate = Field(default=1_250_000_000, description="of each direction of each node's link")
-    latency: Time = Field(default=100_000, description="between two nodes")
+    bandwidth: Rate = Field(default=1_250_000_000, description="bandwidth of each node's link, in each direction")
+    latency: Time = Field(default=100_000, description="time that a message takes between two nodes")
 
 
 class TopologyModel(Model):
@@ -39,18 +39,24 @@ class TopologyModel(Model):
     racks: int | None = Field(
         default=None,
         ge=1,
-        description="how many; nodes are dealt to them in consecutive blocks, equal but for one node",
+        description="number of racks; each gets a block of consecutive nodes, and blocks differ by at most one node",
     )
     oversubscription: float | None = Field(
-        default=None, ge=1, description="the links of a rack's nodes together, by its uplink; default: 1"
+        default=None,
+        ge=1,
+        description="bandwidth of a rack's nodes together, divided by the bandwidth of its uplink; default: 1",
     )
-    uplink: Rate | None = Field(default=None, ge=1, description="of each rack, up and down; default: see above")
-    latency: Time = Field(default=0, description="of a rack's uplink, on top of that of its nodes' links")
+    uplink: Rate | None = Field(
+        default=None,
+        ge=1,
+        description="bandwidth of each rack's uplink, in each direction; default: from oversubscription",
+    )
+    latency: Time = Field(default=0, description="latency of a rack's uplink, added to that of the nodes' links")
 
     @model_validator(mode="after")
     def _consistent(self) -> TopologyModel:
         if self.oversubscription is not None and self.uplink is not None:
-            raise ValueError("oversubscription and uplink say the same: give one")
+            raise ValueError("oversubscription and uplink set the same thing; leave one out")
         return self
 
 
@@ -76,21 +82,23 @@ class NodeGroup(Model):
     object_store: Size = Field(default=2 * 1024**3, ge=1024**2)
     memory: Size | None = Field(
         default=None,
-        description="of the machine, its object store included, and offered to tasks with memory=; default: no limit",
+        description="memory of each node, with its object store; tasks reserve it with memory=; default: no limit",
     )
-    gpu_memory: Size | None = Field(default=None, ge=1, description="of each GPU; default: no limit")
+    gpu_memory: Size | None = Field(default=None, ge=1, description="memory of each GPU; default: no limit")
     network: NetworkModel = NetworkModel()
     speed: float = Field(default=1.0, gt=0, description="2 means that work takes half as long")
     worker_start: Time | None = Field(
-        default=None, description="how long a worker process takes to start; default: the cost model's worker_start_ns"
+        default=None, description="time that a worker process takes to start; default: the cost model's worker_start_ns"
     )
     disk: Rate | None = Field(
         default=None,
         ge=1,
-        description="at which objects are spilled and read back; default: the cost model's disk_bytes_per_s",
+        description="rate at which objects go to disk and back; default: the cost model's disk_bytes_per_s",
     )
-    labels: dict[str, str] = Field(default_factory=dict, description="for faults: kill: zone=a")
-    rack: str | None = Field(default=None, description="the name of the one in which all of them are")
+    labels: dict[str, str] = Field(
+        default_factory=dict, description="labels of each node; faults can name them, as in kill: zone=a"
+    )
+    rack: str | None = Field(default=None, description="name of the rack that has all nodes of the group")
 
     @property
     def total(self) -> Resources:
@@ -105,20 +113,28 @@ class ScalingGroup(NodeGroup):
     """A named group of which the autoscaler launches nodes, and lets them leave; in a simulation, how its provider is.
     What it leaves out is as given for the whole cluster."""
 
-    min: int = Field(default=0, ge=0, le=NODES_MAX, description="nodes at the beginning, and at least")
-    max: int = Field(ge=1, le=NODES_MAX, description="nodes at most")
+    min: int = Field(default=0, ge=0, le=NODES_MAX, description="fewest nodes, which the cluster has at its start")
+    max: int = Field(ge=1, le=NODES_MAX, description="most nodes")
     price: float = Field(
-        default=0, ge=0, description="of one node for an hour, in any currency; the cheaper goes first"
+        default=0,
+        ge=0,
+        description="price of a node for an hour, in any currency; the autoscaler prefers cheaper groups",
     )
     start_up: Duration = Field(
-        default=Distribution("constant", 30 * 10**9), description="from the launch of a node until it joins"
+        default=Distribution("constant", 30 * 10**9), description="time from the launch of a node until it joins"
     )
-    refused: float = Field(default=0, ge=0, le=1, description="the share of launches for which there is no capacity")
-    stuck: float = Field(default=0, ge=0, le=1, description="the share of launches that never come up")
-    quota: int | None = Field(default=None, ge=0, description="launched nodes at a time; those beyond are refused")
-    reclaimed: Duration | None = Field(default=None, description="a spot node is taken away after this; default: never")
-    notice: Time = Field(default=120 * 10**9, description="so long before that it is told, and begins to leave")
-    paid_least: Time = Field(default=60 * 10**9, description="each node is paid for so long at least")
+    refused: float = Field(default=0, ge=0, le=1, description="share of launches that the provider refuses")
+    stuck: float = Field(default=0, ge=0, le=1, description="share of launched nodes that never join")
+    quota: int | None = Field(
+        default=None, ge=0, description="most launched nodes at a time; the provider refuses others"
+    )
+    reclaimed: Duration | None = Field(
+        default=None, description="time after which the provider takes a spot node away; default: never"
+    )
+    notice: Time = Field(
+        default=120 * 10**9, description="time before that at which the node is warned, and begins to drain"
+    )
+    paid_least: Time = Field(default=60 * 10**9, description="shortest time for which a node is paid")
 
     @model_validator(mode="after")
     def _consistent(self) -> ScalingGroup:
@@ -132,7 +148,7 @@ class ScalingGroup(NodeGroup):
 def _named(value: Any) -> Any:
     for name in value if isinstance(value, dict) else ():
         if not isinstance(name, str) or not GROUP_NAME.fullmatch(name):
-            raise ValueError(f"{name!r} is no name of a group: write letters, digits and -, such as gpu")
+            raise ValueError(f"{name!r} cannot be the name of a group; use letters, digits and -, as in gpu")
     return value
 
 
@@ -141,10 +157,10 @@ def _number_or_groups(value: Any) -> Any:
         raise ValueError(f"{value!r} must be a number of nodes, or a list of groups such as [{{count: 8, cpus: 18}}]")
     if isinstance(value, int):
         if not 1 <= value <= NODES_MAX:
-            raise ValueError(f"{value} nodes: there can be 1 to {NODES_MAX:,}")
+            raise ValueError(f"{value} must be between 1 and {NODES_MAX:,} nodes")
         return [{"count": value}]
     if not value:
-        raise ValueError("an empty list: a cluster has at least one node, on which the driver runs")
+        raise ValueError("the list must not be empty: the driver runs on a node of the cluster")
     return value
 
 
@@ -168,8 +184,8 @@ class ClusterModel(Model):
     scaling: Annotated[dict[str, ScalingGroup], BeforeValidator(_named)] = Field(
         default_factory=dict,
         alias="groups",
-        description="named groups that grow and shrink; those with min are there at the beginning, in place of nodes "
-        "where nothing is said of these",
+        description="named groups that grow and shrink; the cluster starts with the min of each, and has other nodes "
+        "only if `nodes` is given",
     )
     _ignored: tuple[str, ...] = PrivateAttr(default=())
     topology: Annotated[TopologyModel, BeforeValidator(_form), WrapSerializer(_write_form)] = TopologyModel(form="star")
@@ -264,7 +280,7 @@ class ClusterModel(Model):
                     raise ValueError(f"no node has the label {name!r}{nearest(name, self._labels())}")
                 chosen.update(dict.fromkeys(found))
             else:
-                raise ValueError(f"there is no {name!r}; {self.nodes_in_words}")
+                raise ValueError(f"the cluster has no {name!r}; {self.nodes_in_words}")
         return tuple(chosen)
 
     def _labels(self) -> list[str]:

@@ -83,7 +83,7 @@ def parse_distribution(text: str, what: str = "a duration") -> Distribution:
     first_ns = parse_time_ns(first, what)
     if second is None:
         if name != "exponential":
-            raise ValueError(f"{what}: {name} takes two parameters")
+            raise ValueError(f"{what}: {name} takes two parameters; write {_EXAMPLES}")
         return Distribution(name, first_ns)
     if name in ("uniform", "normal", "exponential"):
         parameter: float = parse_time_ns(second, what)
@@ -91,9 +91,9 @@ def parse_distribution(text: str, what: str = "a duration") -> Distribution:
         try:
             parameter = float(second)
         except ValueError:
-            raise ValueError(f"{what}: the second parameter of {name} is a plain number, not {second!r}") from None
+            raise ValueError(f"{what}: the second parameter of {name} must be a plain number, not {second!r}") from None
     if name == "uniform" and parameter < first_ns:
-        raise ValueError(f"{what}: the most, {second}, is less than the least, {first}")
+        raise ValueError(f"{what}: the second parameter, {second}, must not be less than the first, {first}")
     if parameter < 0 or (name in ("pareto", "exponential") and parameter == 0):
         raise ValueError(f"{what}: the second parameter of {name} must be above 0")
     return Distribution(name, first_ns, parameter)

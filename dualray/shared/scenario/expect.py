@@ -73,40 +73,40 @@ class NumberBounds(Model):
 
 def _check_order(least: float | None, most: float | None) -> None:
     if least is not None and most is not None and least > most:
-        raise ValueError("nothing can meet this: min is above max")
+        raise ValueError("min must not be above max")
 
 
 def _check_bounds(bounds: Bounds) -> Bounds:
     _check_order(bounds.min, bounds.max)
     if bounds.max is not None and bounds.max < 0:
-        raise ValueError("nothing can meet this: a count is never below 0")
+        raise ValueError("max must not be below 0, because it bounds a count")
     return bounds
 
 
 Count = Annotated[Bounds, BeforeValidator(_bounds), AfterValidator(_check_bounds)]
 
 COUNTERS = {
-    "tasks": "calls that were submitted, constructors of actors included",
+    "tasks": "submitted calls, with constructors of actors",
     "failed": "attempts that ended with an error",
-    "tasks_lost": "tasks that never ended, or failed with an error that is neither their own nor a cancellation (a "
-    "worker, a node or an object was lost, nothing could run them); what owners that died had asked for is not counted",
-    "retries": "attempts after one that was lost or raised",
-    "reconstructions": "attempts that made a lost object again",
-    "evictions": "objects that left a full store",
-    "transfers": "objects that were sent from one store to another",
-    "bytes_moved": "bytes that arrived in a store from another one",
+    "tasks_lost": "tasks that never ended, or failed because a worker, node or object was lost or nothing could run "
+    "them; tasks whose owner died are not counted",
+    "retries": "attempts after an attempt that was lost or raised",
+    "reconstructions": "attempts that recomputed a lost object",
+    "evictions": "objects that a full store evicted",
+    "transfers": "objects that one store sent to another",
+    "bytes_moved": "bytes that a store received from another",
     "workers_started": "worker processes that were started",
     "workers_ended": "worker processes that ended while the program ran",
-    "nodes_refused": "lives of nodes that were taken for dead, and heard again",
-    "nodes_left": "lives of nodes that ended in good order",
-    "nodes_launched": "nodes that the autoscaler launched, those that never came up included",
+    "nodes_refused": "nodes that the head refused because it had declared them dead",
+    "nodes_left": "nodes that drained and left",
+    "nodes_launched": "nodes that the autoscaler launched, with those that never joined",
     "launches_refused": "launches that the provider refused",
-    "node_seconds": "for which launched nodes were paid, from their launch on, rounded; see `paid_least`",
+    "node_seconds": "seconds for which launched nodes were paid, from their launch on, rounded; see `paid_least`",
     "messages": "messages between processes",
-    "messages_held": "messages that a partition, a pause or a loss has held up",
-    "messages_dropped": "messages lost with a node, or dropped by a bad link",
-    "messages_doubled": "messages that came twice, and were taken once",
-    "transfers_lost": "transfers that ended with a node",
+    "messages_held": "messages that a partition, a pause or a loss delayed",
+    "messages_dropped": "messages that were lost with a node or on a bad link",
+    "messages_doubled": "messages that arrived twice and were handled once",
+    "transfers_lost": "transfers that a dying node cut off",
     "faults": "faults that were performed",
 }
 """What a run counts."""
@@ -115,8 +115,8 @@ COUNTERS = {
 class ErrorExpected(Model):
     """The program is to end with an error."""
 
-    type: str = Field(description="the class's name, such as ObjectStoreFullError; a base class will do")
-    match: str | None = Field(default=None, description="a regular expression that its message contains")
+    type: str = Field(description="name of the error's class or of a base class, such as ObjectStoreFullError")
+    match: str | None = Field(default=None, description="regular expression that the message contains")
 
     @field_validator("type")
     @classmethod
@@ -124,7 +124,7 @@ class ErrorExpected(Model):
         """A program has errors of its own; a name that is all but one of ours is a slip."""
         ours = [name for name, item in vars(exceptions).items() if isinstance(item, type)]
         if value not in ours and (near := get_close_matches(value, ours, n=1, cutoff=0.9)):
-            raise ValueError(f"nothing raises {value!r}. Did you mean {near[0]!r}?")
+            raise ValueError(f"dualray and Python have no error {value!r}. Did you mean {near[0]!r}?")
         return value
 
     @field_validator("match")
@@ -134,23 +134,25 @@ class ErrorExpected(Model):
             try:
                 re.compile(value)
             except re.error as error:
-                raise ValueError(f"{value!r} is no regular expression: {error}") from None
+                raise ValueError(f"{value!r} is not a regular expression: {error}") from None
         return value
 
 
 class Expect(Model):
     """What must hold in the end. Without `error` the program must succeed."""
 
-    result: Any = Field(default=None, description="what the program returns; a script: its last line, as JSON")
+    result: Any = Field(
+        default=None, description="value that the function returns, or the last line that a script prints, as JSON"
+    )
     figures: dict[str, NumberBounds] = Field(
-        default_factory=dict, description="numbers, by name, of the mapping that the program returns"
+        default_factory=dict, description="numbers by name, from the mapping that the program returns"
     )
     makespan: TimeBounds = TimeBounds()
     error: ErrorExpected | None = None
     counters: dict[str, Count] = Field(default_factory=dict)
-    no_leak: bool = Field(default=True, description="at the end no object, lease, task or payload is left")
-    all_faults: bool = Field(default=True, description="each planned fault must have happened")
-    same_as_without_faults: bool = Field(default=False, description="the result is that of a run without faults")
+    no_leak: bool = Field(default=True, description="no object, lease, task or payload is left at the end")
+    all_faults: bool = Field(default=True, description="every planned fault happened")
+    same_as_without_faults: bool = Field(default=False, description="the result equals that of a run without faults")
 
     @model_validator(mode="before")
     @classmethod
@@ -162,7 +164,7 @@ class Expect(Model):
         short = {name: value for name, value in said.items() if name in COUNTERS}
         for name in short:
             if name in counters:
-                raise ValueError(f"{name} stands here and in counters; write it once")
+                raise ValueError(f"{name} is given here and in counters; leave one out")
         rest = {name: value for name, value in said.items() if name not in short}
         return {**rest, "counters": {**counters, **short}} if short else said
 
@@ -171,13 +173,13 @@ class Expect(Model):
     def _known(cls, value: dict[str, Bounds]) -> dict[str, Bounds]:
         for name in value:
             if name not in COUNTERS:
-                raise ValueError(f"there is no counter {name!r}{nearest(name, COUNTERS)}")
+                raise ValueError(f"dualray has no counter {name!r}{nearest(name, COUNTERS)}")
         return value
 
     @model_validator(mode="after")
     def _consistent(self) -> Expect:
         if self.error is not None and (self.has_result or self.figures or self.same_as_without_faults):
-            raise ValueError("nothing can meet this: a program that ends with an error has no result")
+            raise ValueError("a program that ends with an error has no result; leave out result or error")
         return self
 
     @property

@@ -352,7 +352,7 @@ def parse_fault(text: str) -> Fault:
         found = next(((kind, it) for kind, form in _WHAT.items() if (it := form.fullmatch(match["what"]))), None)
     if match is None or found is None:
         raise ValueError(
-            f"fault {text!r} is not understood; write {EXAMPLES}; the others are listed in docs/scenarios.md"
+            f"fault {text!r} is not understood; write {EXAMPLES}; the documentation's page scenarios.md lists all"
         )
     what = f"fault {text!r}"
     kind, words = found
@@ -434,37 +434,37 @@ def check_fault(fault: Fault, what: str = "") -> None:
 
 def _what_is_wrong(fault: Fault) -> Iterator[str]:
     if fault.start < 1:
-        yield "starts are counted from 1"
+        yield "the number of a start or an end must be at least 1"
     if fault.at_ns is None and fault.task_name is None and fault.event not in EVENT_ANCHORS:
-        yield f"{fault.event!r} is no anchor; known are {', '.join(EVENT_ANCHORS)}"
+        yield f"{fault.event!r} is not an anchor; known are {', '.join(EVENT_ANCHORS)}"
     if (fault.submission or fault.on_node) and fault.at_ns is not None:
-        yield "a submission or a node belongs to an anchor: 'when f starts 3 on node-2'"
+        yield "a submission or a node needs an anchor, as in 'when f starts 3 on node-2'"
     if fault.after_ns and fault.at_ns is not None:
-        yield "'after' belongs to an anchor: 'when f starts 3 after 200ms'"
+        yield "'after' needs an anchor, as in 'when f starts 3 after 200ms'"
     if fault.submission < 0:
-        yield "submissions are counted from 1"
+        yield "the number of a submission must be at least 1"
     if fault.kind in OF_WORKERS and fault.task_name is None:
-        yield "say which worker, by the task that it starts: 'when f starts 3'"
+        yield "the fault must name its worker by a task, as in 'when f starts 3'"
     if fault.kind in OF_OBJECTS and (fault.at_ns is not None or fault.event not in OBJECT_ANCHORS):
-        yield f"say which copy, by what happened to it, such as 'when object_stored 3'; {_COPY_ANCHORS} will do"
+        yield f"the fault must name its copy by an event, as in 'when object_stored 3'; {_COPY_ANCHORS} also work"
     if fault.keeps_store and fault.kind is not FaultKind.REBOOT_NODE:
-        yield "a store is kept, or not, by a node that reboots"
+        yield "only the reboot of a node can keep the store"
     if fault.kind in NEEDS_DURATION and fault.for_ns is None:
-        yield "say for how long, as in 'for 3s'"
+        yield "the fault needs a duration, as in 'for 3s'"
     if fault.kind not in MAY_END and fault.for_ns is not None:
-        yield f"a {fault.kind} does not end; leave out 'for'"
+        yield f"'{fault.kind}' does not end; leave out 'for'"
     if fault.kind in SLOWS and not fault.factor > 0:
         yield "the factor must be above 0; 4 means four times as slow"
     if fault.kind in (FaultKind.FILL_STORE, FaultKind.FILL_MEMORY) and not 0 < fault.factor <= 1:
         yield "the share must be above 0 and at most 1; 0.9 leaves a tenth"
     if fault.kind is FaultKind.SKEW_CLOCK and not fault.skew_ns:
-        yield "say by how much: 'by 30s' sets the clock ahead, 'by -30s' back"
+        yield "the fault needs an amount: 'by 30s' sets the clock ahead, 'by -30s' back"
     if fault.kind is FaultKind.ADD_NODES and not 1 <= fault.count <= ADDED_MAX:
-        yield f"1 to {ADDED_MAX:,} nodes can be added"
+        yield f"the number of nodes to add must be between 1 and {ADDED_MAX:,}"
     if fault.kind is FaultKind.LINK:
         yield from _what_is_wrong_with_link(fault)
     if fault.node in ("head", ALL) and fault.kind is not FaultKind.LINK:
-        yield f"this hits a node such as node-3; for the head there are {', '.join(sorted(OF_HEAD))}, and link"
+        yield f"the fault needs a node such as node-3; faults of the head are {', '.join(sorted(OF_HEAD))}, and link"
     if fault.kind is FaultKind.PARTITION:
         both = [name for name in fault.nodes if name in fault.others]
         if both:

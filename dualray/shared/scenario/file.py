@@ -227,13 +227,13 @@ def _load(text: str, name: str) -> YamlMapping:
         if isinstance(error, DuplicateKeyError):
             if isinstance(error.key, str) and _ENDS.fullmatch(error.key):
                 _check_commas(load_yaml(text, is_lenient=True), name)
-            raise ScenarioError(f"{name}:{line}: key {error.key!r} stands here a second time; write it once") from None
+            raise ScenarioError(f"{name}:{line}: the key {error.key!r} is given twice; leave one out") from None
         problem = str(error.problem or error.context or error).splitlines()[0]
-        raise ScenarioError(f"{name}:{line}: this is no YAML: {problem}") from None
+        raise ScenarioError(f"{name}:{line}: the file is not valid YAML: {problem}") from None
     except YAMLError as error:
-        raise ScenarioError(f"{name}:1: this is no YAML: {str(error).splitlines()[0]}") from None
+        raise ScenarioError(f"{name}:1: the file is not valid YAML: {str(error).splitlines()[0]}") from None
     if not isinstance(tree, YamlMapping):
-        raise ScenarioError(f"{name}:1: a scenario is a mapping with name, cluster, workload, faults and expect")
+        raise ScenarioError(f"{name}:1: a scenario must be a mapping with name, cluster, workload, faults and expect")
     return tree
 
 
@@ -247,7 +247,8 @@ def _check_commas(tree: Any, name: str) -> None:
         ScenarioError: there is one.
     """
     for path, words in _cut_in_two(tree, ()):
-        raise ScenarioError(f"{name}:{_line(tree, path)}: {_where(path)}the comma cuts it in two; quote it: {words!r}")
+        where = f"{name}:{_line(tree, path)}: {_where(path)}"
+        raise ScenarioError(f"{where}YAML splits the text at its comma; quote it: {words!r}")
 
 
 def _cut_in_two(here: Any, path: Path) -> Iterator[tuple[Path, str]]:
@@ -435,7 +436,7 @@ def _nonsense(scenario: Scenario) -> Iterator[tuple[Path, str]]:
     yield from _bad_groups(scenario.cluster)
     yield from _bad_racks(scenario.cluster)
     if scenario.gpu_memory and not any(group.gpus and group.gpu_memory for group in scenario.cluster.groups()):
-        yield ("gpu_memory",), "say how much memory the GPUs have, as in cluster: {gpus: 1, gpu_memory: 16GiB}"
+        yield ("gpu_memory",), "the cluster needs the memory of its GPUs, as in cluster: {gpus: 1, gpu_memory: 16GiB}"
     latest_ns = scenario.expect.makespan.max
     added = _nodes_added(scenario)
     yield from _impossible_times(scenario)
@@ -453,7 +454,7 @@ def _nonsense(scenario: Scenario) -> Iterator[tuple[Path, str]]:
             if fault.at_ns is not None and latest_ns is not None and fault.at_ns > latest_ns:
                 yield (
                     path,
-                    f"'{fault}' comes after the end: the run is expected to take {time_words(latest_ns)} at most",
+                    f"'{fault}' comes after the end: expect.makespan allows {time_words(latest_ns)} at most",
                 )
             elif fault.at_ns is not None and fault.at_ns >= scenario.time_limit:
                 limit = time_words(scenario.time_limit)
@@ -462,7 +463,7 @@ def _nonsense(scenario: Scenario) -> Iterator[tuple[Path, str]]:
     planned = sum(1 for item in scenario.faults for _ in item.faults(scenario.cluster))
     if least is not None and least.min is not None and least.min > planned:
         words = f"{planned} fault{'s are' if planned != 1 else ' is'} planned"
-        yield ("expect", "counters", "faults"), f"nothing can meet this: {words}"
+        yield ("expect", "counters", "faults"), f"no run can meet this: {words}"
 
 
 def _not_of_a_trace(scenario: Scenario) -> Iterator[tuple[Path, str]]:
@@ -471,29 +472,28 @@ def _not_of_a_trace(scenario: Scenario) -> Iterator[tuple[Path, str]]:
         return
     expect = scenario.expect
     if scenario.durations:
-        words = "they are not for a trace: its tasks take the time that they took when they were recorded"
-        yield ("durations",), words
+        yield ("durations",), "leave it out: the tasks of a trace take the time that was recorded"
     if scenario.profile is not None:
-        yield ("profile",), "it is not for a trace: its tasks take the time that they took when they were recorded"
+        yield ("profile",), "leave it out: the tasks of a trace take the time that was recorded"
     for table, is_said in (("memory", bool(scenario.memory)), ("gpu_memory", bool(scenario.gpu_memory))):
         if is_said:
-            yield (table,), "it is not for a trace: what its tasks held was not recorded"
+            yield (table,), "leave it out: a trace does not have the memory that its tasks used"
     for name, is_said in (
         ("result", expect.has_result),
         ("figures", bool(expect.figures)),
         ("same_as_without_faults", expect.same_as_without_faults),
     ):
         if is_said:
-            yield ("expect", name), "nothing can meet this: a trace has no result"
+            yield ("expect", name), "leave it out: a trace has no result"
 
 
 def _impossible_times(scenario: Scenario) -> Iterator[tuple[Path, str]]:
     bounds, limit_ns = scenario.expect.makespan, scenario.time_limit
     path = ("expect", "makespan")
     if bounds.max == 0:
-        yield path, "nothing can meet this: no run takes 0s"
+        yield path, "no run can meet this: max is 0s"
     if bounds.min is not None and bounds.min >= limit_ns:
-        yield path, f"nothing can meet this: the time limit of the run is {time_words(limit_ns)}"
+        yield path, f"no run can meet this: its time limit is {time_words(limit_ns)}"
 
 
 def _bad_groups(cluster: ClusterModel) -> Iterator[tuple[Path, str]]:
@@ -504,7 +504,7 @@ def _bad_groups(cluster: ClusterModel) -> Iterator[tuple[Path, str]]:
             yield (("cluster", "nodes", index) if len(cluster.nodes) > 1 else ("cluster",)), str(error)
     total = sum(group.count for group in cluster.groups())
     if total > NODES_MAX:
-        yield ("cluster", "nodes"), f"{total:,} nodes: there can be {NODES_MAX:,} at most"
+        yield ("cluster", "nodes"), f"{total:,} nodes are too many; a cluster can have {NODES_MAX:,}"
 
 
 def _bad_racks(cluster: ClusterModel) -> Iterator[tuple[Path, str]]:
@@ -516,15 +516,15 @@ def _bad_racks(cluster: ClusterModel) -> Iterator[tuple[Path, str]]:
         return
     total = sum(group.count for group in cluster.nodes)
     if topology.racks is not None and named:
-        yield (*path, "racks"), "groups say in which rack their nodes are: leave this out"
+        yield (*path, "racks"), "leave it out, because the groups of nodes name their racks"
     elif topology.racks is not None and topology.racks > total:
-        yield (*path, "racks"), f"{topology.racks} racks: there are {total} nodes, and each rack has one at least"
+        yield (*path, "racks"), f"{topology.racks} racks are too many for {total} nodes: each rack needs at least one"
     elif topology.racks is None and len(named) < len(cluster.nodes):
-        yield path, "say how many racks there are, or of each group of nodes in which rack they are"
+        yield path, "give the number of racks, or give each group of nodes its rack"
     for index, group in enumerate(cluster.groups()):
         if RACK_LABEL in group.labels:
             place: Path = ("cluster", "nodes", index) if len(cluster.nodes) > 1 else ("cluster",)
-            yield place, "the racks give each node its label rack: say rack: NAME of a group, and no such label"
+            yield place, "the label rack comes from the racks; give the group rack: NAME in place of the label"
 
 
 def _bad_config(scenario: Scenario | Growth) -> Iterator[tuple[Path, str]]:
@@ -532,16 +532,16 @@ def _bad_config(scenario: Scenario | Growth) -> Iterator[tuple[Path, str]]:
     for name, value in scenario.config.items():
         path: Path = ("config", name)
         if name == "autoscaler_groups":
-            yield path, "it is made of the groups of the cluster: say cluster: {groups: {cpu: {max: 4}}}"
+            yield path, "leave it out, and write the groups under cluster, as in cluster: {groups: {cpu: {max: 4}}}"
         elif name not in known:
-            yield path, f"the core has no limit {name!r}{nearest(name, known)}"
+            yield path, f"dualray has no limit {name!r}{nearest(name, known)}"
         elif isinstance(value, bool) or type(value) is not type(known[name]):
             yield path, f"{value!r} must be of type {type(known[name]).__name__}, like {known[name]!r}"
     policies = [name.removesuffix("_policy") for name in known if name.endswith("_policy")]
     for name, dotted in scenario.policies.items():
         path = ("policies", name)
         if name not in policies:
-            yield path, f"there is no policy {name!r}{nearest(name, policies)}"
+            yield path, f"dualray has no policy for {name!r}{nearest(name, policies)}"
             continue
         try:
             load_policy(dotted)
@@ -569,15 +569,15 @@ def _bad_fault(fault: Fault, cluster: ClusterModel, added: int) -> Iterator[str]
         yield f"'{fault}': the cluster has no group {fault.group!r}{nearest(fault.group, cluster.scaling)}"
     for name in fault.named_nodes:
         if name not in nodes and name not in later:
-            yield f"'{fault}': there is no {name!r}; {cluster.nodes_in_words}"
+            yield f"'{fault}': the cluster has no {name!r}; {cluster.nodes_in_words}"
     if fault.kind in ENDS_PROCESSES and fault.node == DRIVER_NODE_NAME:
-        yield f"'{fault}': {DRIVER_NODE_NAME} runs the driver, and would end the program with it"
+        yield f"'{fault}': {DRIVER_NODE_NAME} runs the driver, so this fault would end the program"
     if fault.kind is FaultKind.PARTITION:
         problem = cuts_driver_off(fault)
         if problem:
             yield f"'{fault}': {problem}"
     if fault.kind is FaultKind.FILL_MEMORY and fault.node in nodes and nodes[fault.node].memory is None:
-        yield f"'{fault}': say how much memory {fault.node} has, as in cluster: {{memory: 16GiB}}"
+        yield f"'{fault}': {fault.node} needs a memory size, as in cluster: {{memory: 16GiB}}"
     if fault.kind is FaultKind.LOSE_GPU and fault.node in nodes and fault.gpu >= nodes[fault.node].gpus:
         yield f"'{fault}': {fault.node} has {nodes[fault.node].gpus:g} GPUs, numbered from 0"
 
@@ -586,4 +586,4 @@ def cuts_driver_off(fault: Fault) -> str:
     """Why a partition would end the program, or "": the head takes the driver for dead with its node."""
     ends, one, other = {DRIVER_NODE_NAME, HEAD_NAME}, set(fault.nodes), set(fault.others)
     apart = one & ends and (other & ends if other else not ends <= one)
-    return f"it parts the driver, on {DRIVER_NODE_NAME}, from the head, and would end the program" if apart else ""
+    return f"it cuts the driver, on {DRIVER_NODE_NAME}, off from the head, which ends the program" if apart else ""

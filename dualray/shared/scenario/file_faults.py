@@ -31,17 +31,19 @@ class When(Model):
     task_started: str | None = None
     task_ended: str | None = None
     event: Literal[EVENT_ANCHORS] | None = None  # type: ignore[valid-type]  # a literal of all that there are
-    index: int = Field(default=1, ge=1, description="as which it happens")
-    submission: int | None = Field(default=None, ge=1, description="instead: as which the task was submitted")
-    node: str | None = Field(default=None, description="what happens there alone is counted")
-    after: Time = Field(default=0, description="so long after that")
+    index: int = Field(default=1, ge=1, description="number of the start, end or event, counted from 1")
+    submission: int | None = Field(
+        default=None, ge=1, description="in place of index: number of the task's submission, counted from 1"
+    )
+    node: str | None = Field(default=None, description="node on which to count; default: the whole cluster")
+    after: Time = Field(default=0, description="time between the anchor and the fault")
 
     @model_validator(mode="after")
     def _exactly_one(self) -> When:
         if sum(anchor is not None for anchor in (self.task_started, self.task_ended, self.event)) != 1:
-            raise ValueError("say exactly one of task_started, task_ended and event")
+            raise ValueError("give exactly one of task_started, task_ended and event")
         if self.submission is not None and (self.event is not None or "index" in self.model_fields_set):
-            raise ValueError("submission belongs to task_started and task_ended, and stands instead of index")
+            raise ValueError("submission is for task_started and task_ended, and replaces index")
         return self
 
 
@@ -99,54 +101,67 @@ _BELONGS_TO: dict[str, tuple[str, ...]] = {
 class FaultModel(Model):
     """One fault: an anchor (`at`, `every` or `when`), exactly one action, and what belongs to it."""
 
-    words: str | None = Field(default=None, description="instead of all the rest: kill node-5 at 2.5s")
+    words: str | None = Field(
+        default=None, description="the whole fault as text, in place of all other keys: kill node-5 at 2.5s"
+    )
     trace: str | None = Field(
-        default=None, description="instead of all the rest: a file of how many spot machines could be had, and `format`"
+        default=None,
+        description="in place of all other keys: a file with the number of spot machines at each tick, and `format`",
     )
     format: Literal["skypilot-spot"] | None = Field(default=None, description="of the file of `trace`")
     at: Time | None = None
-    every: Time | None = Field(default=None, description="first after this time, then again; 10s ± 2s: about then")
-    spread: Time = Field(default=0, description="with `every`: how much sooner or later each may come, at most")
-    times: int = Field(default=1, ge=1, le=10_000, description="how often, with `every`")
+    every: Time | None = Field(
+        default=None, description="time before the first fault and between faults; 10s ± 2s varies at random"
+    )
+    spread: Time = Field(default=0, description="with `every`: most time by which a fault comes sooner or later")
+    times: int = Field(default=1, ge=1, le=10_000, description="with `every`: number of faults")
     when: When | None = None
-    lasting: Time | None = Field(default=None, alias="for", description="how long it lasts")
-    heal_after: Time | None = Field(default=None, description="the same, said of a partition or a link")
-    back_after: Time | None = Field(default=None, description="the same, said of a node that reboots or drains")
+    lasting: Time | None = Field(default=None, alias="for", description="how long the fault lasts")
+    heal_after: Time | None = Field(default=None, description="the same as `for`, for a partition or a link")
+    back_after: Time | None = Field(default=None, description="the same as `for`, for a node that reboots or drains")
 
     kill: Nodes | None = Field(
-        default=None, description="a node, `head`, or `worker`: the one that starts the task of `when`"
+        default=None, description="a node, `head`, or `worker`, which is the worker that starts the task of `when`"
     )
-    kill_actor: str | None = Field(default=None, description="the class of the actor")
+    kill_actor: str | None = Field(default=None, description="class of the actor")
     reboot: Nodes | None = None
     drain: Nodes | None = None
     pause: Nodes | None = Field(default=None, description="as kill")
     partition: Nodes | None = None
-    clog: Nodes | None = Field(default=None, description="nothing reaches it; what it sends passes")
+    clog: Nodes | None = Field(default=None, description="the node receives no messages, and can still send")
     slow: Nodes | None = Field(default=None, description="as kill")
     link: Nodes | None = None
-    lose: Literal["object"] | None = Field(default=None, description="the copy that the event of `when` is about")
+    lose: Literal["object"] | None = Field(default=None, description="loses the copy that the event of `when` is about")
     lose_gpu: Nodes | None = None
-    corrupt: Literal["object"] | None = Field(default=None, description="the copy that the event of `when` is about")
-    restart: Nodes | None = Field(default=None, description="`head`, `redis`, `worker` as in kill, or a node: reboot")
+    corrupt: Literal["object"] | None = Field(
+        default=None, description="corrupts the copy that the event of `when` is about"
+    )
+    restart: Nodes | None = Field(
+        default=None, description="`head`, `redis`, `worker` as in kill, or a node, which reboots"
+    )
     fill: Nodes | None = None
     fill_memory: Nodes | None = None
     fill_disk: Nodes | None = None
     skew: Nodes | None = None
 
-    from_: Nodes | None = Field(default=None, alias="from", description="the other side of a partition")
-    to_: Nodes | None = Field(default=None, alias="to", description="the other side, of a partition in one direction")
+    from_: Nodes | None = Field(default=None, alias="from", description="other side of a partition in both directions")
+    to_: Nodes | None = Field(default=None, alias="to", description="other side of a partition in one direction")
     by: float | str | None = Field(
-        default=None, description="slow: how many times as slow; skew: a time, such as 30s or -30s"
+        default=None, description="slow: factor, where 3 means three times as slow; skew: a time, such as 30s or -30s"
     )
-    share: float | None = Field(default=None, gt=0, le=1, description="fill: the share of the store, or of the memory")
+    share: float | None = Field(
+        default=None, gt=0, le=1, description="fill: share of the store or of the memory that is taken"
+    )
     gpu: int = Field(default=0, ge=0)
-    store: Literal["kept", "lost"] = Field(default="lost", description="reboot: whether what lay there is there again")
-    bandwidth: float = Field(default=1.0, gt=0, description="link: a factor")
-    latency: float = Field(default=1.0, gt=0, description="link: a factor")
-    loss: float = Field(default=0.0, ge=0, lt=1, description="link: the share of segments lost, and sent again")
-    drop: float = Field(default=0.0, ge=0, lt=1, description="link: the share of messages that never arrive")
-    duplicate: float = Field(default=0.0, ge=0, le=1, description="link: the share of messages that arrive twice")
-    reorder: float = Field(default=0.0, ge=0, le=1, description="link: the share of messages that others overtake")
+    store: Literal["kept", "lost"] = Field(
+        default="lost", description="reboot: whether the node's object store survives"
+    )
+    bandwidth: float = Field(default=1.0, gt=0, description="link: factor of the bandwidth")
+    latency: float = Field(default=1.0, gt=0, description="link: factor of the latency")
+    loss: float = Field(default=0.0, ge=0, lt=1, description="link: share of segments that are lost and sent again")
+    drop: float = Field(default=0.0, ge=0, lt=1, description="link: share of messages that never arrive")
+    duplicate: float = Field(default=0.0, ge=0, le=1, description="link: share of messages that arrive twice")
+    reorder: float = Field(default=0.0, ge=0, le=1, description="link: share of messages that later messages overtake")
     delay: Time = 0
     jitter: Time = 0
 
@@ -192,29 +207,29 @@ class FaultModel(Model):
             return self
         actions = [name for name in _ACTIONS if getattr(self, name) is not None]
         if len(actions) != 1:
-            raise ValueError(f"say exactly one of {', '.join(_ACTIONS)}, not {' and '.join(actions) or 'none'}")
+            raise ValueError(f"give exactly one of {', '.join(_ACTIONS)}, not {' and '.join(actions) or 'none'}")
         anchors = [name for name in ("at", "every", "when") if getattr(self, name) is not None]
         if len(anchors) != 1:
-            raise ValueError(f"say exactly one of at, every and when, not {' and '.join(anchors) or 'none'}")
+            raise ValueError(f"give exactly one of at, every and when, not {' and '.join(anchors) or 'none'}")
         if "times" in self.model_fields_set and self.every is None:
-            raise ValueError("times belongs to every")
+            raise ValueError("times needs every, the time between the faults")
         if self.every is not None and "times" not in self.model_fields_set:
-            raise ValueError("every needs times: how often")
+            raise ValueError("every needs times, the number of faults")
         if self.spread and (self.every is None or self.spread >= self.every):
-            raise ValueError("spread belongs to every, and is less: every: 10s ± 2s")
+            raise ValueError("spread needs every, and must be less: every: 10s ± 2s")
         self._check_details(actions[0])
         if self.slow is not None and not (isinstance(self.by, float) and self.by > 0):
-            raise ValueError("slow needs by: how many times as slow, a number above 0")
+            raise ValueError("slow needs by, the factor by which the node gets slower, a number above 0")
         if self.skew is not None:
             if not isinstance(self.by, str):
-                raise ValueError("skew needs by: how far ahead the clock is set, with its unit: 30s, or -30s for back")
+                raise ValueError("skew needs by, the time by which the clock is ahead, such as 30s; -30s is behind")
             parse_skew_ns(self.by, "by")
         if self.fill is not None and self.share is None:
-            raise ValueError("fill needs share: which share of the store is taken")
+            raise ValueError("fill needs share, the part of the store to take, such as 0.9")
         if self.fill_memory is not None and self.share is None:
-            raise ValueError("fill_memory needs share: which share of the memory is taken")
+            raise ValueError("fill_memory needs share, the part of the memory to take, such as 0.9")
         if len([it for it in (self.lasting, self.heal_after, self.back_after) if it is not None]) > 1:
-            raise ValueError("for, heal_after and back_after say the same: give one")
+            raise ValueError("for, heal_after and back_after set the same thing; leave all but one out")
         return self
 
     def _check_details(self, action: str) -> None:
@@ -227,7 +242,7 @@ class FaultModel(Model):
                 raise ValueError(f"{said} belongs to {' and '.join(owners)}, not to {action}")
         self._check_target(action)
         if action == "link" and not self.model_fields_set & _OF_LINKS:
-            raise ValueError(f"link needs what changes: {', '.join(sorted(_OF_LINKS))}")
+            raise ValueError(f"link needs one or more of {', '.join(sorted(_OF_LINKS))}")
 
     def _check_target(self, action: str) -> None:
         """Workers, objects, the head and Redis stand alone, and not everything can happen to them."""
@@ -235,9 +250,9 @@ class FaultModel(Model):
         for name in target if isinstance(target, tuple) else ():
             can = [known for known, whom in _NO_NODES if whom == name]
             if action in can and len(target) > 1:
-                raise ValueError(f"{action}: {name} stands alone; give it a fault of its own")
+                raise ValueError(f"{action}: {name} cannot be in a list with others; write a fault for it alone")
             if can and action not in can and (name != HEAD_NAME or action not in ("link", "partition")):
-                raise ValueError(f"{action} takes nodes; of {name} there is {' and '.join(can)}")
+                raise ValueError(f"{action} takes nodes; faults that {name} can have: {' and '.join(can)}")
 
     def faults(self, cluster: ClusterModel, seed: int = 0) -> Iterator[Fault]:
         """The faults that this stands for: one for each node and time. `seed` draws what is said with ±.

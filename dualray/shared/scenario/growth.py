@@ -17,23 +17,27 @@ from dualray.shared.scenario.values import Model, Time
 class LocalProvider(Model):
     """Each node is a daemon on the head's machine, and ends with it."""
 
-    nodes: int = Field(default=16, ge=1, le=1_000, description="that run at a time; launches beyond are refused")
-    parallel: int = Field(default=4, ge=1, le=64, description="that start at a time; the others wait")
+    nodes: int = Field(
+        default=16, ge=1, le=1_000, description="most nodes that run at a time; the provider refuses others"
+    )
+    parallel: int = Field(default=4, ge=1, le=64, description="most nodes that start at a time; others wait")
 
 
 class CommandProvider(Model):
     """Commands of the user's start machines and end them; see docs/growing.md for what they are told."""
 
-    launch: str = Field(min_length=1, description="starts one machine that joins the cluster; run by /bin/sh")
-    terminate: str = Field(min_length=1, description="ends a machine, and succeeds where there is none of this id")
-    timeout: Time = Field(default=300 * 10**9, ge=1, description="of one call, which is killed after it")
-    retries: int = Field(default=2, ge=0, le=100, description="of a call that fails or takes too long")
-    pause: Time = Field(default=5 * 10**9, description="before a call is repeated")
-    parallel: int = Field(default=16, ge=1, le=256, description="calls at a time; the others wait")
+    launch: str = Field(min_length=1, description="command for /bin/sh that starts a machine, which joins the cluster")
+    terminate: str = Field(
+        min_length=1, description="command that ends a machine, and succeeds if no machine has the id"
+    )
+    timeout: Time = Field(default=300 * 10**9, ge=1, description="time after which a command is killed")
+    retries: int = Field(default=2, ge=0, le=100, description="retries of a command that fails or takes too long")
+    pause: Time = Field(default=5 * 10**9, description="time before a command is repeated")
+    parallel: int = Field(default=16, ge=1, le=256, description="most commands that run at a time; others wait")
     ledger: str | None = Field(
         default=None,
-        description="a file that remembers which machines were launched, so that a head that starts after a crash ends "
-        "them; default: one in ~/.dualray/launches for each configuration",
+        description="file with the launched machines, which the next head ends after a crash; default: one for each "
+        "configuration in ~/.dualray/launches",
     )
 
 
@@ -46,7 +50,7 @@ class ProviderModel(Model):
     @model_validator(mode="after")
     def _one(self) -> ProviderModel:
         if (self.local is None) == (self.command is None):
-            raise ValueError("give one of local and command, such as provider: {local: {nodes: 8}}")
+            raise ValueError("give exactly one of local and command, such as provider: {local: {nodes: 8}}")
         return self
 
 
@@ -66,7 +70,9 @@ class Growth(Model):
     cluster: ClusterModel
     provider: Annotated[ProviderModel, BeforeValidator(_provider)] = ProviderModel(local=LocalProvider())
     config: dict[str, Any] = Field(default_factory=dict, description="limits of the core; `dualray config` lists them")
-    policies: dict[str, str] = Field(default_factory=dict, description="autoscaler, placement, eviction, retry")
+    policies: dict[str, str] = Field(
+        default_factory=dict, description="policies by name: autoscaler, placement, eviction, retry"
+    )
 
     @property
     def limits(self) -> dict[str, Any]:

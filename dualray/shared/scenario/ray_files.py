@@ -83,18 +83,18 @@ def _of_kuberay(tree: Tree) -> FromRay:
     head = _mapping(spec, "spec.", "headGroupSpec")
     groups = spec.get("workerGroupSpecs") or []
     if not isinstance(groups, list) or not groups:
-        raise RayFileError("spec.workerGroupSpecs", "there must be a list of one group at least")
+        raise RayFileError("spec.workerGroupSpecs", "must be a list with at least one group")
     scaling = {}
     for index, group in enumerate(groups):
         path = f"spec.workerGroupSpecs[{index}]."
         if not isinstance(group, Mapping) or "groupName" not in group:
-            raise RayFileError(path.rstrip("."), "it has no groupName")
+            raise RayFileError(path.rstrip("."), "needs a groupName")
         found.ignore(path, group, _USED_OF_GROUP)
         hosts = _whole(group, path, "numOfHosts", 1)
         least = _whole(group, path, "minReplicas", 0) * hosts
         most = _whole(group, path, "maxReplicas", None) * hosts
         if least > most:
-            raise RayFileError(f"{path}maxReplicas", f"{most} is less than minReplicas: {least}")
+            raise RayFileError(f"{path}maxReplicas", f"{most} must not be less than minReplicas: {least}")
         scaling[str(group["groupName"])] = {"min": least, "max": most} | _node_of(found, group, path)
     head_node = _node_of(found, head, "spec.headGroupSpec.")
     found.ignore("spec.headGroupSpec.", head, _USED_OF_GROUP)
@@ -124,7 +124,7 @@ def _node_of(found: FromRay, group: Tree, path: str) -> dict[str, Any]:
     cpus = _first(own.pop(_CPU, None), start.get("num-cpus"), limits.get("cpu"), requests.get("cpu"))
     if cpus is None:
         raise RayFileError(
-            f"{path}template", "it does not say how many CPUs a node has: give num-cpus in rayStartParams, or limits"
+            f"{path}template", "the number of CPUs of a node is missing; give num-cpus in rayStartParams, or limits"
         )
     gpu_keys = [key for key in (*limits, *requests) if str(key).endswith("gpu")]
     of_container = next((limits.get(key, requests.get(key)) for key in gpu_keys), None)
@@ -154,7 +154,7 @@ def _custom(text: Any, path: str) -> dict[str, float]:
     try:
         found = json.loads(cleaned)
     except json.JSONDecodeError:
-        raise RayFileError(path, f'{text!r} is no JSON, such as \'"{{\\"disk\\": 2}}"\'') from None
+        raise RayFileError(path, f'{text!r} must be JSON, such as \'"{{\\"disk\\": 2}}"\'') from None
     return {str(name): float(amount) for name, amount in found.items()}
 
 
@@ -167,7 +167,7 @@ def _of_ray_up(tree: Tree) -> FromRay:
     types = _mapping(tree, "", "available_node_types")
     head_type = str(tree.get("head_node_type"))
     if head_type not in types:
-        raise RayFileError("head_node_type", f"{head_type!r} is none of available_node_types: {', '.join(types)}")
+        raise RayFileError("head_node_type", f"{head_type!r} must be one of available_node_types: {', '.join(types)}")
     scaling: dict[str, Any] = {}
     for name, kind in types.items():
         path = f"available_node_types.{name}."
@@ -176,10 +176,10 @@ def _of_ray_up(tree: Tree) -> FromRay:
         if most:
             least = _whole(kind, path, "min_workers", 0)
             if least > most:
-                raise RayFileError(f"{path}max_workers", f"{most} is less than min_workers: {least}")
+                raise RayFileError(f"{path}max_workers", f"{most} must not be less than min_workers: {least}")
             scaling[str(name)] = {"min": least, "max": most} | _node_of_type(kind, path)
     if not scaling:
-        raise RayFileError("available_node_types", "none of them has max_workers above 0, so nothing is ever launched")
+        raise RayFileError("available_node_types", "at least one type must have max_workers above 0, to launch nodes")
     minutes = _number(tree, "", "idle_timeout_minutes", 5)
     speed = _number(tree, "", "upscaling_speed", 1)
     found.plain = {
@@ -197,7 +197,7 @@ def _node_of_type(kind: Tree, path: str) -> dict[str, Any]:
     resources = dict(kind.get("resources") or {})
     if _CPU not in resources:
         raise RayFileError(
-            f"{path}resources", "it does not say how many CPUs a node has, and no cloud is asked: write {CPU: 4}"
+            f"{path}resources", "the number of CPUs of a node is missing, and dualray asks no cloud; write {CPU: 4}"
         )
     node: dict[str, Any] = {"cpus": _quantity(resources.pop(_CPU), f"{path}resources.CPU")}
     if _GPU in resources:
@@ -220,7 +220,7 @@ def _node_of_type(kind: Tree, path: str) -> dict[str, Any]:
 def _mapping(tree: Tree, path: str, key: str) -> Tree:
     value = tree.get(key)
     if not isinstance(value, Mapping) or not value:
-        raise RayFileError(f"{path}{key}", "there must be a mapping")
+        raise RayFileError(f"{path}{key}", "must be a mapping")
     return value
 
 
@@ -232,7 +232,7 @@ def _quantity(value: Any, path: str) -> float:
     """An amount as Kubernetes writes them: 2, "500m", "4Gi"."""
     matched = _QUANTITY.fullmatch(str(value))
     if isinstance(value, bool) or matched is None or matched[2] not in _SCALES:
-        raise RayFileError(path, f"{value!r} is no amount, such as 2, 500m or 4Gi")
+        raise RayFileError(path, f"{value!r} must be an amount, such as 2, 500m or 4Gi")
     return float(matched[1]) * _SCALES[matched[2]]
 
 

@@ -26,15 +26,17 @@ from dualray.shared.scenario.values import Durations, FixedDurations, Model, Siz
 class Workload(Model):
     """What runs: exactly one of `script`, `function`, `generate` and `trace`."""
 
-    script: str | None = Field(default=None, description="a Python file that calls dualray.init()")
-    args: list[str] = Field(default_factory=list, description="of the script")
-    as_ray: bool = Field(default=False, description="whether `import ray` means dualray in the script")
-    function: str | None = Field(default=None, description="module:name; called with the cluster running")
-    kwargs: dict[str, Any] = Field(default_factory=dict, description="of the function, or of the generated workload")
-    generate: str | None = Field(
-        default=None, description="a workload of dualray.testing.workloads, such as tree_reduce"
+    script: str | None = Field(default=None, description="Python file to run, which calls dualray.init()")
+    args: list[str] = Field(default_factory=list, description="arguments of the script")
+    as_ray: bool = Field(default=False, description="whether `import ray` imports dualray in the script")
+    function: str | None = Field(default=None, description="function to call when the cluster runs, as module:name")
+    kwargs: dict[str, Any] = Field(
+        default_factory=dict, description="keyword arguments of the function or of the generated workload"
     )
-    trace: str | None = Field(default=None, description="a recorded run, as init(record=...) leaves it: run again")
+    generate: str | None = Field(
+        default=None, description="name of a workload of dualray.testing.workloads, such as tree_reduce"
+    )
+    trace: str | None = Field(default=None, description="recorded run to run again, a file that init(record=...) wrote")
 
     @field_validator("args", mode="before")
     @classmethod
@@ -47,15 +49,15 @@ class Workload(Model):
         given = [name for name in kinds if getattr(self, name) is not None]
         if len(given) != 1:
             words = " and ".join(given) or "none"
-            raise ValueError(f"say exactly one of script, function, generate and trace, not {words}")
+            raise ValueError(f"give exactly one of script, function, generate and trace, not {words}")
         if self.trace is not None and (self.args or self.kwargs):
-            raise ValueError("a trace takes neither args nor kwargs: it is run again as it was recorded")
+            raise ValueError("a trace takes no args and no kwargs, because it runs again as it was recorded")
         if self.as_ray and self.script is None:
-            raise ValueError("as_ray belongs to a script; a function imports what its module imports")
+            raise ValueError("as_ray is for a script; a function uses what its module imports")
         if self.args and self.script is None:
-            raise ValueError("args belong to a script; a function, or a generated workload, takes kwargs")
+            raise ValueError("args is for a script; a function or a generated workload takes kwargs")
         if self.kwargs and self.script is not None:
-            raise ValueError("kwargs belong to a function or a generated workload; a script takes args")
+            raise ValueError("kwargs is for a function or a generated workload; a script takes args")
         if self.function is not None and not re.fullmatch(r"[\w.]+:[\w.]+", self.function):
             raise ValueError(f"function {self.function!r} must be written module:name")
         return self
@@ -71,20 +73,20 @@ class Swarm(Model):
 
     kinds: list[FaultKind] = Field(
         default_factory=lambda: [kind for kind in FaultKind if kind not in NEVER_DRAWN],
-        description=f"default: all but {' and '.join(sorted(NEVER_DRAWN))}, which belong among the faults",
+        description=f"kinds of faults to draw; default: all but {' and '.join(sorted(NEVER_DRAWN))}",
     )
-    most: int = Field(default=6, ge=0, le=1000, description="faults of one seed")
+    most: int = Field(default=6, ge=0, le=1000, description="most faults of one seed")
     within: Time | None = Field(
-        default=None, description="faults in time come before this; default: the fault-free makespan"
+        default=None, description="time before which faults come; default: the makespan without faults"
     )
-    lasting: Time = Field(default=3 * 10**9, description="the median of how long what ends lasts")
+    lasting: Time = Field(default=3 * 10**9, description="median duration of the faults that end")
 
     @field_validator("kinds")
     @classmethod
     def _can_be_drawn(cls, value: list[FaultKind]) -> list[FaultKind]:
         for kind in value:
             if kind in NEVER_DRAWN:
-                raise ValueError(f"{kind} is never drawn at random: say it under faults")
+                raise ValueError(f"{kind} cannot be drawn at random; write it under faults")
         return value
 
 
@@ -97,26 +99,30 @@ class Scenario(Model):
     cluster: ClusterModel = ClusterModel()
     workload: Workload
     config: dict[str, Any] = Field(default_factory=dict, description="limits of the core; `dualray config` lists them")
-    policies: dict[str, str] = Field(default_factory=dict, description="placement, eviction, retry, reconstruction")
-    costs: dict[str, str | int] = Field(default_factory=dict, description="of `dualray sim params`, with units")
+    policies: dict[str, str] = Field(
+        default_factory=dict, description="policies by name: placement, eviction, retry, reconstruction"
+    )
+    costs: dict[str, str | int] = Field(
+        default_factory=dict, description="costs by name and with units; `dualray sim params` lists them"
+    )
     profile: str | None = Field(
         default=None,
-        description="a recorded run: tasks without a duration of their own take what those of their name took there",
+        description="recorded run; a task without a duration takes as long as tasks of its name took there",
     )
     durations: Durations = Field(
         default_factory=dict,
-        description="of tasks, by name; `*` matches the rest. `fixed`: all take what the cost model says, on average",
+        description="durations of tasks by name; `*` matches the rest. `fixed`: all take the cost model's mean",
     )
     memory: dict[str, Size] = Field(
         default_factory=dict,
-        description="what tasks take of a node's memory while they run, by name; of an actor, for life",
+        description="memory of a node that a task takes while it runs, by name; an actor keeps it for its life",
     )
     gpu_memory: dict[str, Size] = Field(
-        default_factory=dict, description="the same of the memory of each GPU that they were given"
+        default_factory=dict, description="memory of each assigned GPU that a task takes while it runs, by name"
     )
     faults: list[FaultItem] = Field(default_factory=list)
     swarm: Swarm = Swarm()
-    time_limit: Time = Field(default=24 * 3600 * 10**9, description="virtual time after which the run is given up")
+    time_limit: Time = Field(default=24 * 3600 * 10**9, description="virtual time after which the run fails")
     expect: Expect = Expect()
 
     @field_validator("faults", mode="before")

@@ -41,14 +41,14 @@ class SpotTrace:
         """The tick at which a run on so many nodes begins.
 
         Raises:
-            ValueError: so many machines could never be had.
+            ValueError: this number of machines was never available.
         """
         machines = nodes - 1
         starts = self.starts(machines)
         if not starts:
             most = max(self.counts)
             raise ValueError(
-                f"{self.path}: {machines} spot machines could never be had, at most {most}: ask for at most "
+                f"{self.path}: {machines} spot machines were never available, at most {most} were; give at most "
                 f"{most + 1} nodes"
             )
         return starts[stream_seed(b"%d" % seed, b"spot") % len(starts)]
@@ -57,7 +57,7 @@ class SpotTrace:
         """What happens to the spot machines among so many nodes, in a run that begins at the tick that the seed draws.
 
         Raises:
-            ValueError: so many machines could never be had.
+            ValueError: this number of machines was never available.
         """
         start = self.start(nodes, seed)
         return tuple(fault for machine in range(1, nodes) for fault in self._faults_of(machine, start))
@@ -111,14 +111,14 @@ def parse_spot(text: str, path: str) -> SpotTrace:
     try:
         content = json.loads(text)
     except ValueError as error:
-        raise ValueError(f"{path} is no JSON: {error}") from None
+        raise ValueError(f"{path} is not valid JSON: {error}") from None
     metadata = content.get("metadata") if isinstance(content, dict) else None
     gap = metadata.get("gap_seconds") if isinstance(metadata, dict) else None
     if isinstance(gap, bool) or not isinstance(gap, int | float) or not 0 < gap <= _GAP_S_MAX:
         raise ValueError(f"{path}: metadata.gap_seconds={gap!r} must be a number of seconds above 0")
     data = content.get("data")
     if not isinstance(data, list) or not data:
-        raise ValueError(f"{path}: data must be a list of how many machines could be had, tick by tick")
+        raise ValueError(f"{path}: data must be a list with the number of available machines at each tick")
     for index, count in enumerate(data):
         if type(count) is not int or count < 0:
             raise ValueError(f"{path}: data[{index}]={count!r} must be a whole number of machines")

@@ -26,7 +26,7 @@ DRIVER_NODE_NAME = "node-0"
 def _unit(parse: Callable[[str, str], int], kind: str, example: str) -> Callable[[Any], int]:
     def read(value: Any) -> int:
         if isinstance(value, bool) or not isinstance(value, str | int | float):
-            raise ValueError(f"{value!r} is no {kind}; write for example {example}")
+            raise ValueError(f"{value!r} is not a {kind}; write for example {example}")
         if not isinstance(value, str):
             raise ValueError(f"{value!r} has no unit; write for example {example}")
         return parse(value, f"a {kind}")
@@ -54,7 +54,7 @@ Rate = Annotated[
     int,
     BeforeValidator(_unit(parse_rate_bytes_per_s, "rate", "10Gbps")),
     PlainSerializer(lambda bytes_per_s: f"{bytes_per_s}B/s"),
-    _text_schema("a rate; bps counts bits, B/s bytes", "10Gbps", "1.25GB/s"),
+    _text_schema("a rate; bps is bits per second, B/s is bytes per second", "10Gbps", "1.25GB/s"),
 ]
 
 
@@ -113,7 +113,7 @@ Nodes = Annotated[
     WithJsonSchema(
         {
             "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}],
-            "description": "a node, several, or label=value",
+            "description": "a node, a list of nodes, or label=value",
         }
     ),
 ]

@@ -113,8 +113,8 @@ def test_a_frozen_node_comes_back_as_its_next_incarnation(cluster, tmp_path: Pat
     assert "node-1 is silent" in log_of(cluster.head_node, "head")
     node.thaw()
     eventually(lambda: states()["node-1"] == (True, 1), "it has joined again")
-    assert "ends: the head has declared incarnation 0 of node-1 dead" in log_of(node, "node-1")
-    again = "node-1 has joined again as incarnation 1"
+    assert "ends: the head declared incarnation 0 of node-1 dead" in log_of(node, "node-1")
+    again = "node-1 joined the cluster again as incarnation 1"
     eventually(lambda: again in log_of(node, "daemon"), "its daemon says so")
     assert dualray.get(node_id.options(resources={"r": 1}).remote()) == "node-1"
 
@@ -155,7 +155,7 @@ def test_a_node_that_is_silent_for_less_than_its_suspicion_stays(cluster) -> Non
     node.freeze()
     eventually(lambda: "node-1 is silent" in log_of(cluster.head_node, "head"), "the silence is noticed")
     node.thaw()
-    eventually(lambda: "node-1 is heard again" in log_of(cluster.head_node, "head"), "its end is noticed")
+    eventually(lambda: "node-1 answers again" in log_of(cluster.head_node, "head"), "its end is noticed")
     assert dualray.get(node_id.options(resources={"r": 1}).remote()) == "node-1"
     assert states()["node-1"] == (True, 0)
 
@@ -412,7 +412,7 @@ def test_without_the_secret_nobody_joins(stop, tmp_path: Path) -> None:
     readable.write_text("the right secret of it")
     readable.chmod(0o644)
     told = dualray_command("start", "--address", address, "--secret-file", str(readable))
-    assert "can be read by others" in told.stderr
+    assert "is readable for other users" in told.stderr
     taken = dualray_command("start", "--head", "--port", address.rpartition(":")[2])
     assert taken.returncode == 2
     assert "Address already in use" in taken.stderr
@@ -421,10 +421,10 @@ def test_without_the_secret_nobody_joins(stop, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        ((), "give either --head"),
-        (("--head", "--address", "a:1"), "give either --head"),
+        ((), "needs either --head"),
+        (("--head", "--address", "a:1"), "needs either --head"),
         (("--address", "nowhere"), "--address='nowhere' must be host:port"),
-        (("--address", "127.0.0.1:9", "--port", "3"), "--num-redis-shards and --autoscale are the head's"),
+        (("--address", "127.0.0.1:9", "--port", "3"), "--num-redis-shards and --autoscale need --head"),
         (("--head", "--object-manager-port", "3"), "--object-manager-port is for nodes that join"),
         (("--head", "--resources", "{"), "must be JSON"),
         (("--head", "--num-cpus", "-1"), "num_cpus"),
@@ -433,7 +433,7 @@ def test_without_the_secret_nobody_joins(stop, tmp_path: Path) -> None:
             ("--address", "127.0.0.1:9", "--secret-file", "/missing"),
             "--secret-file /missing: No such file or directory",
         ),
-        (("--head", "--tls-cert", "one.pem"), "belong together: give --tls-key and --tls-ca too"),
+        (("--head", "--tls-cert", "one.pem"), "must be given together; add --tls-key and --tls-ca"),
     ],
 )
 def test_what_start_refuses(args: tuple[str, ...], message: str) -> None:

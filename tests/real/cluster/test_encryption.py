@@ -161,14 +161,14 @@ def test_certificates_of_the_users_own_authority(authority: Path) -> None:
 def test_files_that_cannot_be_used_are_refused_by_their_option(authority: Path, tmp_path: Path) -> None:
     good = {name: authority / name for name in ("one.pem", "one.key", "ca.pem", "two.key")}
     assert tls_files_of(None, None, None, None) is None
-    with pytest.raises(ValueError, match="belong together: give --tls-key and --tls-ca too"):
+    with pytest.raises(ValueError, match="must be given together; add --tls-key and --tls-ca"):
         tls_files_of(None, good["one.pem"], None, None)
-    with pytest.raises(ValueError, match="--no-tls encrypts nothing"):
+    with pytest.raises(ValueError, match="--no-tls turns encryption off"):
         tls_files_of(False, good["one.pem"], good["one.key"], good["ca.pem"])
     with pytest.raises(ValueError, match=r"--tls-key .*/missing: No such file"):
         tls_files_of(None, good["one.pem"], tmp_path / "missing", good["ca.pem"])
     (tmp_path / "text").write_text("no certificate")
-    with pytest.raises(ValueError, match=r"--tls-ca .*/text is no PEM file"):
+    with pytest.raises(ValueError, match=r"--tls-ca .*/text is not a PEM file"):
         tls_files_of(None, good["one.pem"], good["one.key"], tmp_path / "text")
     with pytest.raises(ValueError, match=r"KEY_VALUES_MISMATCH"):
         tls_files_of(None, good["one.pem"], good["two.key"], good["ca.pem"])

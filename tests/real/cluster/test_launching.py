@@ -368,13 +368,16 @@ def dualray_cli(*words: object) -> subprocess.CompletedProcess[str]:
         ("cluster: {groups: {cpu: {max: 0}}}", "a.yaml:1: cluster.groups.cpu.max: 0 is too little: at least 1"),
         ("cluster: {nodes: 4}", "a.yaml:1: cluster: it has no groups: say cluster: {groups: {cpu: {max: 4, cpus: 2}}}"),
         ("cluster: {groups: {cpu: {max: 2}}}\nprovider: aws", "a.yaml:2: provider: 'aws' must be local, or a mapping"),
-        ("cluster: {groups: {cpu: {max: 2}}}\nprovider: {}", "a.yaml:2: provider: give one of local and command"),
+        (
+            "cluster: {groups: {cpu: {max: 2}}}\nprovider: {}",
+            "a.yaml:2: provider: give exactly one of local and command",
+        ),
         ("cluster: {groups: {cpu: {max: 2}}}\nprovdier: local", "a.yaml:2: unknown key 'provdier'. Did you mean"),
         (
             "cluster: {groups: {cpu: {max: 2}}}\nconfig: {idle: 1}",
-            "a.yaml:2: config.idle: the core has no limit",
+            "a.yaml:2: config.idle: dualray has no limit",
         ),
-        ("- a", "a.yaml:1: a scenario is a mapping"),
+        ("- a", "a.yaml:1: a scenario must be a mapping"),
     ],
 )
 def test_a_file_that_makes_no_sense_is_refused(tmp_path: Path, text: str, message: str) -> None:
@@ -386,7 +389,7 @@ def test_a_file_that_makes_no_sense_is_refused(tmp_path: Path, text: str, messag
 
 def test_only_a_head_launches_nodes(tmp_path: Path) -> None:
     ended = dualray_cli("start", "--address", "127.0.0.1:1", "--autoscale", tmp_path / "a.yaml")
-    assert "--autoscale are the head's" in ended.stderr
+    assert "--autoscale need --head" in ended.stderr
     ended = dualray_cli("start", "--head", "--autoscale", tmp_path / "none.yaml")
     assert "none.yaml: cannot be read: No such file or directory" in ended.stderr
 
@@ -419,7 +422,7 @@ def test_status_shows_supply_and_demand_and_what_another_policy_would_launch(tmp
         assert "0 - 4" in shown.stdout
         assert re.search(r"Start-up of group cpu: [\d.]+ s \(median of the last 1: ", shown.stdout)
         assert "Demand: 1 x 1 CPU, 1 disk: no node is launched for it: cpu: a node of it lacks 1 disk" in shown.stdout
-        assert "request of driver-2@node-0: 2 x 1 CPU: nodes are on their way, or have room" in shown.stdout
+        assert "request of driver-2@node-0: 2 x 1 CPU: nodes have room for it, or are starting" in shown.stdout
         status = dualray.autoscaler.status()
         assert [row["nodes"] for row in status["groups"]] == [1]
         dry = ("status", "--address", cluster.address, "--dry-run")
@@ -427,7 +430,7 @@ def test_status_shows_supply_and_demand_and_what_another_policy_would_launch(tmp
         environment = {**os.environ, "PYTHONPATH": f"{Path.cwd()}:{tmp_path}"}
         for name, words in (
             ("Eager", "would launch 2 of group cpu"),
-            ("Greedy", "decides what the head would refuse: group cpu gets 41 nodes, and may have 4"),
+            ("Greedy", "the head would refuse the decision of --policy 'mine:Greedy': group cpu gets 41"),
             ("Absent", "Absent"),
         ):
             command = [sys.executable, "-m", "dualray.cli", *dry, "--policy", f"mine:{name}"]
@@ -440,6 +443,6 @@ def test_status_shows_supply_and_demand_and_what_another_policy_would_launch(tmp
         assert "Gone: 1 node of group cpu" in left
         assert "node-1" not in left
         refused = dualray_cli("status", "--policy", "a:B")
-        assert "--policy asks another policy what it would do: add --dry-run" in refused.stderr
+        assert "--policy needs --dry-run" in refused.stderr
         assert len(alive()) == 1, "nothing was launched"
         del waits

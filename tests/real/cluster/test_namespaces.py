@@ -125,7 +125,7 @@ def test_a_short_partition_is_nobodys_death(driver: Driver, network: Network) ->
     assert driver.answer() == ["node-1"] * 8
     assert driver(STATES)["node-1"] == [True, 0]
     assert "node-1 is silent" in network.machines[0].log("head")
-    assert "node-1 is heard again" in network.machines[0].log("head")
+    assert "node-1 answers again" in network.machines[0].log("head")
 
 
 def test_a_node_that_was_cut_off_comes_back_as_its_next_incarnation(driver: Driver, network: Network) -> None:

@@ -176,7 +176,7 @@ def test_an_actor_has_lives(printed):
     assert logs("actor", printed.actor) == "born\ncounts 1\nborn\ncounts 2\n"
     assert logs("actor", printed.actor, "--tail", "3") == "counts 1\nborn\ncounts 2\n"
     nothing = RUNNER.invoke(app, ["logs", "actor", printed.actor, "--err", "--session", MINE])
-    assert (nothing.stdout, "without --err" in nothing.stderr) == ("", True)
+    assert (nothing.stdout, "leave out --err" in nothing.stderr) == ("", True)
 
 
 def test_methods_that_print_at_a_time_are_told_apart(printed):
@@ -191,16 +191,16 @@ def test_methods_that_print_at_a_time_are_told_apart(printed):
         (["*.xyz"], "known are head.log"),
         (["worker", "node-0/w99"], "no worker 'node-0/w99' has printed anything here. Did you mean 'node-0/w"),
         (["worker", "--pid", "1"], "no worker with pid 1 has printed"),
-        (["worker"], "a pid with --pid or an address, such as node-0/w3"),
+        (["worker"], "an address, such as node-0/w3, or --pid PID"),
         (["task", "ffff"], "list_tasks() has the ids"),
-        (["task", "say"], "'say' is a name, and an id is needed"),
-        (["task", "zzzz"], "those that have are"),
+        (["task", "say"], "'say' is a name, and `logs` needs an id"),
+        (["task", "zzzz"], "the logs have"),
         (["actor", "f" * 32], "(Lives)"),
         (["tsk", "ffff"], "Did you mean 'task'?"),
-        (["head.log", "--err"], "--err is of what task, actor, worker have printed"),
-        (["actor", "ffff", "-a", "1"], "--attempt-number is of a task"),
-        (["task", "--pid", "1"], "--pid is of a worker or an actor"),
-        (["--node", "node-1"], "no logs of node 'node-1' lie here. Did you mean 'node-0'?"),
+        (["head.log", "--err"], "--err needs one of task, actor, worker before it"),
+        (["actor", "ffff", "-a", "1"], "--attempt-number is for tasks"),
+        (["task", "--pid", "1"], "--pid names a worker or an actor"),
+        (["--node", "node-1"], "this machine has no logs of node 'node-1'. Did you mean 'node-0'?"),
         (["--format", "xml"], "must be table or json"),
     ],
 )

@@ -64,7 +64,7 @@ def test_a_mask_is_read_up_to_what_cuda_would_stop_at(text, entries):
 
 
 def test_a_mask_that_names_a_gpu_twice_is_an_error():
-    with pytest.raises(ValueError, match="CUDA_VISIBLE_DEVICES='1,0,1' names 1 twice, and CUDA shows no GPU then"):
+    with pytest.raises(ValueError, match="CUDA_VISIBLE_DEVICES='1,0,1' names 1 twice, and CUDA then shows no GPU"):
         parse_mask("1,0,1")
 
 
@@ -159,7 +159,7 @@ def test_a_part_of_what_there_is_can_be_declared_and_no_more(driver):
     assert found_with(driver, 0.5, TEST_GPUS=gpus) == (["0"], "")
     _, log = found_with(driver, 3, TEST_GPUS=gpus)
     assert (
-        "ValueError: num_gpus=3, and this machine has 2 GPUs: declare at most so many, or set DUALRAY_NVML=off" in log
+        "ValueError: num_gpus=3, and this machine has 2 GPUs; declare at most that many, or set DUALRAY_NVML=off" in log
     )
     _, log = found_with(driver, 2, TEST_GPUS=gpus, CUDA_VISIBLE_DEVICES="1")
     assert "ValueError: num_gpus=2, and CUDA_VISIBLE_DEVICES='1' shows 1 GPUs of this machine" in log

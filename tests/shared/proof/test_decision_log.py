@@ -146,7 +146,7 @@ def test_a_log_that_was_cut_off_ends_at_its_last_whole_decision(length):
 
 @pytest.mark.parametrize("length", [0, 1, ENDS[0] // 2, ENDS[0] - 1])
 def test_a_log_that_was_cut_off_in_its_opening_is_no_log(length):
-    with pytest.raises(ValueError, match="this is no decision log: it does not begin with an opening"):
+    with pytest.raises(ValueError, match="the file is not a decision log: it does not begin with an opening"):
         read_log(WHOLE[:length])
 
 
@@ -180,7 +180,7 @@ def opening(**changes: object) -> bytes:
     ids=range(14),
 )
 def test_bytes_that_are_no_log_are_refused_as_such(data):
-    with pytest.raises(ValueError, match=r"^this is no decision log") as refused:
+    with pytest.raises(ValueError, match=r"^the file is not a decision log") as refused:
         read_log(data)
     assert "\n" not in str(refused.value)
 
@@ -190,7 +190,7 @@ def test_bytes_that_are_no_log_are_refused_as_such(data):
 )
 def test_a_log_of_another_version_is_refused_with_both_versions(changes):
     with pytest.raises(
-        ValueError, match=r"^the log was written by protocol version \d+, this is version \d+: replay it"
+        ValueError, match=r"^the log has protocol version \d+, and this dualray has version \d+: replay it"
     ):
         read_log(opening(**changes))
 
@@ -213,7 +213,9 @@ def test_a_decision_that_nobody_logged_is_refused_with_its_number(decision):
 
 
 def test_a_machine_of_an_unknown_kind_cannot_be_made():
-    with pytest.raises(ValueError, match="a log speaks of a machine of kind 'ghost'; known are owner, node, head"):
+    with pytest.raises(
+        ValueError, match="the log has a machine of the unknown kind 'ghost'; known are owner, node, head"
+    ):
         replace(HEAD, kind="ghost").make()
 
 

@@ -54,7 +54,7 @@ def test_what_is_said_and_is_the_default_too_is_written(cluster):
         ("{groups: {cpu: {min: 3}}}", "key 'max' is missing"),
         ("{groups: {cpu: {max: 3, count: 2}}}", "count belongs to nodes"),
         ("{groups: {cpu: {max: 3, start: 4s}}}", "unknown key 'start' in cluster.groups.cpu"),
-        ("{groups: {'a b': {max: 3}}}", "'a b' is no name of a group"),
+        ("{groups: {'a b': {max: 3}}}", "'a b' cannot be the name of a group"),
         ("{groups: {cpu: {max: 3, refused: 2}}}", "is too much: at most 1"),
     ],
 )
@@ -65,5 +65,5 @@ def test_what_is_wrong_with_a_group_is_said(cluster, message):
 
 
 def test_the_text_of_the_groups_is_nobodys_to_write():
-    with pytest.raises(ScenarioError, match="made of the groups of the cluster"):
+    with pytest.raises(ScenarioError, match="write the groups under cluster"):
         parse_scenario(f"{HEAD}config: {{autoscaler_groups: ''}}\n", "a.yaml")

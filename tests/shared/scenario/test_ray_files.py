@@ -127,12 +127,16 @@ def read_nothing(name: str) -> str:
     [
         ("minReplicas: 1", "minReplicas: many", "spec.workerGroupSpecs[0].minReplicas: 'many' must be a whole number"),
         ("    maxReplicas: 5\n", "", "spec.workerGroupSpecs[0].maxReplicas: None must be a whole number"),
-        ('cpu: "1500m", ', "", "spec.workerGroupSpecs[0].template: it does not say how many CPUs a node has"),
-        ("memory: 4Gi", "memory: 4Gx", "spec.workerGroupSpecs[0].memory: '4Gx' is no amount, such as 2, 500m or 4Gi"),
-        ("  - groupName: small\n    replicas", "  - replicas", "spec.workerGroupSpecs[0]: it has no groupName"),
-        ("  headGroupSpec:", "  head:", "spec.headGroupSpec: there must be a mapping"),
-        ('\'"{\\\\"disk\\\\": 2}"\'', "disk", "rayStartParams.resources: 'disk' is no JSON"),
-        ("minReplicas: 1", "minReplicas: 7", "spec.workerGroupSpecs[0].maxReplicas: 5 is less than minReplicas: 7"),
+        ('cpu: "1500m", ', "", "spec.workerGroupSpecs[0].template: the number of CPUs of a node is missing"),
+        ("memory: 4Gi", "memory: 4Gx", "spec.workerGroupSpecs[0].memory: '4Gx' must be an amount, such as"),
+        ("  - groupName: small\n    replicas", "  - replicas", "spec.workerGroupSpecs[0]: needs a groupName"),
+        ("  headGroupSpec:", "  head:", "spec.headGroupSpec: must be a mapping"),
+        ('\'"{\\\\"disk\\\\": 2}"\'', "disk", "rayStartParams.resources: 'disk' must be JSON"),
+        (
+            "minReplicas: 1",
+            "minReplicas: 7",
+            "spec.workerGroupSpecs[0].maxReplicas: 5 must not be less than minReplicas: 7",
+        ),
     ],
 )
 def test_what_is_wrong_in_a_raycluster_is_said(old: str, new: str, message: str) -> None:
@@ -149,10 +153,14 @@ def test_what_is_wrong_in_a_raycluster_is_said(old: str, new: str, message: str)
         (
             "head_node_type: head",
             "head_node_type: boss",
-            "head_node_type: 'boss' is none of available_node_types",
+            "head_node_type: 'boss' must be one of available_node_types",
         ),
-        ("{CPU: 8, GPU: 1,", "{GPU: 1,", "worker.resources: it does not say how many CPUs a node has, and no cloud"),
-        ("max_workers: 6", "max_workers: 0", "none of them has max_workers above 0"),
+        (
+            "{CPU: 8, GPU: 1,",
+            "{GPU: 1,",
+            "worker.resources: the number of CPUs of a node is missing, and dualray asks no cloud",
+        ),
+        ("max_workers: 6", "max_workers: 0", "at least one type must have max_workers above 0"),
         ("upscaling_speed: 0.5", "upscaling_speed: fast", "upscaling_speed: 'fast' must be a number of 0 or more"),
     ],
 )

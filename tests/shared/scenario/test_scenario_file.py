@@ -103,12 +103,12 @@ def test_a_scenario_is_written_and_read_back():
             "some",
             "expect.counters.retries: 'some' must be a whole number, or bounds such as",
         ),
-        ("{max: 60s}", "{max: 0s}", "expect.makespan: nothing can meet this: no run takes 0s"),
-        ("name: pong", "name: pong\nname: p", "key 'name' stands here a"),
+        ("{max: 60s}", "{max: 0s}", "expect.makespan: no run can meet this: max is 0s"),
+        ("name: pong", "name: pong\nname: p", "the key 'name' is given twice"),
         (
             "expect:\n",
             "expect:\n  error: {type: ObjectLostErorr}\n",
-            "nothing raises 'ObjectLostErorr'. Did you mean",
+            "dualray and Python have no error 'ObjectLostErorr'. Did you mean",
         ),
         (
             "cluster:\n",
@@ -117,38 +117,38 @@ def test_a_scenario_is_written_and_read_back():
         ),
         ("max: 60s", "max: 60", "pong.yaml:20: expect.makespan.max: 60 has no unit; write for example 2.5s"),
         ("count: 2", "count: 0", "pong.yaml:4: cluster.nodes[0].count: 0 is too little: at least 1"),
-        ("kill node-2", "kill node-9", "there is no 'node-9'; nodes are node-0 to node-4"),
-        ("kill node-2", "kill node-0", "node-0 runs the driver, and would end the program with it"),
-        ("node-2 at 3s", "node-2 at 90s", "comes after the end: the run is expected to take 60s at most"),
+        ("kill node-2", "kill node-9", "the cluster has no 'node-9'; nodes are node-0 to node-4"),
+        ("kill node-2", "kill node-0", "node-0 runs the driver, so this fault would end the program"),
+        ("node-2 at 3s", "node-2 at 90s", "comes after the end: expect.makespan allows 60s at most"),
         ("rack=b, for", "rack=c, for", "no node has the label 'rack=c'. Did you mean 'rack=b'?"),
-        ("reboot: rack=b, for: 1s", "reboot: rack=b", "say for how long, as in 'for 3s'"),
-        ("kill: worker", "kill: worker, slow: node-1", "say exactly one of kill, kill_actor, reboot"),
-        ("at: 1s, part", "part", "pong.yaml:16: faults[1]: say exactly one of at, every and when, not none"),
-        ("[node-1, node-2]", "[node-0]", "it parts the driver, on node-0, from the head, and would end the program"),
-        ("retries:", "retires:", "there is no counter 'retires'. Did you mean 'retries'?"),
-        ("{max: 3}", "{max: 3, min: 5}", "nothing can meet this: min is above max"),
+        ("reboot: rack=b, for: 1s", "reboot: rack=b", "the fault needs a duration, as in 'for 3s'"),
+        ("kill: worker", "kill: worker, slow: node-1", "give exactly one of kill, kill_actor, reboot"),
+        ("at: 1s, part", "part", "pong.yaml:16: faults[1]: give exactly one of at, every and when, not none"),
+        ("[node-1, node-2]", "[node-0]", "it cuts the driver, on node-0, off from the head"),
+        ("retries:", "retires:", "dualray has no counter 'retires'. Did you mean 'retries'?"),
+        ("{max: 3}", "{max: 3, min: 5}", "min must not be above max"),
         (
             "counters:",
             "figures: {rate: {min: 5, max: 4}}\n  counters:",
-            "expect.figures.rate: nothing can meet this: min is above max",
+            "expect.figures.rate: min must not be above max",
         ),
         ("counters:", "figures: {rate: {mx: 5}}\n  counters:", "unknown key 'mx' in expect.figures.rate"),
-        ("{max: 60s}", "{max: 60s, min: 70s}", "nothing can meet this: min is above max"),
-        ("tasks: 5, re", "faults: {min: 50}, re", "nothing can meet this: 9 faults are planned"),
+        ("{max: 60s}", "{max: 60s, min: 70s}", "min must not be above max"),
+        ("tasks: 5, re", "faults: {min: 50}, re", "no run can meet this: 9 faults are planned"),
         (
             "push_window_max",
             "push_windw_max",
-            "the core has no limit 'push_windw_max'. Did you mean 'push_window_max'?",
+            "dualray has no limit 'push_windw_max'. Did you mean 'push_window_max'?",
         ),
         ("push_window_max: 8", "push_window_max: many", "'many' must be of type int, like 64"),
         ("SpreadPlacement", "SpredPlacement", "module 'dualray.shared.policies.spread' has no 'SpredPlacement'"),
-        ("placement:", "placemnt:", "there is no policy 'placemnt'. Did you mean 'placement'?"),
+        ("placement:", "placemnt:", "dualray has no policy for 'placemnt'. Did you mean 'placement'?"),
         ("lognormal(2s, 0.5)", "lognorm(2s, 0.5)", "there is no distribution 'lognorm'; write 2.5s, uniform(1s, 3s)"),
         ("generate:", "function:", "pong.yaml:7: workload: function 'bag_of_tasks' must be written module:name"),
         ("name: pong\n", "", "pong.yaml:1: key 'name' is missing"),
         ("cluster:\n", "cluster\n", "pong.yaml:"),
-        (GOOD, "[]", "pong.yaml:1: a scenario is a mapping with name, cluster, workload"),
-        ("cpus: 18", "cpus: [", "this is no YAML"),
+        (GOOD, "[]", "pong.yaml:1: a scenario must be a mapping with name, cluster, workload"),
+        ("cpus: 18", "cpus: [", "the file is not valid YAML"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line_with_the_place(old, new, message):
@@ -198,5 +198,5 @@ def test_what_comes_about_every_so_often_is_drawn_from_the_seed():
     for times in at.values():
         assert all(abs(it - (number + 1) * 2_000_000_000) <= 500_000_000 for number, it in enumerate(times))
         assert times == sorted(times)
-    with pytest.raises(ValueError, match="spread belongs to every, and is less"):
+    with pytest.raises(ValueError, match="spread needs every, and must be less"):
         parse(GOOD.replace("every: 2s, times: 2", "every: 2s ± 3s, times: 2"))

@@ -67,8 +67,8 @@ def test_nodes_that_a_fault_adds_run_what_waits_for_them() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("add 0 nodes at 1s", "1 to 10,000 nodes can be added"),
-        ("add 2 nodes at 1s for 3s", "a add nodes does not end"),
+        ("add 0 nodes at 1s", "the number of nodes to add must be between 1 and 10,000"),
+        ("add 2 nodes at 1s for 3s", "'add nodes' does not end"),
         ("add nodes at 1s", "is not understood"),
     ],
 )
@@ -87,7 +87,7 @@ def test_a_scenario_knows_which_nodes_will_be_there() -> None:
     text = "name: a\nworkload: {function: a:b}\ncluster: {nodes: 2}\nfaults: [%s]\n"
     scenario = parse_scenario(text % "add 2 nodes at 1s, kill node-3 at 2s", "a.yaml")
     assert scenario.limits == {"infeasible": "wait"}
-    with pytest.raises(ScenarioError, match="there is no 'node-4'"):
+    with pytest.raises(ScenarioError, match="the cluster has no 'node-4'"):
         parse_scenario(text % "add 2 nodes at 1s, kill node-4 at 2s", "a.yaml")
     with pytest.raises(ScenarioError, match="the cluster has no group 'gpu'"):
         parse_scenario(text % "add 2 nodes of gpu at 1s", "a.yaml")

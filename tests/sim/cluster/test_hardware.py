@@ -242,7 +242,8 @@ def test_a_table_of_gpu_memory_needs_gpus_with_memory() -> None:
         with pytest.raises(ScenarioError) as refused:
             parse_scenario(text_of(groups, TAKES), "x.yaml")
         assert str(refused.value) == (
-            "x.yaml:5: gpu_memory: say how much memory the GPUs have, as in cluster: {gpus: 1, gpu_memory: 16GiB}"
+            "x.yaml:5: gpu_memory: the cluster needs the memory of its GPUs, as in cluster: {gpus: 1, "
+            "gpu_memory: 16GiB}"
         )
     said = parse_scenario(text_of(GPUS, TAKES), "x.yaml")
     assert parse_scenario(dump_scenario(said), "again") == said

@@ -65,7 +65,7 @@ def test_a_topology_is_written_and_read_back(topology: str) -> None:
         (
             "{racks: 9}",
             "8",
-            "x.yaml:5: cluster.topology.racks: 9 racks: there are 8 nodes, and each",
+            "x.yaml:5: cluster.topology.racks: 9 racks are too many for 8 nodes: each rack",
         ),
         (
             "{racks: 2, oversubscription: 0.5}",
@@ -75,7 +75,7 @@ def test_a_topology_is_written_and_read_back(topology: str) -> None:
         (
             "{racks: 2, oversubscription: 2, uplink: 1Gbps}",
             "8",
-            "x.yaml:5: cluster.topology: oversubscription and uplink say the same: give one",
+            "x.yaml:5: cluster.topology: oversubscription and uplink set the same thing; leave one out",
         ),
         ("{racks: 2, uplink: 0bps}", "8", "x.yaml:5: cluster.topology.uplink: '0bps' is too little: at least 1"),
         (
@@ -92,17 +92,17 @@ def test_a_topology_is_written_and_read_back(topology: str) -> None:
         (
             "{latency: 1us}",
             "8",
-            "x.yaml:5: cluster.topology: say how many racks there are, or of each group of nodes",
+            "x.yaml:5: cluster.topology: give the number of racks, or give each group of nodes",
         ),
         (
             "{latency: 1us}",
             "[{rack: a}, {count: 2}]",
-            "x.yaml:5: cluster.topology: say how many racks there are, or of each group of nodes",
+            "x.yaml:5: cluster.topology: give the number of racks, or give each group of nodes",
         ),
         (
             "{racks: 2}",
             "[{rack: a}, {rack: b}]",
-            "x.yaml:5: cluster.topology.racks: groups say in which rack their nodes are: leave this out",
+            "x.yaml:5: cluster.topology.racks: leave it out, because the groups of nodes name their racks",
         ),
         (
             "mesh",
@@ -112,7 +112,7 @@ def test_a_topology_is_written_and_read_back(topology: str) -> None:
         (
             "{racks: 2}",
             "[{count: 2}, {labels: {rack: b}}]",
-            "x.yaml:3: cluster.nodes[1]: the racks give each node its label rack: say rack: NAME of a group, and no",
+            "x.yaml:3: cluster.nodes[1]: the label rack comes from the racks; give the group rack: NAME in place",
         ),
     ],
 )
