@@ -311,7 +311,7 @@ OF_ANOTHER_MEANING = {
 
 
 def each_command() -> Iterator[tuple[str, Any]]:
-    group: Any = typer.main.get_command(app)
+    group: Any = app
     for commands in GROUPS.values():
         for name in commands:
             command = group.get_command(None, name)
@@ -385,7 +385,7 @@ def test_a_first_scenario_is_written_and_runs_and_nothing_is_overwritten(
     assert one.exit_code == 0 and "14cfc9a496ebc658" in one.output
     assert "20 tasks match 'square'" in CliRunner().invoke(app, ["get", "task", "square", "--log", "log"]).output
     none = CliRunner().invoke(app, ["list", "tasks", "--log", "log", "--filter", "name=nix"])
-    assert (none.exit_code, none.output) == (0, "no tasks match --filter (22 rows in all)\n")
+    assert (none.exit_code, none.output) == (0, "no tasks match --filter (22 in all)\n")
     Path("mine.html").write_text("<p>mine</p>")
     for command in (["report", "log", "-o", "mine.html"], ["timeline", "log", "-o", "mine.html"]):
         refused = CliRunner().invoke(app, command)

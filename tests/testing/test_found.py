@@ -91,8 +91,8 @@ cluster: {nodes: 4, cpus: 4, object_store: 16MiB}
 workload: {generate: tree_reduce, kwargs: {leaves: 96, fan_in: 4, seconds: 0.2, size: 1000000}}
 """,
     "given up again and again": """
-# Nothing passes from node-1 and node-2 to node-0. A stage is made there for a task that the driver has given up long ago,
-# and whose node still waits for it: its copy was given up, and made again on node-0, eight times within three seconds.
+# Nothing passes from node-1 and node-2 to node-0. A stage is made there for a task that the driver has given up long
+# ago, and whose node still waits for it: its copy was given up, and made again on node-0, eight times in three seconds.
 # Each time it went while a task on node-0 needed it. Now a copy that is made again on the same node stays.
 name: given-up-again-and-again
 cluster: {nodes: 3, cpus: 2, object_store: 1MiB}
