@@ -11,7 +11,6 @@ from dualray.exceptions import DualrayError
 __all__ = ["BRINGS", "needs"]
 
 BRINGS: Final = {
-    "arrow": ("pyarrow",),
     "cluster": ("redis",),
     "gpu": ("pynvml",),
     "metrics": ("prometheus_client",),

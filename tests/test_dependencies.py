@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import subprocess
 import sys
 import tomllib
-from importlib.metadata import distribution
+from importlib.metadata import distribution, packages_distributions
+from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
@@ -58,22 +60,45 @@ def test_an_install_of_the_core_brings_these_packages_and_no_other():
 
 def test_the_page_on_installing_has_each_extra_that_users_need():
     page = (ROOT / "docs" / "install.md").read_text()
-    for name in PROJECT["optional-dependencies"].keys() - {
-        "bench",
-        "dev",
-        "dev-all",
-        "docs",
-        "mutants",
-        "report",
-        "test",
-    }:
+    for name in PROJECT["optional-dependencies"].keys() - BETWEEN_US - {"report"}:
         assert f"`{name}`" in page, name
     for name in BRINGS:
         assert name in PROJECT["optional-dependencies"]
 
 
+BETWEEN_US = {"bench", "dev", "dev-all", "docs", "mutants", "test"}
+"""The extras that only a checkout needs."""
+
+
+def modules_of(path: Path) -> set[str]:
+    """The first names of all modules that a file imports, at its top or later."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            found.add(node.module.partition(".")[0])
+    return found
+
+
+def test_whatever_dualray_imports_is_a_dependency_or_of_an_extra():
+    lists = [PROJECT["dependencies"]]
+    lists += [lines for name, lines in PROJECT["optional-dependencies"].items() if name not in BETWEEN_US]
+    declared = {plain(Requirement(line).name) for lines in lists for line in lines}
+    known = packages_distributions()
+    # `ray` is Ray's own when it is installed; pytest is there when its plugin is loaded.
+    files = [path for path in (ROOT / "dualray").rglob("*.py") if "site" not in path.parts]
+    imported = {name for path in files for name in modules_of(path)}
+    foreign = imported - sys.stdlib_module_names - {"dualray", "pytest", "ray"}
+    assert len(foreign) > 15
+    assert {name for name in foreign if not {plain(each) for each in known.get(name, [name])} & declared} == set()
+
+
 WITHOUT = """
+import importlib.util
 import sys
+find_spec = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *more: None if name in {modules!r} else find_spec(name, *more)
 sys.modules.update(dict.fromkeys({modules!r}))  # as if they were not installed
 import dualray as ray
 {program}
@@ -132,3 +157,18 @@ def test_a_command_about_clusters_says_that_they_are_an_extra(words: list[str]):
     assert done.returncode == 2, done.stderr
     assert "pip install 'dualray[cluster]'" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "modules", "said"),
+    [
+        (["predict", "run.parquet"], ["pyarrow"], "run.parquet needs pyarrow, which is not installed"),
+        (["calibrate"], ["scipy"], "calibrate needs scipy, which is not installed"),
+        (["calibrate"], ["plotly", "scipy"], "calibrate needs plotly and scipy, which are not installed"),
+        (["record", __file__], ["pyarrow"], "--output needs pyarrow, which is not installed"),
+    ],
+)
+def test_a_command_of_the_extra_whatif_says_so_before_it_begins(words: list[str], modules: list[str], said: str):
+    program = f"sys.argv[1:] = {words!r}\nfrom dualray.cli import app_main\napp_main()"
+    done = without(modules, program)
+    assert (done.returncode, done.stderr) == (2, f"dualray: {said}: pip install 'dualray[whatif]'\n")

@@ -31,7 +31,7 @@ from dualray.cli.progress import Progress
 from dualray.cli.seeing import check_ours, check_outputs
 from dualray.exceptions import DualrayError
 from dualray.recording.calibration import load_calibration
-from dualray.recording.file import check_can_write
+from dualray.recording.file import check_can_write, check_place
 from dualray.settings import limits_of, resolve
 from dualray.shared.units import parse_time_ns
 from dualray.text_tables import Table
@@ -68,6 +68,18 @@ def check_page(report: Path | None) -> None:
     if report is not None and find_spec("plotly") is None:
         raise ValueError("--report needs plotly, which is not installed: pip install 'dualray[whatif]'")
     check_outputs(report=report, timeline=None)
+
+
+def _check_calibrates() -> None:
+    """Before anything is measured: whether a cost model can be fitted to it, and shown.
+
+    Raises:
+        ValueError: something that an extra brings is not installed.
+    """
+    if missing := [name for name in ("plotly", "scipy") if find_spec(name) is None]:
+        are = "are" if len(missing) > 1 else "is"
+        words = f"calibrate needs {' and '.join(missing)}, which {are} not installed"
+        raise ValueError(f"{words}: pip install 'dualray[whatif]'")
 
 
 def record_command(
@@ -130,8 +142,9 @@ def calibrate_command(
     Example: dualray calibrate --output here.yaml && dualray predict run.parquet --calibration here.yaml
     """
     try:
+        _check_calibrates()
         check_page(report)
-        check_can_write(output, "--output")
+        check_place(output, "--output")
         check_seconds(seconds)
         with Progress("measuring", seconds) as progress:
 

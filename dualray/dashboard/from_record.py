@@ -15,7 +15,6 @@ from uuid import uuid4
 from dualray.dashboard.feeds import EVENTS_AT_ONCE, LogFile
 from dualray.dashboard.from_trace import TraceTables
 from dualray.dashboard.tables import Tables
-from dualray.extras import needs
 from dualray.recording.file import RunRecord, read_record_file
 from dualray.shared.model.ids import HEAD
 from dualray.shared.model.resources import CPU, UNITS
@@ -99,16 +98,13 @@ class RecordFeed:
         path: of the Parquet file.
 
     Raises:
-        ValueError: it is no record; the message says why.
-        DualrayError: pyarrow, which reads it, is not installed.
+        ValueError: it is no record, or pyarrow, which reads it, is missing; the message says which.
     """
 
     def __init__(self, path: Path) -> None:
         self.name = path.name
         self.tables = Tables()
         self.asked_s = time.monotonic()
-        with needs("a record as a page's source", "arrow"):
-            import pyarrow  # noqa: ICN001, F401, PLC0415 - of an extra
         record = read_record_file(path)
         self._pending: Sequence[TraceEvent] = events_of(record)
         self._trace = TraceTables(self.tables)

@@ -309,10 +309,23 @@ def check_can_write(path: Path, what: str = "record") -> None:
     Raises:
         ValueError: pyarrow is missing, or there is no such directory; the message says what to do.
     """
+    _check_has_arrow(what)
+    check_place(path, what)
+
+
+def _check_has_arrow(what: str) -> None:
     try:
         import pyarrow  # noqa: ICN001, F401, PLC0415 - 0.1 s, which only who records pays
     except ImportError:
         raise ValueError(f"{what} needs pyarrow, which is not installed: pip install 'dualray[whatif]'") from None
+
+
+def check_place(path: Path, what: str) -> None:
+    """Before a run: whether there can be a file of this name.
+
+    Raises:
+        ValueError: it is a directory, or its directory is not there; the message says what to do.
+    """
     if path.is_dir():
         raise ValueError(f"{what}={str(path)!r} is a directory; give the path of a file")
     if not path.absolute().parent.is_dir():
@@ -381,7 +394,9 @@ def read_record_file(path: Path) -> RunRecord:
 
     Raises:
         ValueError: there is no such file, it was cut off, is no record, or one of another version; one line says which.
+            So it says when pyarrow, which reads it, is missing.
     """
+    _check_has_arrow(str(path))
     import pyarrow as pa  # noqa: PLC0415 - as above
     import pyarrow.parquet as pq  # noqa: PLC0415 - as above
 
