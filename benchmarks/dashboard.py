@@ -81,7 +81,7 @@ class Pages:
 
     def _page(self) -> None:
         """Keeps one connection, as a browser does, and reads of an answer what a page needs to ask again."""
-        connection = HTTPConnection(self._host, self._port, timeout=30)
+        connection = HTTPConnection(self._host, self._port, timeout=300)
         version = 0
         while not self._over.is_set():
             connection.request("GET", f"/api/0/changes?after={version}", headers={"x-dualray-token": self._token})
@@ -133,7 +133,9 @@ def main() -> None:
     """Print a table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--count", type=int, default=3000)
+    parser.add_argument(
+        "--count", type=int, default=6000, help="tasks on real processes; a simulation has ten times as many"
+    )
     given = parser.parse_args()
     kinds = ["no server", "no page", "50 pages", "50 stopped"]
     for mode in ("sim", "real"):
@@ -141,7 +143,7 @@ def main() -> None:
         for _ in range(given.rounds):
             kinds = [*kinds[1:], kinds[0]]
             for kind in kinds:
-                found[kind].append(run(mode, given.count, kind))
+                found[kind].append(run(mode, given.count * (10 if mode == "sim" else 1), kind))
         for kind in sorted(kinds):
             print(f"{mode:5} {kind:11}  wall {_words(found, kind, 0)}   CPU {_words(found, kind, 1)}", flush=True)
 

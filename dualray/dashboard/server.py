@@ -6,8 +6,9 @@ browsers send that part to no server, and so no log has it. A request must name 
 an attacker's DNS points here would do), and, where a browser sends `Origin`, come from this server's own page. Only GET
 and HEAD are answered. The page may load nothing from elsewhere.
 
-What it costs. Changes are worked out once for all pages that know the same version. A page asks when it is ready for an
-answer: one that is stopped asks nothing, and nothing is kept for it.
+What it costs. All pages are told of the same moments, which are SNAPSHOT_S apart at least: however many ask, what has
+changed between two moments is worked out once. A page asks when it is ready for an answer: one that is stopped asks
+nothing, and nothing is kept for it.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import json
 import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from secrets import token_urlsafe
 from typing import Any, Final
@@ -33,6 +35,8 @@ from dualray.exceptions import DualrayError
 __all__ = ["TOKEN_HEADER", "Dashboard", "new_token"]
 
 TOKEN_HEADER: Final = "x-dualray-token"
+SNAPSHOT_S: Final = 0.4
+"""Between two moments that pages are told of."""
 ANSWERS_KEPT: Final = 8
 """By source: the last answers, for pages that know the same version."""
 
@@ -61,6 +65,15 @@ def new_token() -> str:
     return token_urlsafe(24)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Moment:
+    """A state of a source: what is said of the run as a whole, and the version of its tables."""
+
+    at_s: float
+    version: int
+    head: dict[str, Any]
+
+
 class Dashboard:
     """The application, and the threads that follow its feeds.
 
@@ -76,6 +89,8 @@ class Dashboard:
         self._hosts = frozenset(host.lower() for host in hosts)
         self._over = threading.Event()
         self._answers: list[dict[tuple[int, int], bytes]] = [{} for _ in feeds]
+        self._moments = [_Moment(at_s=-SNAPSHOT_S, version=0, head={}) for _ in feeds]
+        """By source: the last one."""
         self._threads = [
             threading.Thread(target=follow, args=(feed, self._over), name="dualray-feed", daemon=True) for feed in feeds
         ]
@@ -150,15 +165,23 @@ class Dashboard:
         feed.asked_s = time.monotonic()
         answers = self._answers[number]
         with feed.tables.lock:
-            key = (after, feed.tables.version)
+            moment = self._moment(number, feed)
+            key = (after, moment.version)
             data = answers.get(key)
             if data is None:
-                data = json.dumps(feed.tables.since(after), separators=(",", ":")).encode()
-                if after < feed.tables.version:  # else it is short, and what is said of the run may change
+                told = feed.tables.since(after, until=moment.version) | {"head": moment.head}
+                data = json.dumps(told, separators=(",", ":")).encode()
+                if after < moment.version:  # else it is short, and what is said of the run may change
                     answers[key] = data
                     while len(answers) > ANSWERS_KEPT:
                         del answers[next(iter(answers))]
             return data
+
+    def _moment(self, number: int, feed: Feed) -> _Moment:
+        """What pages are told of now."""
+        if feed.asked_s - self._moments[number].at_s >= SNAPSHOT_S:
+            self._moments[number] = _Moment(at_s=feed.asked_s, version=feed.tables.version, head=dict(feed.tables.head))
+        return self._moments[number]
 
     async def _story(self, request: Request) -> Response:
         wanted = request.query_params.get("id", "")

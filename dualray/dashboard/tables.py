@@ -84,13 +84,20 @@ class Tables:
         made = [row() for row in self._rows[table].values()]
         return [row for row in made if row is not None]
 
-    def since(self, version: int, limit: int = ROWS_AT_ONCE) -> dict[str, Any]:
-        """What is newer than a version: `tables`, the `version` they bring a page to, and whether there is `more`."""
+    def since(self, version: int, limit: int = ROWS_AT_ONCE, until: int | None = None) -> dict[str, Any]:
+        """What is newer than a version: `tables`, the `version` they bring a page to, and whether there is `more`.
+
+        Args:
+            limit: rows at most.
+            until: the last version that is told; None: the newest.
+        """
+        last = self.version if until is None else until
         newer: list[tuple[tuple[str, str], int]] = []
         for item in reversed(self._changed.items()):
             if item[1] <= version:
                 break
-            newer.append(item)
+            if item[1] <= last:
+                newer.append(item)
         newer.reverse()
         told = newer[:limit]
         tables: dict[str, list[list[Any]]] = {}
@@ -98,7 +105,7 @@ class Tables:
             row = self._rows[table][key]()
             tables.setdefault(table, []).append([key, None] if row is None else row)
         return {
-            "version": told[-1][1] if told else max(version, self.version),
+            "version": told[-1][1] if len(told) < len(newer) else max(version, last),
             "more": len(told) < len(newer),
             "tables": tables,
             "dropped": {name: count for name, count in self.dropped.items() if count},

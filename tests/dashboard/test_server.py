@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,8 +18,9 @@ import dualray as ray
 from dualray.cluster_utils import Cluster
 from dualray.dashboard.feeds import DirectoryFeed
 from dualray.dashboard.from_cluster import ClusterFeed
-from dualray.dashboard.server import TOKEN_HEADER
-from tests.dashboard.support import Served, served
+from dualray.dashboard.server import SNAPSHOT_S, TOKEN_HEADER, Dashboard
+from dualray.dashboard.tables import ROWS_AT_ONCE
+from tests.dashboard.support import TOKEN, Served, served, wide_trace
 from tests.report.support import simulate, two_steps
 
 SCENARIO = """
@@ -195,14 +198,13 @@ def test_a_cluster_is_asked_for_what_it_does(tmp_path: Path, cluster_address: st
         assert running.stdout is not None
         assert running.stdout.readline() == "started\n"
         with served(ClusterFeed(cluster_address)) as page:
-            head = page.until(lambda head: head.get("running", 0) >= 2)
+            page.until(lambda head: head.get("running", 0) >= 2 and head["queued"] >= 1)
             tables: dict[str, Any] = page.json("/api/0/changes?after=0")["tables"]
             assert {row[1] for row in tables["tasks"]} >= {"hold"}
             assert [row[1:4] for row in tables["actors"]] == [["Named", "ann", "ALIVE"]]
             assert any("waits for 1 CPU" in row[0] for row in tables["waits"])
             assert tables["nodes"][0][2:4] == [2.0, 2.0]
             assert tables["nodes"][0][11].startswith("machine: CPU")
-            assert head["queued"] >= 1
             assert {"node-0.log", "head.log"} & {file["name"] for file in page.json("/api/0/logs")["files"]}
             status, body, _ = page.ask(f"/api/0/story?id={tables['tasks'][0][0]}")
             assert (status, b"decision_log" in body) == (404, True)
@@ -222,8 +224,9 @@ ray.init(address="{address}")
 
 
 @ray.remote
-def hold(seconds):
-    time.sleep(seconds)
+def hold(until):
+    while not pathlib.Path(until).exists():
+        time.sleep(0.05)
 
 
 @ray.remote(num_cpus=0)
@@ -234,10 +237,11 @@ class Named:
 
 ann = Named.options(name="ann").remote()
 ray.get(ann.ready.remote())
-refs = [hold.remote(3.0) for _ in range(4)]
-time.sleep(0.5)
+until = sys.argv[0] + ".over"
+refs = [hold.remote(until) for _ in range(4)]
 print("started", flush=True)
 sys.stdin.readline()
+pathlib.Path(until).touch()
 ray.get(refs)
 """
 
@@ -249,3 +253,38 @@ def cluster_address() -> Iterator[str]:
         yield cluster.address
     finally:
         cluster.shutdown()
+
+
+def test_fifty_pages_of_a_run_that_grows_are_told_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What has changed between two moments is worked out once, whenever the pages ask."""
+    feed = DirectoryFeed(wide_trace(tmp_path, 500))
+    while feed.refresh():
+        pass
+    page = Dashboard([feed], token=TOKEN, hosts=["127.0.0.1"])
+    clock: list[float] = [100.0]
+    worked_out: list[int] = []
+    monkeypatch.setattr("dualray.dashboard.server.time", SimpleNamespace(monotonic=lambda: clock[0]))
+    since = feed.tables.since
+
+    def counted(version: int, limit: int = ROWS_AT_ONCE, until: int | None = None) -> dict[str, Any]:
+        worked_out.append(version)
+        return since(version, limit, until)
+
+    monkeypatch.setattr(feed.tables, "since", counted)
+    known = [0] * 50
+    told: list[set[str]] = [set() for _ in known]
+    for _ in range(8):
+        for number in range(50):
+            answer = json.loads(page._changes_since(0, feed, known[number]))
+            known[number] = answer["version"]
+            told[number] |= {row[0] for row in answer["tables"].get("tasks", ())}
+            clock[0] += 0.01  # fifty pages ask in half a second
+            feed.tables.put("tasks", f"new-{clock[0]:.2f}", lambda: ["new", *[""] * 12])  # and the run goes on
+    # A moment every 0.4 s, and two versions that pages know: that of the last moment, and the one before it.
+    assert len(worked_out) <= 2 * 8 * 0.5 / SNAPSHOT_S + 2
+    clock[0] += SNAPSHOT_S
+    for number, version in enumerate(known):
+        last = json.loads(page._changes_since(0, feed, version))
+        assert last["version"] == feed.tables.version
+        told[number] |= {row[0] for row in last["tables"]["tasks"]}
+    assert all(len(each) == 501 for each in told)
