@@ -124,6 +124,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle ships 
                 _name_class(obj)
                 if not obj.__flags__ & _IMMUTABLE:
                     _share_module_name(obj)
+                return _with_line_last(super().reducer_override(obj))
         elif type(obj) is FunctionType:
             if (named := NAMING.reduce(obj)) is not None:
                 return named
@@ -185,6 +186,10 @@ def deregister(cls: type[Any]) -> None:
 _IMMUTABLE = 1 << 8
 """Py_TPFLAGS_IMMUTABLETYPE, of classes that are not written in Python."""
 
+_STATE: Final = 2
+"""Where the state stands in what an object is reduced to."""
+_LINE: Final = "__firstlineno__"
+
 _named_classes: weakref.WeakValueDictionary[str, type] = weakref.WeakValueDictionary()
 
 
@@ -205,6 +210,19 @@ def _name_class(cls: type) -> None:
             del names[cls]
 
 
+def _with_line_last(reduced: Any) -> Any:
+    """What a class is reduced to, with the line of its definition (Python 3.13) behind all else that is set.
+
+    To set `__module__` of a class takes its `__firstlineno__` away: so a class that comes back to its own process would
+    lose it, and be pickled as other bytes.
+    """
+    if isinstance(reduced, tuple) and len(reduced) > _STATE and isinstance(reduced[_STATE], tuple):
+        attributes = reduced[_STATE][0]
+        if isinstance(attributes, dict) and _LINE in attributes:
+            attributes[_LINE] = attributes.pop(_LINE)
+    return reduced
+
+
 def _share_module_name(target: Any) -> None:
     """Have a function or class hold its module's name as all others of the module do.
 
@@ -214,7 +232,10 @@ def _share_module_name(target: Any) -> None:
     """
     name = getattr(sys.modules.get(target.__module__), "__name__", None)
     if name is not target.__module__ and name == target.__module__:
+        line = vars(target).get(_LINE)
         target.__module__ = name
+        if line is not None:  # which is taken away
+            setattr(target, _LINE, line)
         if isinstance(target, FunctionType) and target.__globals__.get("__name__") == name:
             target.__globals__["__name__"] = name
 
