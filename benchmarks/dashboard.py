@@ -132,13 +132,14 @@ def run(mode: str, count: int, pages: str) -> tuple[float, float]:
 def main() -> None:
     """Print a table."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--modes", nargs="+", choices=("sim", "real"), default=["sim", "real"])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument(
         "--count", type=int, default=6000, help="tasks on real processes; a simulation has ten times as many"
     )
     given = parser.parse_args()
     kinds = ["no server", "no page", "50 pages", "50 stopped"]
-    for mode in ("sim", "real"):
+    for mode in given.modes:
         found: dict[str, list[tuple[float, float]]] = {kind: [] for kind in kinds}
         for _ in range(given.rounds):
             kinds = [*kinds[1:], kinds[0]]
