@@ -28,7 +28,7 @@ from dualray.whatif.intervals import posterior_of
 from dualray.whatif.predicted import Trace
 
 HOUR_NS: Final = 3600 * 10**9
-COLUMNS: Final = ("cluster", "makespan", "cost", "node-hours", "nodes waited for", "launched", "nodes at most")
+COLUMNS: Final = ("cluster", "makespan", "cost", "node-hours", "waited", "launched", "at most")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +134,7 @@ def predict_growing(
     for which in fixed:
         count, hardware, price = _fixed(growth, which)
         if count:
-            rows.append(replays.fixed_row(f"fixed, {which}: {count:,} nodes", hardware, price))
+            rows.append(replays.fixed_row(f"fixed, {which}: {count:,}", hardware, price))
     return rows
 
 
