@@ -114,7 +114,7 @@ class ScalingGroup(NodeGroup):
     What it leaves out is as given for the whole cluster."""
 
     min: int = Field(default=0, ge=0, le=NODES_MAX, description="fewest nodes, which the cluster has at its start")
-    max: int = Field(ge=1, le=NODES_MAX, description="most nodes")
+    max: int = Field(ge=0, le=NODES_MAX, description="most nodes; 0 switches the group off")
     price: float = Field(
         default=0,
         ge=0,

@@ -37,7 +37,7 @@ from dualray.shared.scenario.ray_files import RayFileError, is_of_ray, read_ray_
 from dualray.shared.scenario.scenario import Scenario, Swarm, Workload
 from dualray.shared.scenario.spot import SKYPILOT
 from dualray.shared.scenario.values import DRIVER_NODE_NAME, HEAD_NAME
-from dualray.shared.scenario.yaml_lines import DuplicateKeyError, YamlMapping, dump_yaml, load_yaml
+from dualray.shared.scenario.yaml_lines import DuplicateKeyError, YamlMapping, dump_yaml, load_all_yaml, load_yaml
 from dualray.shared.units import size_words, time_words
 
 VALUE_CHARACTERS_MAX = 60
@@ -220,7 +220,7 @@ def json_schema() -> dict[str, Any]:
 
 def _load(text: str, name: str) -> YamlMapping:
     try:
-        tree = load_yaml(text)
+        tree = _only(load_all_yaml(text), name)
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = mark.line + 1 if mark is not None else 1
@@ -228,6 +228,8 @@ def _load(text: str, name: str) -> YamlMapping:
             if isinstance(error.key, str) and _ENDS.fullmatch(error.key):
                 _check_commas(load_yaml(text, is_lenient=True), name)
             raise ScenarioError(f"{name}:{line}: the key {error.key!r} is given twice; leave one out") from None
+        if "{{" in text.splitlines()[line - 1]:
+            raise ScenarioError(f"{name}:{line}: a template: replace the part from {{{{ to }}}} first") from None
         problem = str(error.problem or error.context or error).splitlines()[0]
         raise ScenarioError(f"{name}:{line}: the file is not valid YAML: {problem}") from None
     except YAMLError as error:
@@ -235,6 +237,18 @@ def _load(text: str, name: str) -> YamlMapping:
     if not isinstance(tree, YamlMapping):
         raise ScenarioError(f"{name}:1: a scenario must be a mapping with name, cluster, workload, faults and expect")
     return tree
+
+
+def _only(documents: list[Any], name: str) -> Any:
+    """The only document, or the RayCluster among several: files for Kubernetes have several documents."""
+    if len(documents) <= 1:
+        return documents[0] if documents else None
+    meant = [each for each in documents if isinstance(each, YamlMapping) and each.get("kind") == "RayCluster"]
+    if len(meant) != 1:
+        raise ScenarioError(
+            f"{name}:1: this file has {len(documents)} documents, of which {len(meant)} are a RayCluster; leave one"
+        )
+    return meant[0]
 
 
 _BEGINS, _ENDS = re.compile(r"\s*\w+\([^()]*"), re.compile(r"[^()]*\)\s*")

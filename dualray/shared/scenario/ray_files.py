@@ -14,6 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from dualray.shared.scenario.cluster import NODES_MAX
+
 Tree = Mapping[str, Any]
 
 _SECOND_NS: Final = 1_000_000_000
@@ -26,11 +28,14 @@ _CPU, _GPU, _MEMORY = "CPU", "GPU", "memory"
 _USED_OF_CLUSTER: Final = {"headGroupSpec", "workerGroupSpecs", "autoscalerOptions"}
 _USED_OF_GROUP: Final = {
     *("groupName", "replicas", "minReplicas", "maxReplicas", "numOfHosts", "rayStartParams", "resources", "labels"),
-    "template",
+    *("suspend", "template"),
 }
 _USED_OF_START: Final = {"num-cpus", "num-gpus", "memory", "object-store-memory", "resources"}
+_WITHIN: Final = {"RayJob": "rayClusterSpec", "RayService": "rayClusterConfig"}
+"""Kinds of KubeRay that have a RayCluster within, and where."""
 _USED_OF_FILE: Final = {
     *("cluster_name", "idle_timeout_minutes", "upscaling_speed", "available_node_types", "head_node_type"),
+    "max_workers",
 }
 _USED_OF_TYPE: Final = {"resources", "min_workers", "max_workers", "labels"}
 
@@ -57,11 +62,15 @@ class RayFileError(ValueError):
 
     def __init__(self, path: str, message: str) -> None:
         super().__init__(f"{path}: {message}")
+        self.path = path
+        self.message = message
 
 
 def is_of_ray(tree: Tree) -> bool:
     """Whether a document is one of Ray's two."""
-    return tree.get("kind") == "RayCluster" or "available_node_types" in tree
+    return (
+        ("kind" in tree and "apiVersion" in tree) or tree.get("kind") == "RayCluster" or "available_node_types" in tree
+    )
 
 
 def read_ray_file(tree: Tree) -> FromRay:
@@ -70,7 +79,22 @@ def read_ray_file(tree: Tree) -> FromRay:
     Raises:
         RayFileError: something is missing or wrong; it says where, and what to write.
     """
-    return _of_kuberay(tree) if tree.get("kind") == "RayCluster" else _of_ray_up(tree)
+    kind = str(tree.get("kind", ""))
+    if not kind:
+        return _of_ray_up(tree)
+    if kind in _WITHIN:
+        key = _WITHIN[kind]
+        path = f"spec.{key}."
+        inner = _mapping(_mapping(tree, "", "spec"), "spec.", key)
+        try:
+            found = _of_kuberay({"metadata": tree.get("metadata"), "spec": inner})
+        except RayFileError as error:
+            raise RayFileError(path + error.path.removeprefix("spec."), error.message) from None
+        found.ignored = [path + each.removeprefix("spec.") for each in found.ignored]
+        return found
+    if kind != "RayCluster":
+        raise RayFileError("kind", f"{kind!r} has no groups of nodes: give a RayCluster, a RayJob or a RayService")
+    return _of_kuberay(tree)
 
 
 # ---- KubeRay -----------------------------------------------------------------------------------------------------
@@ -92,9 +116,12 @@ def _of_kuberay(tree: Tree) -> FromRay:
         found.ignore(path, group, _USED_OF_GROUP)
         hosts = _whole(group, path, "numOfHosts", 1)
         least = _whole(group, path, "minReplicas", 0) * hosts
-        most = _whole(group, path, "maxReplicas", None) * hosts
+        most = _whole(group, path, "maxReplicas", NODES_MAX) * hosts
         if least > most:
             raise RayFileError(f"{path}maxReplicas", f"{most} must not be less than minReplicas: {least}")
+        most = min(most, NODES_MAX)  # who says nothing, or 2147483647 as KubeRay writes then, has no limit
+        if group.get("suspend") is True:
+            least = most = 0
         scaling[str(group["groupName"])] = {"min": least, "max": most} | _node_of(found, group, path)
     head_node = _node_of(found, head, "spec.headGroupSpec.")
     found.ignore("spec.headGroupSpec.", head, _USED_OF_GROUP)
@@ -169,15 +196,18 @@ def _of_ray_up(tree: Tree) -> FromRay:
     if head_type not in types:
         raise RayFileError("head_node_type", f"{head_type!r} must be one of available_node_types: {', '.join(types)}")
     scaling: dict[str, Any] = {}
+    of_all = _whole(tree, "", "max_workers", NODES_MAX)
     for name, kind in types.items():
         path = f"available_node_types.{name}."
         found.ignore(path, kind, _USED_OF_TYPE)
-        most = _whole(kind, path, "max_workers", 0)
+        most = min(_whole(kind, path, "max_workers", 0), of_all)
         if most:
             least = _whole(kind, path, "min_workers", 0)
             if least > most:
                 raise RayFileError(f"{path}max_workers", f"{most} must not be less than min_workers: {least}")
             scaling[str(name)] = {"min": least, "max": most} | _node_of_type(kind, path)
+    if sum(group["max"] for group in scaling.values()) > of_all:  # the limit of each, and not of all together
+        found.ignored.append("max_workers")
     if not scaling:
         raise RayFileError("available_node_types", "at least one type must have max_workers above 0, to launch nodes")
     minutes = _number(tree, "", "idle_timeout_minutes", 5)

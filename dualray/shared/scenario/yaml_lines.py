@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import yaml
 
-__all__ = ["DuplicateKeyError", "YamlList", "YamlMapping", "dump_yaml", "load_yaml"]
+__all__ = ["DuplicateKeyError", "YamlList", "YamlMapping", "dump_yaml", "load_all_yaml", "load_yaml"]
 
 
 class YamlMapping(dict[Any, Any]):
@@ -66,6 +66,18 @@ def load_yaml(text: str, *, is_lenient: bool = False) -> Any:
         return loader.get_single_data()
     finally:
         loader.dispose()
+
+
+def load_all_yaml(text: str) -> list[Any]:
+    """Every document of a text; the errors of `load_yaml`."""
+    loader = _Loader(text)
+    documents = []
+    try:
+        while loader.check_data():
+            documents.append(loader.get_data())
+    finally:
+        loader.dispose()
+    return documents
 
 
 def dump_yaml(plain: Any) -> str:

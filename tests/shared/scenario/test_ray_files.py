@@ -93,11 +93,51 @@ def test_a_cluster_yaml_of_ray_up_is_read_as_groups() -> None:
     assert worker.total.as_floats() == {"CPU": 8, "GPU": 1, "memory": 1e9, "disk": 3}
     assert growth.config == {"idle_timeout_ns": 120 * 10**9, "upscaling_speed_percent": 50}
     assert growth.cluster.ignored == (
-        "max_workers",
         "provider",
         "available_node_types.head.node_config",
         "available_node_types.worker.node_config",
     )
+    few = parse_growth(RAY_UP.replace("max_workers: 8", "max_workers: 3"), "cluster.yaml")
+    assert few.cluster.scaling["worker"].max == 3
+    types = RAY_UP.replace("max_workers: 8", "max_workers: 3").replace(
+        "  head: {", "  more: {resources: {CPU: 1}, max_workers: 2}\n  head: {"
+    )
+    both = parse_growth(types, "cluster.yaml")
+    assert {name: group.max for name, group in both.cluster.scaling.items()} == {"worker": 3, "more": 2}
+    assert "max_workers" in both.cluster.ignored, "it is the limit of each, and not of all together"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "least", "most"),
+    [
+        ("    maxReplicas: 5\n", "", 1, 10_000),
+        ("    maxReplicas: 5\n", "    maxReplicas: 2147483647\n", 1, 10_000),
+        ("    maxReplicas: 5\n", "    maxReplicas: 5\n    suspend: true\n", 0, 0),
+        ("    minReplicas: 1\n    maxReplicas: 5\n", "    minReplicas: 0\n    maxReplicas: 0\n", 0, 0),
+    ],
+)
+def test_how_many_replicas_kuberay_allows(old: str, new: str, least: int, most: int) -> None:
+    assert KUBERAY.count(old) == 1
+    small = parse_growth(KUBERAY.replace(old, new), "raycluster.yaml").cluster.scaling["small"]
+    assert (small.min, small.max) == (least, most)
+
+
+@pytest.mark.parametrize(("kind", "key"), [("RayJob", "rayClusterSpec"), ("RayService", "rayClusterConfig")])
+def test_a_cluster_within_another_kind_is_read(kind: str, key: str) -> None:
+    before, spec = KUBERAY.replace("kind: RayCluster", f"kind: {kind}").split("spec:\n", 1)
+    inner = "".join(f"  {line}\n" for line in spec.splitlines())
+    growth = parse_growth(f"{before}spec:\n  {key}:\n{inner}", "job.yaml")
+    assert growth.cluster.scaling == parse_growth(KUBERAY, "raycluster.yaml").cluster.scaling
+    assert f"spec.{key}.rayVersion" in growth.cluster.ignored
+    with pytest.raises(ScenarioError, match=rf"spec\.{key}\.headGroupSpec: must be a mapping"):
+        parse_growth(f"{before}spec:\n  {key}:\n{inner}".replace("headGroupSpec", "head"), "job.yaml")
+
+
+def test_of_several_documents_the_raycluster_is_read() -> None:
+    other = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n---\n"
+    assert parse_growth(other + KUBERAY, "all.yaml").cluster == parse_growth(KUBERAY, "raycluster.yaml").cluster
+    with pytest.raises(ScenarioError, match="this file has 2 documents, of which 2 are a RayCluster; leave one"):
+        parse_growth(f"{KUBERAY}\n---\n{KUBERAY}", "all.yaml")
 
 
 SCENARIO = """
@@ -126,7 +166,21 @@ def read_nothing(name: str) -> str:
     ("old", "new", "message"),
     [
         ("minReplicas: 1", "minReplicas: many", "spec.workerGroupSpecs[0].minReplicas: 'many' must be a whole number"),
-        ("    maxReplicas: 5\n", "", "spec.workerGroupSpecs[0].maxReplicas: None must be a whole number"),
+        (
+            "    maxReplicas: 5\n",
+            "    maxReplicas: all\n",
+            "spec.workerGroupSpecs[0].maxReplicas: 'all' must be a whole",
+        ),
+        (
+            "kind: RayCluster",
+            "kind: Pod",
+            "kind: 'Pod' has no groups of nodes: give a RayCluster, a RayJob or a RayServ",
+        ),
+        (
+            "groupName: small",
+            "groupName: {{ .Values.name }}",
+            ": a template: replace the part from {{ to }} first",
+        ),
         ('cpu: "1500m", ', "", "spec.workerGroupSpecs[0].template: the number of CPUs of a node is missing"),
         ("memory: 4Gi", "memory: 4Gx", "spec.workerGroupSpecs[0].memory: '4Gx' must be an amount, such as"),
         ("  - groupName: small\n    replicas", "  - replicas", "spec.workerGroupSpecs[0]: needs a groupName"),
