@@ -1,7 +1,7 @@
 """Clusters that grow, real and foretold. `python -m benchmarks.growing_bursts` runs three programs on a real cluster of
 the local provider, and prints what each took beside the same file simulated and beside a prediction from a record.
 
-The record is of a real run on the first node alone. How long nodes take to join is measured: the simulation and the
+The record is of a real run on one node with all CPUs. How long nodes take to join is measured: the simulation and the
 prediction have the mean and the deviation of the real run for `start_up`. They know nothing else of it.
 """
 
@@ -126,8 +126,8 @@ def run(program: Callable[[], None], mode: str, start_up: str) -> Grown:
 
 
 def record(program: Callable[[], None], path: Path) -> None:
-    """The program on a real cluster of one node, recorded."""
-    with dualray.init(mode="real", num_cpus=1, object_store_memory=STORE_BYTES, record=path):
+    """The program on a real node with as many CPUs as the cluster may have, recorded."""
+    with dualray.init(mode="real", num_cpus=NODES, object_store_memory=STORE_BYTES, record=path):
         program()
 
 
