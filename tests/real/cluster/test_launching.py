@@ -365,7 +365,7 @@ def dualray_cli(*words: object) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("cluster: {groups: {cpu: {max: 0}}}", "a.yaml:1: cluster.groups.cpu.max: 0 is too little: at least 1"),
+        ("cluster: {groups: {cpu: {max: -1}}}", "a.yaml:1: cluster.groups.cpu.max: -1 is too little: at least 0"),
         ("cluster: {nodes: 4}", "a.yaml:1: cluster: it has no groups: say cluster: {groups: {cpu: {max: 4, cpus: 2}}}"),
         ("cluster: {groups: {cpu: {max: 2}}}\nprovider: aws", "a.yaml:2: provider: 'aws' must be local, or a mapping"),
         (
