@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import Any
+
 import pytest
 
-from benchmarks import fidelity, fidelity_drawn, fidelity_programs
+from benchmarks import fidelity_drawn, fidelity_programs
 from benchmarks.fidelity_drawn import ASLEEP, COUNT, LONGEST_S, SHAPES, SHORTEST_S, SIZES, drawn, names_of
+
+fidelity: Any = import_module("benchmarks.fidelity")  # beside a folder of that name, which type checkers find first
 
 
 def test_a_seed_says_which_programs_they_are():
@@ -41,7 +46,7 @@ def test_the_page_counts_every_row_and_names_each_miss():
     }  # fmt: skip
     measured = {cluster: {name: [1.05, 1.06] for name in names} for cluster in fidelity.RUN}
     measured["2 nodes"]["bag, small"] = [1.3]
-    slowed: fidelity.Times = {cluster: {} for cluster in fidelity.RUN}
+    slowed: dict[str, dict[str, list[float]]] = {cluster: {} for cluster in fidelity.RUN}
     text = fidelity.page(predictions, measured, 0.0, slowed)
     count = 2 * len(fidelity.RUN)
     assert f"of\n  {count} pairs; of those that a generator has drawn: " in text
