@@ -40,6 +40,7 @@ import json
 from collections import deque
 from collections.abc import Callable, Sequence
 from hashlib import blake2b
+from types import GeneratorType
 from typing import Any
 from zlib import crc32
 
@@ -83,7 +84,6 @@ class _RecordedRunner(TaskRunner):
     def __init__(self, core: RecordedCoreWorker) -> None:
         super().__init__(core)
         self._recorded = core
-        self.reports_small = False
 
     def execute(self, task: RunTask | TaskPushed) -> None:
         core = self._recorded
@@ -94,6 +94,11 @@ class _RecordedRunner(TaskRunner):
         export = super().load(function)
         self._recorded.called_ns = self._host.now_ns()
         return export
+
+    def _store_small(self, task: RunTask | TaskPushed, value: Any, results: list[Result]) -> int:
+        if not isinstance(value, GeneratorType):  # else its code is still to run: it returns with its end
+            self._recorded.returned_ns = self._host.now_ns()
+        return super()._store_small(task, value, results)
 
     def _store_results(self, task: RunTask | TaskPushed, values: Sequence[Any]) -> list[Result]:
         self._recorded.returned_ns = self._host.now_ns()
@@ -357,22 +362,45 @@ class RecordedCoreWorker(CoreWorker):
             self._cpu_before_ns, self._delay_before_ns = self._usage()
             self._peak_bytes()
 
+    @property
+    def may_run_ahead(self) -> bool:
+        return False  # when the code of a task returns is noted
+
     def report_ran(self, ran: TaskRan, duration_ns: int, *, is_alone: bool = False) -> None:
-        ended_ns = self._now_ns()
         results = ran.results
+        self._note_run(
+            ran.task_id,
+            ran.attempt,
+            "" if ran.error is None else str(ran.error.kind),
+            tuple([result.size_bytes for result in results]),
+            tuple([ref.object_id for result in results for ref in result.nested]),
+        )
+        super().report_ran(ran, duration_ns, is_alone=is_alone)
+
+    def report_small(self, task: RunTask | TaskPushed, size_bytes: int, duration_ns: int) -> None:
+        becomes_ran = bool(task.spec.deps) or self._contexts is not None
+        if not becomes_ran and (self._folded is not None or not self.machine.unacknowledged):
+            self._note_run(task.spec.task_id, task.attempt, "", (size_bytes,), ())
+        super().report_small(task, size_bytes, duration_ns)  # in all other cases this calls `report_ran`
+
+    def _note_run(
+        self, task: TaskID, attempt: int, error: str, sizes: tuple[int, ...], nested: tuple[ObjectID, ...]
+    ) -> None:
+        """An attempt has ended: note it, and what this process has used, if that is due."""
+        ended_ns = self._now_ns()
         self.notes.append(
             (
                 "run",
-                ran.task_id,
-                ran.attempt,
+                task,
+                attempt,
                 self._started_ns,
                 self.called_ns,
                 self.returned_ns or ended_ns,
                 ended_ns,
                 self._stored_ns,
-                "" if ran.error is None else str(ran.error.kind),
-                tuple([result.size_bytes for result in results]),
-                tuple([ref.object_id for result in results for ref in result.nested]),
+                error,
+                sizes,
+                nested,
             )
         )
         if len(self.notes) == 1:
@@ -382,7 +410,6 @@ class RecordedCoreWorker(CoreWorker):
             used_ns, delayed_ns = cpu_ns - self._cpu_before_ns, delay_ns - self._delay_before_ns
             self.note("usage", self._usage_at_ns, ended_ns, used_ns, delayed_ns, self._peak_bytes())
             self._usage_at_ns, self._cpu_before_ns, self._delay_before_ns = ended_ns, cpu_ns, delay_ns
-        super().report_ran(ran, duration_ns, is_alone=is_alone)
 
     # ---- What becomes of it ----------------------------------------------------------------------------------
 

@@ -144,3 +144,25 @@ def test_a_file_that_cannot_be_written_is_refused_before_the_run(tmp_path, path,
     with pytest.raises(ValueError, match=words):
         ray.init(mode="sim", record=tmp_path / path)
     assert not ray.is_initialized()
+
+
+@pytest.mark.parametrize("mode", ["sim", "real"])
+def test_each_attempt_is_noted_once_however_it_is_reported(tmp_path, mode):
+    path = tmp_path / "run.parquet"
+    ray.init(mode=mode, num_cpus=2, record=path)
+    try:
+        one = ray.remote(lambda number: number)
+        nothing = ray.remote(lambda: None)
+        large = ray.remote(lambda: bytes(300_000))
+        ref = one.remote(1)
+        refs = [ref, one.remote(ref), nothing.remote(), large.remote(), *[one.remote(number) for number in range(40)]]
+        ray.get(refs)
+    finally:
+        ray.shutdown()
+    record = read_record_file(path)
+    runs = list(record.of_kind("run"))
+    assert len(runs) == len({row["task"] for row in runs}) == len(refs)
+    sizes = [row["sizes"][0] for row in runs]
+    assert max(sizes) > 300_000
+    assert all(0 < size < 200 for size in sorted(sizes)[:-1])
+    assert all(row["called_ns"] <= row["returned_ns"] <= row["end_ns"] for row in runs)
