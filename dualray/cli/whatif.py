@@ -315,7 +315,7 @@ def predict_command(
         if what_help and chosen is not None:
             _show_help(found, chosen, jobs)
         if report is not None:
-            found.write_page(report, deadline=deadline)
+            found.write_page(report, deadline=deadline, probability=probability)
             print(f"{report}: open it in a browser; it needs no network")
     except ValueError as error:
         refuse(error)

@@ -21,13 +21,13 @@ _DELAYED_MIN = 0.05
 """Of the makespan: less time without a core is not worth a word."""
 
 
-def answers_of(prediction: Predicted, deadline: str | None) -> list[str]:
-    """The knee, the cheapest that meets the deadline, and how far to trust it, in sentences."""
-    return [*verdicts_of(prediction, deadline), *grounds_of(prediction)]
-
-
 LIKELY = 0.9
 """With which probability a run has to end within its deadline, unless something else is said."""
+
+
+def answers_of(prediction: Predicted, deadline: str | None, probability: float = LIKELY) -> list[str]:
+    """The knee, the cheapest that meets the deadline, and how far to trust it, in sentences."""
+    return [*verdicts_of(prediction, deadline, probability), *grounds_of(prediction)]
 
 
 def verdicts_of(prediction: Predicted, deadline: str | None, probability: float = LIKELY) -> list[str]:

@@ -13,6 +13,7 @@ from dualray.shared.units import size_words
 from dualray.whatif.answers import (
     CAUSE_COLUMNS,
     COLUMNS,
+    LIKELY,
     answers_of,
     cause_cells,
     causes_words,
@@ -35,21 +36,21 @@ th:first-child,td:first-child{text-align:left}.no{color:#d1242f}"""
 _CSP = "default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; style-src 'unsafe-inline'; img-src data: blob:"
 
 
-def write_page(prediction: Predicted, path: Path, *, deadline: str | None = None) -> None:
+def write_page(prediction: Predicted, path: Path, *, deadline: str | None = None, probability: float = LIKELY) -> None:
     """Write the page.
 
     Raises:
         OSError: the file cannot be written.
     """
-    path.write_text(page(prediction, deadline=deadline), encoding="utf-8")
+    path.write_text(page(prediction, deadline=deadline, probability=probability), encoding="utf-8")
 
 
-def page(prediction: Predicted, *, deadline: str | None = None) -> str:
+def page(prediction: Predicted, *, deadline: str | None = None, probability: float = LIKELY) -> str:
     """The page as text."""
     charts: list[str | go.Figure] = [_makespans(prediction), _use(prediction)]
     if any(row.cost is not None for row in prediction.possible):
         charts.append(_costs(prediction))
-    lines = answers_of(prediction, deadline)
+    lines = answers_of(prediction, deadline, probability)
     chosen = prediction.chosen(deadline)
     if chosen is not None:
         path = prediction.critical_path(chosen)

@@ -54,11 +54,11 @@ class Prediction(Predicted):
 
     __slots__ = ()
 
-    def write_page(self, path: str | Path, *, deadline: str | None = None) -> None:
+    def write_page(self, path: str | Path, *, deadline: str | None = None, probability: float = 0.9) -> None:
         """Write one HTML page, which needs no network."""
         from dualray.whatif.page import write_page  # noqa: PLC0415 - plotly takes half a second to import
 
-        write_page(self, Path(path), deadline=deadline)
+        write_page(self, Path(path), deadline=deadline, probability=probability)
 
 
 def what_would_help(
