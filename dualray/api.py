@@ -161,6 +161,9 @@ def init_for(verb: str) -> None:
     """
     of_ray = sys.modules.get("dualray.as_ray.initializing")  # loaded by `import ray`, whose programs have its defaults
     settings = resolve(of_ray.defaults_of_first_verb() if of_ray is not None else {})
+    if of_ray is not None and settings["auto_init"].value and of_ray.joins_own_cluster():
+        of_ray.init()
+        return
     if not settings["auto_init"].value:
         raise NotInitializedError(
             f"{verb} was called before dualray.init(), and auto_init=False ({settings['auto_init'].source}) keeps it "

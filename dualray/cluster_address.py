@@ -16,14 +16,15 @@ class ClusterAddress(str):
 
 
 class _Planned:
-    """Holds the latest cluster of this process that is planned and not shut down: where "auto" leads in sim mode."""
+    """Holds the latest `Cluster` of this process that is not shut down: where "auto" leads in sim mode, and where the
+    name `ray` leads without an address."""
 
     __slots__ = ("address_of",)
 
     def __init__(self) -> None:
-        self.address_of: Callable[[], ClusterAddress] | None = None
+        self.address_of: Callable[[], str | None] | None = None
 
-    def address(self) -> ClusterAddress | None:
+    def address(self) -> str | None:
         """Its address; None: there is none."""
         return self.address_of() if self.address_of is not None else None
 

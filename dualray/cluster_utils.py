@@ -292,6 +292,9 @@ class Cluster:
             return self._plan.address
         return self.head_node._started.address
 
+    def _address_of_head(self) -> str | None:
+        return self.address if self.head_node is not None and self.head_node.is_alive else None
+
     def _address_of_plan(self) -> ClusterAddress:
         assert self._plan is not None
         return self._plan.address
@@ -377,6 +380,8 @@ class Cluster:
     def _take_in(self, node: ClusterNode, wait: bool = False) -> ClusterNode:
         if self.head_node is None:
             self.head_node = node
+            if self._plan is None:
+                planned.address_of = self._address_of_head
         else:
             self.worker_nodes.append(node)
         if wait and self._is_connected:
@@ -439,7 +444,7 @@ class Cluster:
         if self._is_connected:
             self._is_connected = False
             api.shutdown()
-        if planned.address_of == self._address_of_plan:
+        if planned.address_of in (self._address_of_plan, self._address_of_head):
             planned.address_of = None
         for node in reversed(self.list_all_nodes()):
             if self._plan is None:

@@ -172,6 +172,8 @@ def placed(
     held: Resources,
     what: str,
     captured: Strategy | None,
+    *,
+    qualified: str | None = None,
 ) -> tuple[Resources, Resources, Strategy]:
     """What a call demands of a node, what it holds, and its strategy: in a placement group, of the bundle's resources.
 
@@ -190,9 +192,9 @@ def placed(
             which = "any bundle" if strategy.bundle < 0 else f"bundle {strategy.bundle}"
             request = {name: int(amount) if amount == int(amount) else amount for name, amount in wanted.items()}
             raise ValueError(
-                f"{what} demands {demand}, which is more than {which} of {group!r} has. (Cannot schedule {what} with "
-                f"the placement group because the resource request {request} cannot fit into any bundles for the "
-                f"placement group, {group.bundle_specs}.)"
+                f"{what} demands {demand}, which is more than {which} of {group!r} has. (Cannot schedule "
+                f"{qualified or what} with the placement group because the resource request {request} cannot fit into "
+                f"any bundles for the placement group, {group.bundle_specs}.)"
             )
     return (
         demand_in_group(demand, strategy.group, strategy.bundle),

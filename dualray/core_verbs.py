@@ -178,7 +178,13 @@ class VerbsOverCore:
         demand = task_demand(options.num_cpus, options.num_gpus, options.memory, options.resources)
         selector = selector_for(options, demand, self.core.cluster_state)
         demand, _, strategy = placed(
-            options.scheduling_strategy, selector, demand, demand, name, self._captured(captured)
+            options.scheduling_strategy,
+            selector,
+            demand,
+            demand,
+            name,
+            self._captured(captured),
+            qualified=getattr(target, "__qualname__", name),
         )
         retried = options.retry_exceptions
         what = f"remote function {name}"
@@ -237,7 +243,13 @@ class VerbsOverCore:
         placement, held = actor_demands(options.num_cpus, options.num_gpus, options.memory, options.resources)
         selector = selector_for(options, placement, self.core.cluster_state)
         placement, held, strategy = placed(
-            options.scheduling_strategy, selector, placement, held, name, self._captured(captured)
+            options.scheduling_strategy,
+            selector,
+            placement,
+            held,
+            name,
+            self._captured(captured),
+            qualified=getattr(target, "__qualname__", name),
         )
         what = f"actor class {name}"
         template = FunctionTemplate(

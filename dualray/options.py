@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from dualray import runtime_env
 from dualray.core_terms import strategy_of
+from dualray.exceptions import rays_words
 from dualray.scheduling_strategies import PlacementGroupSchedulingStrategy
 from dualray.shared.labels import parse_selector
 from dualray.shared.model.demands import parse_resources
@@ -244,6 +245,9 @@ def _in_todays_names(changes: Mapping[str, Any], what: str) -> dict[str, Any]:
         )
     if group is None or group == "default":
         return found
+    words = rays_words()
+    if words is not None:
+        words.warn_of_old_group_option()
     if found.get("scheduling_strategy") is not None:
         raise ValueError(f"{what}: placement_group= and scheduling_strategy= both say where: leave one out")
     found["scheduling_strategy"] = PlacementGroupSchedulingStrategy(group, index, captures)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import re
+import sys
+import warnings
 from typing import Any, Final
 
 from dualray import runtime
@@ -34,6 +36,18 @@ def warn_of_plain_error(cause_type: type[BaseException], why: Exception) -> None
         "only. You can use `ray_task_error.cause` to access the user exception.",
         cause_type.__name__,
         why,
+    )
+
+
+def warn_of_old_group_option() -> None:
+    """Say what stands in the place of `placement_group=`."""
+    ray = sys.modules.get("ray")
+    pages = f"https://docs.ray.io/en/releases-{getattr(ray, '__version__', 'latest')}/ray-core/package-ref.html"
+    warnings.warn(
+        f"placement_group parameter is deprecated. Use scheduling_strategy=PlacementGroupSchedulingStrategy(...) "
+        f"instead, see the usage at {pages}#ray-remote.",
+        DeprecationWarning,
+        stacklevel=6,
     )
 
 

@@ -61,7 +61,8 @@ def init(address: str | None = None, *, local_mode: bool = False, job_config: An
     """Start a cluster, or join one, as `dualray.init` does, under the arguments of Ray's `init`.
 
     Args:
-        address: "local" and None start a cluster, unless RAY_ADDRESS names one; "auto" joins the one that runs on this
+        address: "local" starts a cluster; so does None, unless RAY_ADDRESS names one, or this process has made a
+            `Cluster`, which is joined; "auto" joins the one that runs on this
             machine, and starts one when there is none, as it does in sim mode; "host:port" joins.
         local_mode: simulate a cluster of one node in this process.
         job_config: a JobConfig; `runtime_env` and `ray_namespace` are taken from it unless they are given, and
@@ -96,8 +97,8 @@ def init(address: str | None = None, *, local_mode: bool = False, job_config: An
     is_simulated = resolve({"mode": said["mode"]} if said.get("mode") else {})["mode"].value == "sim"
     if is_simulated:
         said = {name: value for name, value in said.items() if name not in _OF_REAL_MODE}
-    if is_simulated and address not in (None, "local") and not isinstance(address, ClusterAddress):
-        address = planned.address() or address
+    if address != "local" and not isinstance(address, ClusterAddress):
+        address = _own_cluster(address, said, is_simulated=is_simulated) or address
     if isinstance(address, ClusterAddress):
         context = api.init(address, **said)
     elif address in (None, "local") or is_simulated:
@@ -106,6 +107,33 @@ def init(address: str | None = None, *, local_mode: bool = False, job_config: An
         context = _join(str(address), said)
     context.ray_version = RAYS_VERSION
     return context
+
+
+def _own_cluster(address: str | None, said: Mapping[str, Any], *, is_simulated: bool) -> str | None:
+    """The address of the `Cluster` that this process has made, where `init` joins that: without an address, with
+    "auto", and in a simulation with any.
+
+    Raises:
+        ValueError: CPUs or GPUs are given, which whoever adds a node says.
+    """
+    own = planned.address()
+    if own is None or isinstance(own, ClusterAddress) != is_simulated:
+        return None
+    if not is_simulated and address not in (None, "auto"):
+        return None
+    given = [name for name in ("num_cpus", "num_gpus") if said.get(name) is not None]
+    if address is None and given:
+        raise ValueError(
+            f"ray.init({given[0]}={said[given[0]]!r}): this process has a Cluster, at {own}, and init joins that: say "
+            f"{given[0]} in add_node(), or address='local' for another cluster. (When connecting to an existing "
+            f"cluster, num_cpus and num_gpus must not be provided.)"
+        )
+    return own
+
+
+def joins_own_cluster() -> bool:
+    """Whether a verb that comes before `init` joins the `Cluster` of this process."""
+    return planned.address() is not None and os.environ.get(ADDRESS_VARIABLE) != "local"
 
 
 def defaults() -> dict[str, Any]:

@@ -200,7 +200,7 @@ def run_string_as_driver(driver_script: str, env: dict[str, str] | None = None, 
     printed = finished.stdout.decode(encode)
     if finished.returncode:
         sys.stdout.write(printed)
-        raise subprocess.CalledProcessError(finished.returncode, finished.args, printed)
+        raise subprocess.CalledProcessError(finished.returncode, finished.args, finished.stdout)
     return printed
 
 

@@ -1,0 +1,56 @@
+"""A program for Ray that has made a `Cluster` joins it with a plain `ray.init()`, in both modes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+PROGRAM = """\
+import dualray.as_ray
+
+dualray.as_ray.install()
+import ray
+from ray.cluster_utils import Cluster
+
+cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 3})
+
+
+def cpus():
+    found = ray.cluster_resources()["CPU"]
+    ray.shutdown()
+    return found
+
+
+ray.init()
+assert cpus() == 3
+ray.init("auto")
+assert cpus() == 3
+ray.init("local", num_cpus=1)
+assert cpus() == 1
+assert ray.get(ray.remote(lambda: 5).remote()) == 5  # the first verb
+assert cpus() == 3
+try:
+    ray.init(num_cpus=5)
+except ValueError as error:
+    assert "ray.init(num_cpus=5): this process has a Cluster" in str(error), error
+else:
+    raise AssertionError("whoever joins a cluster says no CPUs")
+cluster.shutdown()
+ray.init(num_cpus=2)
+assert cpus() == 2
+"""
+
+
+@pytest.mark.parametrize("mode", ["real", "sim"])
+def test_a_plain_init_joins_the_cluster_of_its_process(tmp_path, mode):
+    script = tmp_path / "script.py"
+    script.write_text(PROGRAM)
+    variables = {**os.environ, "DUALRAY_MODE": mode, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, script], env=variables, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stdout + done.stderr
