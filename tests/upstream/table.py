@@ -24,6 +24,9 @@ COUNTS: Final = ROOT / "docs" / "ray_tests.md"
 MISSING: Final = ROOT / "tests" / "upstream" / "missing.md"
 ENGINES: Final = ("real", "sim")
 
+APART: Final = 7
+"""The first so many of REASONS say that a test needs what is not public in Ray: it is counted apart."""
+
 REASONS: Final = (
     ("a fixture of Ray's own tests that starts its daemons, its dashboard or its control plane", r"available fixtures"),
     ("Ray's command line", r"No such file or directory: 'ray'|'ray start"),
@@ -33,10 +36,10 @@ REASONS: Final = (
         "private to Ray",
         r"is private to Ray|is not in dualray|'function' object|AutoscalingCluster|_function_descriptor",
     ),
-    ("a program of its own cannot join a simulation", r"head of a simulation|CalledProcessError.*dualray.as_ray"),
     ("put(_owner=), which Ray has withdrawn", r"_owner|gen_object_ref|Creator"),
+    ("Ray's call that frees by force, which is private", r"ObjectFreedError|freed"),
+    ("a program of its own cannot join a simulation", r"head of a simulation|CalledProcessError.*dualray.as_ray"),
     ("virtual workers are no processes of the system", r"NoSuchProcess|PermissionError|ProcessLookupError"),
-    ("nothing is freed by force", r"ObjectFreedError|freed"),
     ("a message in Ray's words", r"assert '.*' (==|in) '|AssertionError: assert '|Regex pattern did not match"),
     ("a condition that does not come true", r"condition wasn't met"),
     ("an error that is not raised", r"DID NOT RAISE"),
@@ -52,6 +55,13 @@ def rows(engine: str) -> dict[str, dict[str, Any]]:
         return {}
     found = (json.loads(line) for line in path.read_text().splitlines())
     return {row["test"].partition("tests/test_")[2]: row for row in found}
+
+
+_PRIVATE: Final = frozenset(words for words, _ in REASONS[:APART])
+
+
+def _has_failed(row: dict[str, Any] | None) -> bool:
+    return row is not None and row["outcome"] != "passed"
 
 
 def reason_of(row: dict[str, Any]) -> str:
@@ -70,6 +80,14 @@ def pages() -> tuple[str, str]:
     lines: list[str] = []
     for test in counted:
         count = files.setdefault(test.partition(".py")[0], Counter())
+        if any(reason_of(kept[engine][test]) in _PRIVATE for engine in ENGINES if _has_failed(kept[engine].get(test))):
+            count["apart"] += 1
+            lines += [
+                f"| {engine} | `{test}` | {reason_of(row)} | {_quoted(row['reason'])} |"
+                for engine in ENGINES
+                if _has_failed(row := kept[engine].get(test)) and row is not None
+            ]
+            continue
         count["all"] += 1
         for engine in ENGINES:
             row = kept[engine].get(test)
@@ -92,7 +110,8 @@ def _quoted(text: str) -> str:
 
 
 def _cells(count: Counter[str]) -> str:
-    return " | ".join([str(count["all"]), *(str(count[each]) if count[f"{each} ran"] else "-" for each in ENGINES)])
+    cells = [str(count["all"]), *(str(count[each]) if count[f"{each} ran"] else "-" for each in ENGINES)]
+    return " | ".join([*cells, str(count["apart"] or "")])
 
 
 def _share(total: Counter[str], engine: str) -> str:
@@ -104,15 +123,16 @@ _HEAD: Final = """\
 
 Of Ray's tests of tasks, actors, objects, generators, placement groups, scheduling, failures and utilities ({source},
 commit {commit}), by file: how many are counted, and how many of them pass with dualray, on processes and simulated.
-Counted are those that Ray 2.60 passes, and those that were not run on it; many of these need what only Ray has, such as
-its daemons, its dashboard and its client. In all {real} pass on processes, {sim} simulated; a dash
-stands for a file that has not been run there.
+Counted are those that Ray 2.60 passes, and those that were not run on it. Apart stand those that need what is not
+public in Ray: fixtures that start its daemons or its dashboard, its client and command line, names of `ray._private`
+and of its control plane. In all {real} pass on processes, {sim} simulated; a dash stands for a file
+that has not been run there.
 
 Made by `python -m tests.upstream.table --write`, of what `python -m tests.upstream.run rays_core --engine real` and
 `--engine sim` have kept. `tests/upstream/missing.md` has each test that is missing, with its reason.
 
-| file | counted | real | sim |
-|---|---|---|---|"""
+| file | counted | real | sim | apart |
+|---|---|---|---|---|"""
 
 _MISSING_HEAD: Final = """\
 # What is missing of Ray's own tests

@@ -57,14 +57,16 @@ def as_exception(error: ErrorInfo, payload: bytes | None) -> DualrayError:
 _IN_FULL = (
     ("Its last handle is gone.", "The actor is dead because all references to the actor were removed."),
     ("exit_actor() was called in ", "Or it was sys.exit(0)."),
-    ("it was killed by `ray.kill`", "The actor is dead because it was killed by `ray.kill`."),
-    (
-        "The actor is dead because its worker process has died",
-        "The actor died unexpectedly before finishing this task.",
-    ),
 )
 """Beginnings of reasons for the end of an actor, and what is said besides: in Ray's words, for programs that look for
 them. Messages between processes are without it: what takes bytes takes time, and recorded runs stay what they are."""
+
+
+_UNDER_THE_NAME = (
+    ("it was killed by `ray.kill`", "The actor is dead because it was killed by `ray.kill`."),
+    ("because its worker process has died", "The actor died unexpectedly before finishing this task."),
+)
+"""The same, for programs that have the name `ray` alone."""
 
 
 def _in_full(message: str) -> str:
@@ -72,7 +74,7 @@ def _in_full(message: str) -> str:
     if of_constructor[2]:
         words = "The actor died because of an error raised in its creation task, "
         return f"{words}\x1b[36mray::{of_constructor[2]}".rstrip()
-    for reason, more in _IN_FULL:
+    for reason, more in _IN_FULL if exceptions.rays_words() is None else (*_IN_FULL, *_UNDER_THE_NAME):
         if reason in message:
             return f"{message} ({more})"
     return message
