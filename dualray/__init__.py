@@ -1,10 +1,9 @@
 """dualray: distributed Python that you can prove before you deploy.
 
-Tasks, actors and objects in the manner of Ray, with one set of scheduling, reconstruction and eviction policies and two
-ways to drive them: `init(mode="real")` on processes, `init(mode="sim", nodes=11)` on a deterministic virtual cluster.
+dualray has Ray's tasks, actors and objects. One set of scheduling, reconstruction and eviction policies drives them in
+two ways: `init(mode="real")` runs processes, and `init(mode="sim", nodes=11)` a deterministic virtual cluster.
 
-Names are imported when they are first used: founder, head and node manager of a session are processes of dualray's own,
-and need none of them.
+Names are imported when they are first used, because the head and the node managers need none of them.
 """
 
 from importlib import import_module

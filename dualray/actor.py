@@ -1,4 +1,4 @@
-"""Actors: what `@remote` makes of a class, and the handles to its instances."""
+"""Actors: actor classes, which `@remote` makes of classes, and handles to their instances."""
 
 from __future__ import annotations
 
@@ -51,11 +51,12 @@ def method(**options: Any) -> Callable[[F], F]: ...
 
 
 def method(*functions: Any, **options: Any) -> Any:
-    """Options of an actor's method, as a decorator: `@method(num_returns=2)`; see `MethodOptions`. `@method` alone
-    changes nothing, as in Ray.
+    """Set options of an actor's method: `@method(num_returns=2)`; see `MethodOptions`.
+
+    `@method` without options changes nothing, as in Ray.
 
     Raises:
-        ValueError, TypeError: an unknown option (with the nearest known one), or a value that it cannot have.
+        ValueError, TypeError: an option is unknown (the message has the nearest known one) or has a wrong value.
     """
     if functions:
         if options or len(functions) > 1:
@@ -71,21 +72,21 @@ def method(*functions: Any, **options: Any) -> Any:
 
 
 class WrongNameError(TypeError, ValueError):
-    """No name was given: a TypeError, as in Python, and a ValueError, as in Ray."""
+    """`get_actor` got no name. It is a TypeError, and, as in Ray, also a ValueError."""
 
 
 class ActorClassInheritanceException(TypeError):
-    """A class was to inherit from an actor class."""
+    """A class has an actor class as its base."""
 
 
 class ActorClass(Generic[C]):
-    """A class whose instances live in workers of their own: make one with `.remote(...)`."""
+    """A class whose instances each run in a worker process of their own: create one with `.remote(...)`."""
 
     def __init__(self, cls: type[C], options: ActorOptions) -> None:
         if inspect.iscoroutinefunction(cls.__init__):
             raise TypeError(
-                f"{cls.__name__}.__init__ is async: an actor is constructed before its event loop runs. Make it a "
-                f"plain function, and await in a method that is called first"
+                f"{cls.__name__}.__init__ is async, and an actor's constructor runs before its event loop. Make it a "
+                f"plain function, and await in a method that you call first"
             )
         self._cls = cls
         self._options = options
@@ -129,24 +130,24 @@ class ActorClass(Generic[C]):
 
     def __mro_entries__(self, bases: tuple[Any, ...]) -> NoReturn:
         raise ActorClassInheritanceException(
-            f"{self._name} is an actor class, which no class can inherit from: let both have a plain class as base, "
-            f"and make each remote. (Inheriting from actor classes is not currently supported.)"
+            f"{self._name} is an actor class, and no class can inherit from it. Write a plain base class for both, "
+            f"and make each subclass remote. (Inheriting from actor classes is not currently supported.)"
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
         return ActorClass, (self._cls, self._options)
 
     def options(self, **options: Any) -> ActorClass[C]:
-        """The same class with some options changed; see `ActorOptions`."""
+        """Return the same class with some options changed; see `ActorOptions`."""
         return ActorClass(self._cls, with_changes(self._options, options, f"{self._name}.options()"))
 
     def remote(self, *args: Any, **kwargs: Any) -> ActorHandle:
-        """Make an actor; a handle to it, at once. What goes wrong with it is raised by `get` of its calls.
+        """Create an actor and return a handle to it at once. `get` of its calls raises what goes wrong later.
 
         Raises:
             TypeError: the constructor does not take these arguments.
             ActorAlreadyExistsError (a ValueError): the name is taken, and `get_if_exists` was not given.
-            SerializationError: an argument, or the class, cannot be pickled.
+            SerializationError: an argument or the class cannot be pickled.
         """
         if self._parameters is not None:
             self._parameters.check(f"{self._name}.remote()", args, kwargs)
@@ -162,7 +163,7 @@ class ActorClass(Generic[C]):
         return handle_to(actor, verbs, self._handle, self._methods)
 
     def bind(self, *args: Any, **kwargs: Any) -> ClassNode:
-        """An actor as a node of a graph, which makes it when it runs; see the package dualray.dag."""
+        """Return a node of a graph, which creates the actor when the graph runs; see the package dualray.dag."""
         from dualray.dag import ClassNode  # noqa: PLC0415 - most programs write no graphs
 
         return ClassNode(self, self._cls, args, kwargs, said(self._options))
@@ -177,13 +178,13 @@ class ActorClass(Generic[C]):
     def _check_groups(self) -> None:
         options = self._options
         if options.get_if_exists and not options.name:
-            raise ValueError(f"actor class {self._name}: get_if_exists=True needs a name to look for: name='...'")
+            raise ValueError(f"actor class {self._name}: get_if_exists=True needs name=, the name to look for")
         if options.allow_out_of_order_execution is False and (
             (options.max_concurrency or 1) > 1 or _is_async(self._cls)
         ):
             raise ValueError(
                 f"actor class {self._name}: allow_out_of_order_execution=False is for actors that run one method at a "
-                f"time: leave out max_concurrency= and coroutines, or the option"
+                f"time. Leave it out, or leave out max_concurrency= and coroutines"
             )
         groups = tuple(options.concurrency_groups or ())
         for name, method in self._methods.items():
@@ -225,7 +226,7 @@ def _check_group(group: str | None, known: tuple[str, ...], what: str) -> None:
         raise ValueError(
             unknown_name("concurrency group", group, list(known), what)
             if known
-            else f"{what} is to run in the concurrency group {group!r}, and its class has none: concurrency_groups="
+            else f"{what} names the concurrency group {group!r}, and its class has none; add concurrency_groups"
         )
 
 
@@ -284,17 +285,17 @@ _ACTOR_ID_BYTES = 16
 
 
 class ActorID(bytes):
-    """The id of an actor: `hex()` has its 32 digits, as the runtime context of its methods does."""
+    """The id of an actor: `hex()` has its 32 digits, as the runtime context of its methods has them."""
 
     __slots__ = ()
 
     def binary(self) -> bytes:
-        """The id: 16 bytes."""
+        """Return the id as 16 bytes."""
         return bytes(self)
 
     @property
     def job_id(self) -> HexId:
-        """The number of the driver that the actor goes back to, as 8 hex digits."""
+        """The number of the driver whose program created the actor, as 8 hex digits."""
         return HexId(f"{job_of(self):08x}")
 
     def __repr__(self) -> str:
@@ -306,13 +307,13 @@ class ActorID(bytes):
 class ActorHandle(CountedReference):
     """A handle to an actor: call its methods with `handle.method.remote(...)`.
 
-    Calls through one process's handles start in the order in which they were made. A handle can be passed to tasks and
-    other actors; when the last one anywhere is gone, and its calls have ended, the actor ends, unless it is detached.
-    A handle that was found, by `get_actor`, `get_if_exists` or `current_actor`, is weak: it does not keep the actor.
+    Calls through the handles of one process start in the order in which the process makes them. You can pass a handle
+    to tasks and other actors. When the last handle is gone and its calls have ended, the actor ends, unless it is
+    detached. A handle from `get_actor`, `get_if_exists` or `current_actor` is weak and does not keep the actor.
 
-    Every actor has three methods more. `handle.__ray_ready__.remote()` returns True once the actor is made.
+    Every actor has three more methods. `handle.__ray_ready__.remote()` returns True when the constructor has run.
     `handle.__ray_call__.remote(function, *args)` calls `function(instance, *args)` in the actor.
-    `handle.__ray_terminate__.remote()` ends the actor when the calls made before have ended.
+    `handle.__ray_terminate__.remote()` ends the actor after the calls that were made before.
     """
 
     __slots__ = ("_actor", "_last", "_methods", "_prepared")
@@ -321,7 +322,7 @@ class ActorHandle(CountedReference):
 
     @property
     def is_counted(self) -> bool:
-        """Whether it keeps the actor."""
+        """Whether the handle keeps the actor."""
         return not self._actor.is_weak
 
     def __del__(self) -> None:
@@ -428,16 +429,19 @@ def handle_to(
 
 
 def get_actor(name: str, namespace: str | None = None) -> ActorHandle:
-    """A handle to the actor of this name. It does not keep the actor, as in Ray: the actor ends with the last handle of
-    those who made it or were given it.
+    """Return a handle to the actor with this name.
+
+    The handle does not keep the actor, as in Ray: the actor ends with the last handle of the processes that created it
+    or were given it.
 
     Args:
-        name: what `Cls.options(name=...)` has given it.
-        namespace: where it was named; default: the namespace of this program (`init(namespace=)`).
+        name: the name that `Cls.options(name=...)` gave the actor.
+        namespace: the namespace of the name. Default: the namespace of this program (`init(namespace=)`).
 
     Raises:
-        ActorHandleNotFoundError (a ValueError): there is no such actor, or it has ended; with the nearest name.
-        TypeError, ValueError: a name or namespace that is no text, or empty.
+        ActorHandleNotFoundError (a ValueError): no actor has the name, or the actor has ended. The message has the
+            nearest name.
+        TypeError, ValueError: the name or the namespace is not a str, or is empty.
     """
     for what, value in (("name", name), ("namespace", namespace)):
         if value is not None and not isinstance(value, str):
@@ -451,13 +455,13 @@ def get_actor(name: str, namespace: str | None = None) -> ActorHandle:
 
 
 def exit_actor() -> NoReturn:
-    """End the actor that this runs in, now and for good: it is not restarted, whatever `max_restarts` says. This call,
-    and those that it has not answered, fail with ActorDiedError.
+    """End the actor that runs this call, for good: it does not restart, whatever its `max_restarts` is.
 
-    It raises an exception that `except Exception` lets pass.
+    This call, and the calls without an answer, fail with ActorDiedError. `exit_actor` raises an exception that `except
+    Exception` does not catch.
 
     Raises:
-        TypeError: outside an actor's method.
+        TypeError: the caller is not a method of an actor.
     """
     current = runtime.current_or_none()
     if current is None:  # no worker, then
@@ -514,15 +518,15 @@ class ActorMethod:
         raise TypeError(f"{self._name} is an actor's method: call it with .{self._name}.remote(...)")
 
     def options(self, **options: Any) -> ActorMethod:
-        """The same method with some options changed; see `MethodOptions`.
+        """Return the same method with some options changed; see `MethodOptions`.
 
         Raises:
-            ValueError: `duration`, which belongs to the class; and as for other options.
+            ValueError: `duration` is given, which only `@method` can set; or another option has a wrong value.
         """
         if "duration" in options:
             raise ValueError(
-                f"{self._handle!r}.{self._name}.options(): duration={options['duration']!r} is read where the method "
-                f"is defined: put @dualray.method(duration=...) there, which may be a function of the arguments"
+                f"{self._handle!r}.{self._name}.options() cannot set duration={options['duration']!r}. Put "
+                f"@dualray.method(duration=...) on the method; it may be a function of the arguments"
             )
         changed = with_changes(self._options, options, f"{self._handle!r}.{self._name}.options()")
         if changed.num_returns is None:  # as the method is
@@ -530,7 +534,7 @@ class ActorMethod:
         return type(self)(self._handle, self._name, changed, self._parameters, self._decorator)
 
     def remote(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the method; references to its results, as for remote functions.
+        """Call the method and return references to its results, as a remote function does.
 
         Raises:
             TypeError: the method does not take these arguments.
@@ -559,7 +563,7 @@ class ActorMethod:
         return as_returned([self._reference(ref, verbs) for ref in refs])
 
     def bind(self, *args: Any, **kwargs: Any) -> ClassMethodNode | tuple[ClassMethodNode, ...]:
-        """A call as a node of a graph; with several results a tuple with a node for each. See dualray.dag."""
+        """Return a node of a graph for this call, or a tuple of nodes if it has several results. See dualray.dag."""
         from dualray.dag.class_node import calls_of  # noqa: PLC0415 - most programs write no graphs
 
         return calls_of(self._handle, self._name, args, kwargs, said(self._options))

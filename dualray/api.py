@@ -1,6 +1,6 @@
-"""The verbs: init, shutdown, remote, get, put, wait, kill, and questions about the cluster.
+"""The functions of the API: init, shutdown, remote, get, put, wait, kill, cancel, and queries about the cluster.
 
-The mode is chosen once, in `init`; nothing below it asks which one it is.
+`init` chooses the mode: real processes, a simulation, or a Ray cluster. The other functions work alike in each mode.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ R = TypeVar("R")
 
 
 class WrongTypeError(TypeError, ValueError):
-    """A verb was given what it does not take: a TypeError, as in Python, and a ValueError, as in Ray."""
+    """A function of the API got an argument of a wrong type. It is a TypeError, and, as in Ray, also a ValueError."""
 
 
 def init(
@@ -69,65 +69,67 @@ def init(
     """Start a cluster and connect this process to it as the driver.
 
     Args:
-        address: real mode: join the cluster whose head is at "host:port", through its node on this machine. "auto"
-            joins the one that runs here: that of a parent process, else that of `dualray start`, else that of the one
-            other program which called `init()`. The directory of such a program's session names it. `shutdown` leaves
-            a joined cluster running. "local", and the default: start a cluster.
+        address: the cluster to join, through its node on this machine: "host:port" of its head, or "auto" for the
+            cluster that runs here. "auto" joins the cluster of a parent process, else the cluster of `dualray start`,
+            else the cluster of the one other program which called `init()`. The directory of a program's session also
+            names its cluster. `shutdown` leaves a joined cluster running. Default, and "local": start a cluster. Not
+            for sim mode.
         mode: "real" (processes on this machine; the default), "sim" (a virtual cluster in this process) or "ray" (a
             cluster of Ray; see docs/ray.md).
-        num_cpus, num_gpus, resources: what each node has. Default: real as found, with the GPUs that
-            CUDA_VISIBLE_DEVICES shows (docs/real_mode.md); sim 4 CPUs.
-        memory: bytes, or a text such as "16GiB", that each node offers to tasks and actors that say `memory=`; see
-            docs/api/tasks.md. Default: 70 % of the node's memory; sim 11.2 GiB.
-        labels: of each node, such as {"zone": "a"}; sim mode: or a list with those of each node. See
+        num_cpus, num_gpus, resources: what each node has. Default in real mode: the CPUs of this machine, and the GPUs
+            that CUDA_VISIBLE_DEVICES shows (docs/real_mode.md). Default in sim mode: 4 CPUs.
+        memory: bytes of each node, or a text such as "16GiB", that tasks and actors can reserve with `memory=`; see
+            docs/api/tasks.md. Default: 70 % of the node's memory; in sim mode 11.2 GiB.
+        labels: labels of each node, such as {"zone": "a"}. In sim mode also a list with one dict for each node. See
             docs/api/placement.md.
-        object_store_memory: bytes of each node's object store, or a text such as "2GiB".
-        seed: seeds the randomness of tasks from their ids (sim: 0 when not given).
-        object_id_seed: the root of all ids.
-        decision_log: a directory for the decision logs and traces of every process (`dualray replay`).
-        record: a Parquet file for the record of the run, which `dualray predict` runs again on other clusters; written
-            by `shutdown`. See docs/whatif.md.
-        infeasible: what a demand does that no node can meet, beside a warning: "raise" fails it at once, so that `get`
-            raises TaskUnschedulableError; "wait" lets it wait for a node that can. Default: "raise", unless the
-            cluster was joined by its address: nodes may join it.
+        object_store_memory: size of each node's object store in bytes, or a text such as "2GiB". Default: 30 % of the
+            node's memory; in sim mode 2 GiB.
+        seed: seed of the random numbers of tasks, each of which draws from its own id. Default in sim mode: 0.
+        object_id_seed: seed from which all ids are derived.
+        decision_log: a directory in which every process writes its decision log and trace, for `dualray replay`.
+        record: a Parquet file to which `shutdown` writes a record of the run for `dualray predict`; see docs/whatif.md.
+        infeasible: what happens to a demand that no node can meet, after a warning. "raise" fails it at once, so that
+            `get` raises TaskUnschedulableError; "wait" lets it wait for a node that can. Default: "raise" in a cluster
+            that `init` starts, "wait" in one that `dualray start` started, because nodes can join that.
         runtime_env: environment variables and import paths of all tasks and actors; see docs/api/tasks.md.
-        limits: limits and policies of the core, by name; `dualray config` lists them.
-        log_to_driver: show what workers print. Default True.
-        redirect_output: real mode: what workers print goes to files only. Default False.
-        log_directory: real mode: keep the logs of all processes in a directory of the session's name in here. Default:
-            with the session's other files, which go when it ends.
-        namespace: where the names of this program's actors stand; programs that are to find one another's actors on one
-            cluster give the same one. Default: one of its own.
-        num_redis_shards: real mode: servers of the control plane to start beside the primary one; its tables are then
-            spread among them. Default 0, at most 64. See docs/cluster.md.
-        metrics_port: real mode: serve metrics for Prometheus at this port of 127.0.0.1; 0: any that is free (see
-            `metrics_address` of what is returned). Default: not. See docs/metrics.md.
-        nodes: sim mode: how many virtual nodes. Default 1.
-        faults: sim mode: faults to inject, such as "kill node-5 at 2.5s"; see dualray/shared/scenario/fault_model.py.
-        scenario: sim mode: a scenario file (docs/scenarios.md); its cluster and config take the place of those above,
-            its faults come before `faults`.
-        calibration: sim mode: a calibration file; its costs take the place of the cost model's defaults, and
-            a scenario's `costs` take precedence. See docs/whatif.md.
-        task_profile: sim mode: a recorded run (`record`), preferably of real processes; each task without a duration
-            of its own takes what one of those of its name took there. See docs/simulation.md.
-        sim_unsafe: sim mode: what becomes of calls of tasks and actors that lead out of the simulation (sockets,
-            processes): "refuse" them with a PermissionError that names the call (the default), or "allow" them, in real
-            time. See docs/simulation.md.
-        durations: sim mode: tasks of whose duration neither program nor profile nor scenario says anything take 1 ms on
-            average and "vary" around it (the default), by 30 %, or are "fixed" at it.
-        ignore_reinit_error: return the context of the current cluster instead of raising when there is one.
-        of_ray: arguments of Ray's `init` that dualray needs for nothing, such as `include_dashboard`: they are accepted
-            and ignored; in mode "ray", Ray gets them.
+        limits: limits and policies by name; `dualray config` lists them.
+        log_to_driver: print the output of workers in this process. Default: True.
+        redirect_output: write the output of workers to files only. Default: False. Real mode only.
+        log_directory: a directory that keeps the logs of all processes, in a directory with the session's name.
+            Default: the session's directory, which is removed when the session ends. Real mode only.
+        namespace: the namespace of this program's named actors. Programs find one another's actors if they give the
+            same one. Default: a new one.
+        num_redis_shards: the number of Redis servers to add, among which the tables of the control plane are spread.
+            Default: 0; at most 64. Real mode only. See docs/cluster.md.
+        metrics_port: the port of 127.0.0.1 that serves metrics for Prometheus; 0 means any free port (see
+            `metrics_address` of the returned context). Default: no metrics. Real mode only. See docs/metrics.md.
+        nodes: the number of virtual nodes. Default: 1. Sim mode only.
+        faults: faults to inject, such as "kill node-5 at 2.5s"; see docs/scenarios.md. Sim mode only.
+        scenario: a scenario file (docs/scenarios.md). Its cluster and config replace the arguments above, and its
+            faults come before `faults`. Sim mode only.
+        calibration: a calibration file, whose costs replace the defaults of the cost model. A scenario's `costs` take
+            precedence. Sim mode only. See docs/whatif.md.
+        task_profile: a recorded run (`record`), preferably of real processes. A task without a duration takes as long
+            as a task of its name took there. Sim mode only. See docs/simulation.md.
+        sim_unsafe: what happens when a task or an actor calls something outside the simulation, such as a socket or a
+            process. "refuse" raises a PermissionError that names the call (the default); "allow" runs it, in real time.
+            Sim mode only. See docs/simulation.md.
+        durations: how long a task takes if neither the program nor a profile nor a scenario gives its duration: 1 ms on
+            average, which can "vary" by 30 % (the default), or always 1 ms, "fixed". Sim mode only.
+        ignore_reinit_error: if a cluster runs already, return its context and do not raise.
+        of_ray: further arguments of Ray's `init`, such as `include_dashboard`. dualray accepts and ignores them; in
+            mode "ray", Ray gets them.
 
-    Each argument may also come from the environment or a config file; see dualray/settings.py.
+    Each argument can also come from the environment (DUALRAY_<NAME>) or from dualray.toml; `dualray config` shows the
+    values and their sources.
 
     Returns:
-        Where the cluster is: see `ClusterContext`.
+        A `ClusterContext`, which says where the cluster is.
 
     Raises:
         AlreadyInitializedError: `init` was called before, and `shutdown` was not.
-        ValueError, TypeError: an argument that is unknown (with the nearest known one) or wrong, or that belongs to the
-            other mode.
+        ValueError, TypeError: an argument is unknown (the message has the nearest known one), has a wrong value, or
+            belongs to another mode.
         DualrayError: the cluster at `address` has no node on this machine, or does not answer.
     """
     given = {name: value for name, value in locals().items() if name in SETTINGS and value is not None}
@@ -185,7 +187,7 @@ OF_RAY = frozenset(
 
 def _check_arguments_of_ray(given: Mapping[str, Any]) -> None:
     if given.get("local_mode"):
-        raise TypeError("init: Ray has withdrawn local_mode; init(mode='sim') runs a cluster in this process")
+        raise TypeError("init has no local_mode, which Ray removed; init(mode='sim') runs a cluster in this process")
     known = inspect.signature(init).parameters
     for name in given:
         if name not in OF_RAY and name != "local_mode":
@@ -193,7 +195,10 @@ def _check_arguments_of_ray(given: Mapping[str, Any]) -> None:
 
 
 def shutdown() -> None:
-    """End what `init` started: tasks, actors, processes, segments. Without `init`, nothing happens."""
+    """End the cluster that `init` started, with its tasks, actors and processes; leave a cluster that `init` joined.
+
+    Without a call of `init` before, nothing happens.
+    """
     existing = runtime.current_or_none()
     if existing is not None:
         try:
@@ -203,7 +208,7 @@ def shutdown() -> None:
 
 
 def is_initialized() -> bool:
-    """Whether `init` was called and `shutdown` was not."""
+    """Return whether a cluster runs: `init` was called, and `shutdown` was not."""
     return runtime.current_or_none() is not None
 
 
@@ -220,13 +225,14 @@ def remote(**options: Any) -> Callable[[Any], Any]: ...
 
 
 def remote(*targets: Any, **options: Any) -> Any:
-    """Make a function a task, or a class an actor: `@remote`, `@remote(num_cpus=2)`, or `remote(function)`.
+    """Turn a function into a remote function, or a class into an actor class.
 
-    Options: docs/api/tasks.md has a task's, docs/api/actors.md an actor's.
+    Write `@remote`, `@remote(num_cpus=2)` or `remote(function)`. docs/api/tasks.md lists the options of tasks, and
+    docs/api/actors.md the options of actors.
 
     Raises:
-        ValueError, TypeError: an unknown option (with the nearest known one), a value that it cannot have, or a target
-            that is neither function nor class.
+        ValueError, TypeError: an option is unknown (the message has the nearest known one) or has a wrong value, or the
+            target is neither a function nor a class.
     """
     if options or not targets:
         if targets:
@@ -243,14 +249,14 @@ def _make_remote(target: Any, options: Mapping[str, Any]) -> RemoteFunction[Any]
     if inspect.isclass(target):
         return ActorClass(target, with_changes(ActorOptions(), options, f"actor class {target.__name__}"))
     if isinstance(target, RemoteFunction | ActorClass):
-        raise TypeError(f"{target!r} is remote already")
+        raise TypeError(f"{target!r} is remote already; leave out the second @remote")
     if not callable(target):
         raise TypeError(f"remote was given {target!r}, which is neither a function nor a class")
     name = getattr(target, "__name__", type(target).__name__)
     if inspect.iscoroutinefunction(target):
         raise ValueError(
-            f"remote function {name}: 'async def' is for methods of actors. Make it a plain function that calls "
-            f"asyncio.run({name}())"
+            f"remote function {name} is 'async def', which only methods of actors can be. Make it a plain function "
+            f"that calls asyncio.run({name}())"
         )
     of_ray = sys.modules.get("dualray.as_ray.initializing")
     checked = with_changes(
@@ -269,17 +275,20 @@ def get(refs: Sequence[ObjectRef[Any]], *, timeout: float | None = None) -> list
 
 
 def get(refs: Any, *, timeout: float | None = None) -> Any:
-    """The value of a reference, or the values of a list of them, waiting until they exist.
+    """Wait for the values of references, and return them.
 
     Args:
-        refs: one ObjectRef, or a list of them. (An ObjectRefGenerator is returned as it is, as in Ray.)
-        timeout: seconds; None waits without end, 0 means what is there now.
+        refs: one ObjectRef, or a list of them. An ObjectRefGenerator is returned as it is, as in Ray.
+        timeout: the longest wait in seconds. None waits without limit; 0 does not wait.
+
+    Returns:
+        The value of one reference, or a list with the values of a list of references.
 
     Raises:
-        GetTimeoutError: not all values were there in time.
-        TaskError: a task failed: an instance of its own exception's type too, with `.cause`.
-        ObjectLostError, WorkerCrashedError, ActorDiedError, ...: see dualray/exceptions.py.
-        TypeError: something that is not a reference.
+        GetTimeoutError: not every value was ready within the timeout.
+        TaskError: a task raised an exception. The error is also an instance of that exception's type; `.cause` has it.
+        ObjectLostError, WorkerCrashedError, ActorDiedError, ...: see `dualray.exceptions`.
+        TypeError: an item is not a reference.
     """
     if isinstance(refs, ObjectRef):
         refs._check_usable()
@@ -296,34 +305,39 @@ def get(refs: Any, *, timeout: float | None = None) -> Any:
 
 
 def put(value: T) -> ObjectRef[T]:
-    """Store a value; a reference to it. Small ones stay in this process, large ones go to the node's object store.
+    """Store a value, and return a reference to it.
+
+    A value of more than 100 KiB goes to the object store of this node. A smaller one stays in this process.
 
     Raises:
-        ObjectStoreFullError: no room; the message names the largest holders.
+        ObjectStoreFullError: the object store has no space; the message names the objects that take most of it.
         SerializationError: the value cannot be pickled.
-        TypeError: the value is itself a reference.
+        TypeError: the value is a reference.
     """
     verbs = started("put").verbs
     if isinstance(value, ObjectRef):
-        raise TypeError(f"put was given {value!r}, which is a reference already; put a list that holds it if you must")
+        raise TypeError(f"put was given {value!r}, which is a reference; use it as it is, or put a list that holds it")
     return ObjectRef(verbs.put(value), verbs)
 
 
 def wait(
     refs: list[ObjectRef[Any]], *, num_returns: int = 1, timeout: float | None = None, fetch_local: bool = True
 ) -> tuple[list[ObjectRef[Any]], list[ObjectRef[Any]]]:
-    """Wait until `num_returns` of the references are ready; (ready, not ready), each in the order given.
+    """Wait until a number of references are ready, and return the ready ones and the others.
 
     Args:
-        refs: a list of distinct references, ObjectRefGenerators among them: one of these is ready when its next item is
-            there, or when there are no more.
-        num_returns: at least 1, at most len(refs). At most this many are returned as ready.
-        timeout: seconds; None waits without end, 0 means what is there now.
-        fetch_local: count a value only when it is on this node.
+        refs: a list of distinct ObjectRefs and ObjectRefGenerators. A generator is ready when its next item exists, or
+            when it has ended.
+        num_returns: the number of references to wait for, from 1 to len(refs). No more are returned as ready.
+        timeout: the longest wait in seconds. None waits without limit; 0 does not wait.
+        fetch_local: whether a value is ready only when it is on this node.
+
+    Returns:
+        Two lists, the ready references and the others, each in the order of `refs`.
 
     Raises:
-        TypeError: refs is no list, or holds something that is not a reference.
-        ValueError: duplicates, or a num_returns that cannot be met.
+        TypeError: `refs` is not a list, or an item is not a reference.
+        ValueError: `refs` has duplicates, or fewer than `num_returns` items.
     """
     if not isinstance(refs, list):
         raise TypeError(f"wait takes a list of ObjectRefs, not {refs!r} (a {type(refs).__name__})")
@@ -380,7 +394,7 @@ def _timeout_ns(timeout: float | None) -> int | None:
     if isinstance(timeout, bool) or not isinstance(timeout, int | float):
         raise TypeError(f"timeout={timeout!r} must be a number of seconds, or None")
     if not timeout >= 0:
-        raise ValueError(f"timeout={timeout!r} must not be negative; it counts seconds, and None waits without end")
+        raise ValueError(f"timeout={timeout!r} must not be negative; it is in seconds, and None means no limit")
     if timeout == math.inf:
         return None
     timeout_ns = round(timeout * 1e9)
@@ -388,10 +402,14 @@ def _timeout_ns(timeout: float | None) -> int | None:
 
 
 def kill(actor: ActorHandle, *, no_restart: bool = True) -> None:
-    """End an actor now, whatever it does. With `no_restart=False` it may come back, as max_restarts allows.
+    """End an actor at once, even while it runs a method.
+
+    Args:
+        actor: the handle of the actor.
+        no_restart: True ends the actor for good. With False it restarts, if its `max_restarts` allows.
 
     Raises:
-        TypeError: not an actor handle.
+        TypeError: `actor` is not an actor handle.
     """
     if not isinstance(actor, ActorHandle):
         raise WrongTypeError(
@@ -402,21 +420,24 @@ def kill(actor: ActorHandle, *, no_restart: bool = True) -> None:
 
 
 def cancel(ref: ObjectRef[Any] | ObjectRefGenerator, *, force: bool = False, recursive: bool = True) -> None:
-    """End the task that makes `ref`, if it has not ended: see docs/api/tasks.md. Who gets the reference gets
-    TaskCancelledError, and so does what needs its value; it is not tried again.
+    """Cancel the task that computes `ref`, unless it has ended. See docs/api/tasks.md.
 
-    A task that has not begun does not begin. In one that runs, KeyboardInterrupt is raised in its main thread: it may
-    catch it, and then what it returns stands. Returns at once; the task may go on for a while.
+    `get` of the reference then raises TaskCancelledError, and so does `get` of a task that needs its value. A cancelled
+    task is not retried.
+
+    A task that has not started does not start. In a running task dualray raises KeyboardInterrupt in the main thread.
+    If the task catches it and returns a value, the value counts. `cancel` returns at once, and the task may run on for
+    a while.
 
     Args:
-        ref: what `.remote()` of a function, generator or actor's method has returned. A method that runs goes on,
-            unless it is a coroutine; its result is discarded.
-        force: end the worker of a task that runs, whatever it does.
-        recursive: cancel also the tasks that the task has submitted, and theirs.
+        ref: the result of `.remote()` of a function, a generator or an actor's method. A running method continues,
+            unless it is a coroutine, and its result is discarded.
+        force: end the worker process of a running task.
+        recursive: cancel the tasks that the task submitted too, and those that they submitted.
 
     Raises:
-        TypeError: not a reference.
-        ValueError: a reference that `put` has made; or `force` with a method of an actor.
+        TypeError: `ref` is not a reference.
+        ValueError: `ref` comes from `put`, or `force` is given for a method of an actor.
     """
     if isinstance(ref, ObjectRefGenerator):
         ref = ref.completed()
@@ -427,11 +448,11 @@ def cancel(ref: ObjectRef[Any] | ObjectRefGenerator, *, force: bool = False, rec
 
 
 def nodes() -> list[dict[str, Any]]:
-    """The nodes that the cluster has had, a dict each.
+    """Return a dict for each node that the cluster has or had.
 
-    dualray's own are Incarnation (how often the node was replaced) and Available (amounts by name); the others are
-    Ray's: NodeID, Alive and `alive`, Resources (amounts by name), Labels, NodeManagerAddress and NodeName (the IP
-    address), NodeManagerHostname, and what stands for ports and sockets of Ray's own processes: 0 and "".
+    Ray's keys are NodeID, Alive and alive, Resources (amounts by name), Labels, NodeManagerAddress and NodeName (the IP
+    address), and NodeManagerHostname. Keys for ports and sockets of Ray's own processes have the values 0 and "".
+    dualray adds Incarnation (how often the node was replaced) and Available (free amounts by name).
     """
     return [
         {
@@ -459,12 +480,12 @@ _SOCKETS = ("ObjectStoreSocketName", "RayletSocketName")
 
 
 def cluster_resources() -> dict[str, float]:
-    """The resources of all nodes that are alive, by name."""
+    """Return the total resources of all nodes that are alive: amounts by name."""
     return runtime.current("cluster_resources").verbs.cluster_resources()
 
 
 def available_resources() -> dict[str, float]:
-    """What is not leased now, over all nodes that are alive; names of which nothing is free are absent."""
+    """Return the free resources of all nodes that are alive: amounts by name. A name with nothing free is absent."""
     return runtime.current("available_resources").verbs.available_resources()
 
 

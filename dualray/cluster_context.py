@@ -1,4 +1,4 @@
-"""What `init` returns: where the cluster is, and the engine behind it."""
+"""The context that `init` returns: the addresses of the cluster, and the runtime behind it."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class ClusterContext(Mapping[str, Any]):
         self.disconnect()
 
     def disconnect(self) -> None:
-        """Shut the cluster down, if it is the one that this process is connected to."""
+        """Shut the cluster down, if this process is connected to it."""
         if runtime.current_or_none() is self.runtime:
             try:
                 self.runtime.shutdown()

@@ -1,9 +1,9 @@
-"""Several nodes on one machine, for tests and for trying out: `Cluster`, with the interface of Ray's.
+"""`Cluster`: several nodes on one machine, for tests and for trying things out, with the interface of Ray's `Cluster`.
 
-In real mode each node is a daemon with its own node manager, workers, object store and directory, and speaks with the
-others over TCP on the loopback interface, as nodes on different machines do. In sim mode the nodes are virtual machines
-of the simulation that `init(address=cluster.address)` starts; they join and leave it in virtual time. Everything ends
-with this process at the latest.
+In real mode each node is a daemon with its own node manager, workers, object store and directory. The nodes connect
+over TCP on the loopback interface, as nodes on different machines do. In sim mode the nodes are virtual machines of the
+simulation that `init(address=cluster.address)` starts; they join and leave it in virtual time. All nodes end with this
+process at the latest.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class ClusterNode:
 
     @property
     def node_id(self) -> str:
-        """Its name, such as `node-1`: what `dualray.nodes()` calls NodeID."""
+        """Name of the node, such as `node-1`, which `dualray.nodes()` calls NodeID."""
         return self._started.node
 
     @property
@@ -87,21 +87,21 @@ class ClusterNode:
 
     @property
     def address(self) -> str:
-        """host:port of its gateway."""
+        """host:port of the node's gateway."""
         return self._started.endpoint
 
     @property
     def directory(self) -> Path:
-        """Its session's directory; the logs are in `logs/`."""
+        """Directory of the node's session; the logs are in `logs/`."""
         return self._started.directory
 
     @property
     def pid(self) -> int:
-        """Of its daemon."""
+        """Process id of the node's daemon."""
         return self._started.process.pid
 
     def processes(self, *, daemon: bool = False) -> list[psutil.Process]:
-        """Its node manager and workers; on the head's node without the head; with `daemon`, all of the node."""
+        """Return the node manager and the workers; with `daemon`, all processes of the node."""
         try:
             root = psutil.Process(self.pid)
             found = root.children(recursive=True)
@@ -113,8 +113,7 @@ class ClusterNode:
         return [process for process in found if process.pid not in heads and _parent(process) not in heads]
 
     def live_processes(self) -> list[tuple[str, psutil.Process]]:
-        """Those of the node that run, each with what it is called: its daemon, the head if it is here, node manager
-        and workers."""
+        """Return the running processes of the node with their names: daemon, node manager, workers, head."""
         found = []
         for process in self.processes(daemon=True):
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -123,15 +122,15 @@ class ClusterNode:
         return found
 
     def any_processes_alive(self) -> bool:
-        """Whether any of its processes run."""
+        """Return whether any process of the node runs."""
         return bool(self.live_processes())
 
     def remaining_processes_alive(self) -> bool:
-        """Whether the node lives: its daemon ends when a process ends that the node cannot do without."""
+        """Return whether the node is alive. Its daemon ends when a process ends that the node needs."""
         return self._started.process.poll() is None
 
     def kill(self) -> None:
-        """SIGKILL to node manager and workers, all at once, as when the machine loses power."""
+        """Send SIGKILL to the node manager and all workers at once, as if the machine lost power."""
         self._signal(signal.SIGKILL)
 
     def kill_raylet(self) -> None:
@@ -139,22 +138,22 @@ class ClusterNode:
         self.kill()
 
     def cut_power(self) -> None:
-        """As `kill`, and its daemon may boot it again: for a node that takes faults."""
+        """Kill the node as `kill` does; its daemon can boot it again. The node must take faults."""
         for process in self.processes():
             if _parent(process) != self.pid:  # else it is the one that starts them
                 with contextlib.suppress(psutil.NoSuchProcess):
                     process.kill()
 
     def drain(self, timeout_s: float = _DRAIN_TIMEOUT_S) -> bool:
-        """Let it leave in good order: its tasks end, and others take what only it has; whether it has, in time."""
+        """Let the node finish its tasks, hand on its objects and leave; return whether it left in time."""
         return drain_node(self._started, min(timeout_s, _DRAIN_TIMEOUT_S))
 
     def freeze(self) -> None:
-        """SIGSTOP to node manager and workers: silence, as of a machine that hangs."""
+        """Send SIGSTOP to the node manager and the workers, as if the machine hung."""
         self._signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
-        """SIGCONT: it goes on where it was."""
+        """Send SIGCONT, so that the node continues."""
         self._signal(signal.SIGCONT)
 
     def _end(self) -> None:
@@ -170,7 +169,7 @@ class ClusterNode:
 
 
 class VirtualNode(ClusterNode):
-    """A node of a `Cluster` in sim mode. It has no process, and no directory."""
+    """A node of a `Cluster` in sim mode. It has no process and no directory."""
 
     def __init__(self, planned: PlannedNode, plan: NodePlan) -> None:
         self._planned = planned
@@ -187,11 +186,11 @@ class VirtualNode(ClusterNode):
 
     @property
     def directory(self) -> Path:
-        raise DualrayError(f"{self.node_id} is a node of a simulation: it has no directory")
+        raise DualrayError(f"{self.node_id} has no directory, because it is a node of a simulation")
 
     @property
     def pid(self) -> int:
-        raise DualrayError(f"{self.node_id} is a node of a simulation: it has no daemon, and so no pid")
+        raise DualrayError(f"{self.node_id} has no daemon and no pid, because it is a node of a simulation")
 
     def processes(self, *, daemon: bool = False) -> list[psutil.Process]:
         return []
@@ -206,19 +205,19 @@ class VirtualNode(ClusterNode):
         return f"VirtualNode({self.node_id!r}, is_alive={self.is_alive})"
 
     def kill(self) -> None:
-        """SIGKILL, as it were, to node manager and workers."""
+        """Kill the virtual node manager and workers at once, as if the machine lost power."""
         self._planned.kill()
 
     def drain(self, timeout_s: float = _DRAIN_TIMEOUT_S) -> bool:
-        """Let it leave in good order, in virtual time; whether it has, in time."""
+        """Let the node drain and leave in virtual time; return whether it left in time."""
         return self._planned.drain(round(min(timeout_s, _DRAIN_TIMEOUT_S) * 1e9))
 
     def freeze(self) -> None:
-        """Its machine stands still: silence, as of a machine that hangs."""
+        """Stop the virtual machine, as if it hung."""
         self._planned.pause()
 
     def thaw(self) -> None:
-        """It goes on where it was."""
+        """Let the virtual machine continue."""
         self._planned.resume()
 
     def _end(self) -> None:
@@ -240,18 +239,18 @@ def _parent(process: psutil.Process) -> int:
 
 
 class Cluster:
-    """A cluster on this machine; also a context manager, which shuts it down.
+    """A cluster of several nodes on this machine. As a context manager it shuts the cluster down at its end.
 
     Args:
         initialize_head: start the head's node at once.
-        connect: join it as a driver, too.
-        head_node_args: arguments of `add_node` for the head's node; and `limits`, `seed` and `decision_log`,
-            which are the cluster's.
-        shutdown_at_exit: its nodes end with this process; else with `shutdown()`, or `dualray stop`.
-        mode: "real" or "sim"; default: as of `init`, which is DUALRAY_MODE, or "real". In sim mode `address` leads
-            `init` to the nodes only as long as it is the object that this cluster has given; `connect` says its `mode`.
-        takes_faults: its nodes perform faults that `dualray.testing` tells them: what passes between them goes through
-            their gateways, which takes time.
+        connect: connect this process as a driver, too.
+        head_node_args: arguments of `add_node` for the head's node, and the `limits`, `seed` and `decision_log` of the
+            cluster.
+        shutdown_at_exit: whether the nodes end with this process. If not, `shutdown()` or `dualray stop` ends them.
+        mode: "real" or "sim". Default: DUALRAY_MODE, or "real". In sim mode pass `cluster.address` itself to `init`,
+            and not a copy of its text; `connect` sets the `mode`.
+        takes_faults: whether `dualray.testing` can inject faults into the nodes. Their messages then pass through
+            gateways, which takes time.
     """
 
     def __init__(
@@ -273,7 +272,7 @@ class Cluster:
         self._secret = secrets.token_hex(32).encode()
         self._is_connected = False
         if connect and not initialize_head:
-            raise ValueError("connect=True needs initialize_head=True: there is nothing to connect to")
+            raise ValueError("connect=True needs initialize_head=True, because there is no other head to connect to")
         try:
             if initialize_head:
                 self.add_node(**(head_node_args or {}))
@@ -305,11 +304,11 @@ class Cluster:
         return self.address
 
     def remaining_processes_alive(self) -> bool:
-        """Whether every node of it lives."""
+        """Return whether every node of the cluster is alive."""
         return all(node.remaining_processes_alive() for node in self.list_all_nodes())
 
     def list_all_nodes(self) -> list[ClusterNode]:
-        """Those that were not removed, the head's first."""
+        """Return the nodes that were not removed, the head's node first."""
         head = [self.head_node] if self.head_node is not None else []
         return [*head, *self.worker_nodes]
 
@@ -331,24 +330,26 @@ class Cluster:
         autoscale: Path | str | Growth | None = None,
         **of_ray: Any,
     ) -> ClusterNode:
-        """Start one more node; the first is the head's.
+        """Start a node and return it. The first node gets the head.
 
         Args:
-            wait: until the connected driver sees it.
-            num_cpus, num_gpus, resources: what it has.
-            memory: bytes, or a text such as "16GiB", that it offers to tasks that say `memory=`; default: none.
-            labels: such as {"zone": "a"}; see docs/api/placement.md.
-            object_store_memory: bytes, or a text such as "64MiB"; default: a quarter of what the other nodes of this
-                machine leave of the default of a lone node; in sim mode 2 GiB.
-            limits, seed, decision_log, num_redis_shards: of the whole cluster: for the first node only.
-            autoscale: of the first node: the file of `dualray start --autoscale`, with groups of nodes to launch.
-            metrics_port: where it serves its metrics at 127.0.0.1; 0: any port that is free; None: not.
-            of_ray: what else Ray's knows, such as `dashboard_port`: without effect.
+            wait: wait until the connected driver sees the node.
+            num_cpus, num_gpus, resources: what the node has.
+            memory: memory that tasks can reserve with `memory=`, in bytes or a text such as "16GiB". Default: none.
+            labels: labels of the node, such as {"zone": "a"}; see docs/api/placement.md.
+            object_store_memory: size of the object store, in bytes or a text such as "64MiB". Default in real mode: a
+                quarter of what the other nodes of this machine leave of a lone node's default. Default in sim mode: 2
+                GiB.
+            limits, seed, decision_log, num_redis_shards: settings of the whole cluster, for the first node only.
+            autoscale: file of `dualray start --autoscale` with groups of nodes to launch, for the first node only.
+            metrics_port: port of 127.0.0.1 on which to serve the node's metrics; 0 means any free port, None no
+                metrics.
+            of_ray: other arguments of Ray's `add_node`, such as `dashboard_port`, which have no effect.
 
         Raises:
-            TypeError: an argument that neither knows, with the nearest name.
-            DualrayError: it did not start; the message says why.
-            ValueError: resources that are wrong; what is of the whole cluster for a further node.
+            TypeError: an argument is unknown to dualray and Ray; the message has the nearest name.
+            DualrayError: the node did not start; the message says why.
+            ValueError: the resources are wrong, or a further node has settings of the whole cluster.
         """
         _check_first(self.head_node, limits or None, seed, decision_log, num_redis_shards or None, autoscale)
         _check_names(of_ray)
@@ -392,11 +393,11 @@ class Cluster:
         """End a node.
 
         Args:
-            node: one of this cluster's.
-            allow_graceful: let it finish the tasks that it runs, and hand on what only it has; else it is killed.
+            node: a node of this cluster.
+            allow_graceful: let the node finish its tasks and hand on the objects that only it has. If False, kill it.
         """
         if node is self.head_node and self.worker_nodes:
-            raise ValueError("remove the other nodes before the head's, or call shutdown()")
+            raise ValueError("the head's node cannot go before the others; remove them first, or call shutdown()")
         if not allow_graceful:
             node.kill()
         elif node is not self.head_node:
@@ -411,11 +412,12 @@ class Cluster:
             self._wait_until(lambda: node.node_id not in _alive(), f"{node.node_id} is gone")
 
     def wait_for_nodes(self, timeout: float = _WAIT_TIMEOUT_S) -> None:
-        """Wait until the head counts every node of this cluster, and no other, as alive. A process that is connected to
-        no cluster joins this one for as long as it waits.
+        """Wait until the head counts every node of this cluster, and no other node, as alive.
+
+        A process that is connected to no cluster joins this one while it waits.
 
         Raises:
-            TimeoutError: after `timeout` seconds.
+            TimeoutError: the nodes were not alive within `timeout` seconds.
         """
         if self._plan is not None and self._plan.running is None:
             return  # `init` returns when all of them are there
@@ -431,16 +433,16 @@ class Cluster:
         deadline = time.monotonic() + timeout_s
         while not condition():
             if time.monotonic() > deadline:
-                raise TimeoutError(f"waited {timeout_s:g} s in vain until {what}")
+                raise TimeoutError(f"the cluster did not get there within {timeout_s:g} s: {what}")
             time.sleep(0.01)
 
     def connect(self, **settings: Any) -> None:
-        """Join this process as a driver; `settings` are further arguments of `init`."""
+        """Connect this process as a driver; `settings` are further arguments of `init`."""
         api.init(address=self.address, **settings)
         self._is_connected = True
 
     def shutdown(self) -> None:
-        """Disconnect, and end every node. Idempotent."""
+        """Disconnect this process and end every node. A second call does nothing."""
         if self._is_connected:
             self._is_connected = False
             api.shutdown()

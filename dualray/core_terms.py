@@ -93,8 +93,8 @@ def strategy_of(
         case PlacementGroupSchedulingStrategy():
             if labels:
                 raise ValueError(
-                    f"{what}: label_selector and a placement group: give the labels to the group's bundles "
-                    f"(bundle_label_selector)"
+                    f"{what}: label_selector= cannot be used with a placement group; give bundle_label_selector= to "
+                    f"placement_group()"
                 )
             return _in_group(chosen, what, captured)
     raise ValueError(

@@ -2,9 +2,9 @@
 
     DualrayError, RayError
     ├── TaskError, RayTaskError          a task's or method's own exception; also an instance of the user's type
-    ├── TaskCancelledError               the task was cancelled, or one whose result it needs
+    ├── TaskCancelledError               the task was cancelled, or a task whose result it needs
     ├── WorkerCrashedError               the process that ran the task died, and no retry was left
-    │   └── WorkerUnreachableError       it lives, and cannot be reached from here
+    │   └── WorkerUnreachableError       the process may be alive, and cannot be reached from here
     ├── TaskUnschedulableError           no node of the cluster can ever meet the demand
     ├── TaskPlacementGroupRemoved        the placement group that the task runs in was removed
     ├── PlacementGroupUnschedulableError the nodes of the cluster can never take all of its bundles
@@ -14,26 +14,26 @@
     ├── ActorAlreadyExistsError          (also ValueError) the name of an actor is taken
     ├── ActorHandleNotFoundError         (also ValueError) there is no actor of that name
     ├── PendingCallsLimitExceeded        the caller has max_pending_calls calls without an answer
-    ├── ActorPlacementGroupRemoved       the placement group that the actor was to live in was removed
+    ├── ActorPlacementGroupRemoved       the actor's placement group was removed
     ├── ActorUnschedulableError          no node of the cluster can ever hold the actor
-    ├── ObjectLostError                  the value is gone and cannot be made again
+    ├── ObjectLostError                  the value is gone and cannot be recomputed
     │   ├── ObjectReconstructionFailedError
     │   └── OwnerDiedError               the process that owns the value died
-    ├── ObjectStoreFullError             neither eviction nor waiting made room
+    ├── ObjectStoreFullError             the object store has no space, even after eviction and a wait
     ├── OutOfMemoryError                 the node's memory monitor ended the worker
     ├── GetTimeoutError                  (also TimeoutError)
     ├── NodeDiedError
     ├── RuntimeEnvSetupError
     ├── SerializationError               (also TypeError) a value, argument or function that cannot be pickled
     ├── NotInitializedError, AlreadyInitializedError   (also RuntimeError)
-    ├── SimulationDeadlockError          nothing is left to happen and the driver still waits
+    ├── SimulationDeadlockError          the driver waits for something that can never happen
     ├── AuthenticationError              a peer without the cluster's secret
     └── RaySystemError
         ├── ControlPlaneError            the control plane cannot be reached or started
-        └── InvalidTransition, InvariantViolation      a bug in dualray itself; carries the story of the id
+        └── InvalidTransition, InvariantViolation      a bug in dualray itself; the message has the id's history
 
-The last part of this module has Ray's exceptions that dualray never raises: an `except` clause may name them. A clause
-that catches an exception in Ray catches its counterpart here.
+Ray's other exceptions exist too, so that an `except` clause can name them; dualray never raises them. A clause that
+catches an exception in Ray catches its counterpart here.
 
 Each message says what happened, to which id and function, and what to do about it.
 """
@@ -54,7 +54,7 @@ def rays_words() -> Any:
 
 
 class DualrayError(Exception):
-    """The root of every error that dualray raises on purpose."""
+    """Base class of every error that dualray raises on purpose."""
 
 
 class _Words:
@@ -70,19 +70,19 @@ class _Words:
 
 
 class TaskError(DualrayError):
-    """A task or actor method raised.
+    """A task or a method of an actor raised an exception.
 
-    What `get` raises is an instance of a class that derives from both `TaskError` and the type of the user's own
-    exception, so that `except ValueError` and `except TaskError` both work.
+    `get` raises an instance of a class that derives from both `TaskError` and the type of the user's exception. So
+    `except ValueError` and `except TaskError` both work.
 
     Attributes:
-        cause: the user's exception: the first one, where tasks have failed because others had. Of an exception that
-            cannot be pickled, a `RayError` that says why, with its traceback. Of a task that never ran because an
-            argument was lost, or never made, the error of that argument. None where it is not known.
-        function_name: the task's function, or `Class.method`.
-        remote_traceback: the traceback as the worker printed it; also `traceback_str`, as Ray's constructor calls it,
-            whose other arguments (`proctitle`, `pid`, `ip`, ...) are ignored.
-        heading: what stands above the frames in Ray's words, where the task ran under the name `ray`; else "".
+        cause: the user's exception. If a task failed because another one failed, the first exception. If the exception
+            cannot be pickled, a `RayError` with the reason and the traceback. If the task never ran because an argument
+            was lost or never computed, the error of that argument. None if the cause is not known.
+        function_name: the name of the task's function, or `Class.method`.
+        remote_traceback: the traceback as the worker printed it. Ray calls it `traceback_str`; the other arguments of
+            Ray's constructor (`proctitle`, `pid`, `ip`, ...) are ignored.
+        heading: the line above the frames in Ray's words, if the task ran under the name `ray`; else "".
     """
 
     traceback_str = _Words("remote_traceback")
@@ -185,18 +185,23 @@ def _revive_task_error(
 
 
 class TaskCancelledError(DualrayError):
-    """The task was cancelled (`dualray.cancel`), or one whose result it takes as an argument was."""
+    """`dualray.cancel` cancelled the task, or a task whose result it takes as an argument."""
 
     error_message = _Words()
 
 
 class WorkerCrashedError(DualrayError):
-    """The worker process that ran a task died and no retry was left; the message carries signal, exit code, stderr."""
+    """The worker process that ran a task died, and no retry was left.
+
+    The message has the signal or the exit code, and the last lines of stderr.
+    """
 
 
 class WorkerUnreachableError(WorkerCrashedError):
-    """The worker that had a task cannot be reached, though the head hears its node, and no retry was left; the message
-    names both ends."""
+    """This process cannot reach the worker that had a task, though the head reaches the worker's node.
+
+    No retry was left. The message names both ends of the broken connection.
+    """
 
 
 class TaskUnschedulableError(DualrayError):
@@ -206,18 +211,18 @@ class TaskUnschedulableError(DualrayError):
 
 
 class TaskPlacementGroupRemoved(DualrayError):
-    """The placement group that the task was to run in, or ran in, was removed."""
+    """The task's placement group was removed, before or while the task ran."""
 
 
 class PlacementGroupUnschedulableError(DualrayError):
-    """The nodes of the cluster can never take all bundles of the placement group; the message says what lacks."""
+    """The nodes of the cluster can never take all bundles of the placement group; the message names what is missing."""
 
 
 class ActorError(DualrayError):
-    """Something happened to an actor, as opposed to inside one of its methods.
+    """An actor failed as a whole, and not one of its methods.
 
-    `actor_id` is the actor's, 32 hexadecimal digits; None where the error was not raised by dualray.
-    `actor_init_failed` says whether its constructor has failed; `preempted` is False: nothing here is preempted.
+    `actor_id` has the actor's id, 32 hexadecimal digits. It is None if dualray did not raise the error.
+    `actor_init_failed` is True if its constructor failed. `preempted` is always False, as dualray preempts no actor.
     """
 
     error_msg = _Words()
@@ -227,11 +232,11 @@ class ActorError(DualrayError):
 
 
 class ActorDiedError(ActorError):
-    """The actor is gone for good: its calls fail."""
+    """The actor has ended for good, and its calls fail."""
 
 
 class ActorUnavailableError(ActorError):
-    """The actor was lost while it ran this call; it restarts, but the call is not repeated (max_task_retries)."""
+    """The actor was lost during this call. It restarts, but the call is not repeated unless max_task_retries is set."""
 
 
 class ActorUnschedulableError(DualrayError):
@@ -245,35 +250,35 @@ class ActorAlreadyExistsError(ValueError, DualrayError):
 
 
 class ActorHandleNotFoundError(ValueError, DualrayError):
-    """There is no actor of that name; the message has the nearest one."""
+    """No actor has that name; the message has the nearest name."""
 
 
 class PendingCallsLimitExceeded(DualrayError):
-    """This process has as many calls of the actor without an answer as its `max_pending_calls` allows."""
+    """This process has `max_pending_calls` calls of the actor without an answer, and cannot submit another."""
 
 
 class ActorPlacementGroupRemoved(DualrayError):
-    """The placement group that the actor was to live in was removed."""
+    """The actor's placement group was removed."""
 
 
 class ObjectLostError(DualrayError):
-    """The value is gone (evicted, or lost with its node) and cannot be made again."""
+    """The value is gone, evicted or lost with its node, and cannot be recomputed."""
 
 
 class ObjectReconstructionFailedError(ObjectLostError):
-    """The value was lost and making it again failed or was out of attempts."""
+    """The value was lost, and recomputing it failed or no attempt was left."""
 
 
 class OwnerDiedError(ObjectLostError):
-    """The process that owns the value died, and with it the knowledge of how to make it again."""
+    """The process that owned the value died, and only that process could have recomputed it."""
 
 
 class ObjectStoreFullError(DualrayError):
-    """The object store has no room; the message names the largest holders."""
+    """The object store has no space; the message names the objects that take most of it."""
 
 
 class OutOfMemoryError(DualrayError):
-    """The node was out of memory: its memory monitor ended the worker that ran this, and no retry was left."""
+    """The node was out of memory, so its memory monitor ended the task's worker. No retry was left."""
 
     message = _Words()
 
@@ -283,23 +288,23 @@ class GetTimeoutError(DualrayError, TimeoutError):
 
 
 class NodeDiedError(DualrayError):
-    """The node on which this ran is gone."""
+    """The node that ran the task died."""
 
     message = _Words()
 
 
 class RuntimeEnvSetupError(DualrayError):
-    """The worker's environment could not be made."""
+    """dualray could not prepare the environment of a worker."""
 
     error_message = _Words()
 
 
 class SerializationError(DualrayError, TypeError):
-    """A value, an argument or a function cannot be pickled; the message says which and why."""
+    """A value, an argument or a function cannot be pickled; the message says which one, and why."""
 
 
 class NotInitializedError(DualrayError, RuntimeError):
-    """A verb was used before `dualray.init()`."""
+    """A function that needs a cluster was called before `dualray.init()`."""
 
 
 class AlreadyInitializedError(DualrayError, RuntimeError):
@@ -307,29 +312,29 @@ class AlreadyInitializedError(DualrayError, RuntimeError):
 
 
 class SimulationDeadlockError(DualrayError):
-    """The driver waits and nothing is left to happen; the message is the wait-for graph in words."""
+    """The driver of a simulation waits for something that can never happen; the message lists who waits for what."""
 
 
 class AuthenticationError(DualrayError):
-    """A peer did not prove the cluster's secret, or speaks another protocol version."""
+    """Another process has a different secret or another version of the protocol."""
 
     message = _Words()
 
 
 class RaySystemError(DualrayError):
-    """Something failed in the system, and not in the program."""
+    """Something failed in dualray, and not in the program."""
 
 
 class ControlPlaneError(RaySystemError):
-    """The control plane (Redis, or the embedded store) cannot be started or reached."""
+    """The control plane, Redis or the embedded server, cannot be started or reached."""
 
 
 class InvalidTransition(RaySystemError):
-    """A state machine was asked for a transition that its table does not have: a bug in dualray."""
+    """A state machine got an event that its table does not allow. This is a bug in dualray."""
 
 
 class InvariantViolation(RaySystemError):
-    """An invariant of a machine does not hold: a bug in dualray."""
+    """An invariant of a state machine does not hold. This is a bug in dualray."""
 
 
 # Names of Ray for what has another name here.
@@ -342,39 +347,39 @@ RayActorError = ActorError
 
 
 class OutOfDiskError(DualrayError):
-    """Never raised: a store whose disk is full raises `ObjectStoreFullError`, which says so."""
+    """Never raised: if the disk is full, dualray raises `ObjectStoreFullError` with that reason."""
 
 
 class LocalRayletDiedError(DualrayError):
-    """Never raised: who runs a task says `NodeDiedError` of a node whose process has died."""
+    """Never raised: if the process of a node dies, dualray raises `NodeDiedError`."""
 
 
 class ObjectFetchTimedOutError(ObjectLostError):
-    """Never raised: a copy that cannot be fetched in time is fetched elsewhere, or the object is lost."""
+    """Never raised: dualray fetches a slow copy from another node, or raises `ObjectLostError`."""
 
 
 class ObjectFreedError(ObjectLostError):
-    """Never raised: dualray has no call that frees an object to which references exist."""
+    """Never raised: dualray cannot free an object that has references."""
 
 
 class ReferenceCountingAssertionError(ObjectLostError, AssertionError):
-    """Never raised: a wrong count of references is an `InvariantViolation`."""
+    """Never raised: if a count of references is wrong, dualray raises `InvariantViolation`."""
 
 
 class PlasmaObjectNotAvailable(DualrayError):
-    """Never raised: a value that is not there in time raises `GetTimeoutError`."""
+    """Never raised: if a value is not ready in time, dualray raises `GetTimeoutError`."""
 
 
 class AsyncioActorExit(DualrayError):
-    """Never raised: `exit_actor` ends an actor of coroutines as it ends any other."""
+    """Never raised: `exit_actor` ends an async actor as it ends any other."""
 
 
 class ObjectRefStreamEndOfStreamError(DualrayError):
-    """Never raised: a generator that has ended raises `StopIteration`."""
+    """Never raised: a generator that ends raises `StopIteration`."""
 
 
 class StreamingGeneratorReplayInconsistentError(RaySystemError):
-    """Never raised: a generator that yields less when it runs again loses those items (`ObjectLostError`)."""
+    """Never raised: if a generator yields fewer items when it runs again, the missing ones raise `ObjectLostError`."""
 
 
 class OufOfBandObjectRefSerializationException(DualrayError):
@@ -382,7 +387,7 @@ class OufOfBandObjectRefSerializationException(DualrayError):
 
 
 class UnserializableException(DualrayError):
-    """Never raised: an exception that cannot be pickled is told in the `cause` of a `TaskError`."""
+    """Never raised: the `cause` of a `TaskError` describes an exception that cannot be pickled."""
 
 
 class UserCodeException(DualrayError):
@@ -390,24 +395,24 @@ class UserCodeException(DualrayError):
 
 
 class RpcError(DualrayError):
-    """Never raised: a peer that cannot be reached is told as an error of the task, actor or object."""
+    """Never raised: dualray raises the error of the task, actor or object that the unreachable process had."""
 
 
 class CrossLanguageError(DualrayError):
-    """Never raised: of a feature that dualray refuses, workers in other languages."""
+    """Never raised: dualray has no workers in other languages."""
 
 
 class RayChannelError(RaySystemError):
-    """Never raised: of a feature that dualray refuses, compiled graphs."""
+    """Never raised: dualray has no compiled graphs."""
 
 
 class RayChannelTimeoutError(RayChannelError, TimeoutError):
-    """Never raised: of a feature that dualray refuses, compiled graphs."""
+    """Never raised: dualray has no compiled graphs."""
 
 
 class RayCgraphCapacityExceeded(RaySystemError):
-    """Never raised: of a feature that dualray refuses, compiled graphs."""
+    """Never raised: dualray has no compiled graphs."""
 
 
 class RayDirectTransportError(RaySystemError):
-    """Never raised: of a feature that dualray refuses, tensors that travel between GPUs."""
+    """Never raised: dualray does not send tensors between GPUs."""

@@ -27,7 +27,7 @@ def started(verb: str) -> runtime.Runtime:
 
 def _start(verb: str) -> runtime.Runtime:
     if sys.is_finalizing() or _is_in_finalizer():
-        raise NotInitializedError(f"{verb} was called by a finalizer, and no cluster runs: a finalizer starts none.")
+        raise NotInitializedError(f"a finalizer called {verb} while no cluster runs, and a finalizer cannot start one.")
     with _starts:
         if runtime.current_or_none() is None:  # no other thread has started one meanwhile
             import_module("dualray.api").init_for(verb)

@@ -34,7 +34,7 @@ def requirements(what: str, said: Any) -> tuple[str, ...]:
         if unknown is not None:
             raise ValueError(f"{what}: pip has no key {unknown!r}. Known: {', '.join(_KEYS_OF_PIP)}.")
         if "packages" not in said:
-            raise ValueError(f"{what}: pip={said!r} has no 'packages'")
+            raise ValueError(f"{what}: pip={said!r} needs the key 'packages', a list of requirements")
         return requirements(what, said["packages"])
     if isinstance(said, str | Path):
         return tuple(_checked(what, line) for line in _lines(what, Path(said).expanduser()))
@@ -67,11 +67,11 @@ def _checked(what: str, text: str) -> str:
     try:
         requirement = Requirement(text)
     except InvalidRequirement as error:
-        raise ValueError(f"{what}: pip has {text!r}, which is no requirement such as 'numpy>=2': {error}") from None
+        raise ValueError(f"{what}: pip has {text!r}, which is not a requirement such as 'numpy>=2': {error}") from None
     if requirement.url is not None:
         raise ValueError(
-            f"{what}: pip has {text!r}, and dualray fetches nothing: install it on each node, and name it without its "
-            f"address"
+            f"{what}: pip has {text!r}, and dualray downloads nothing. Install the package on each node, and leave out "
+            f"its address"
         )
     return text
 

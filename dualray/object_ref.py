@@ -1,4 +1,4 @@
-"""ObjectRef: a reference to a value that exists, or will."""
+"""ObjectRef: a reference to a value that exists or will exist."""
 
 from __future__ import annotations
 
@@ -82,15 +82,15 @@ _NIL = b"\xff" * OBJECT_ID_BYTES
 
 
 class ObjectRef(CountedReference, Generic[T]):
-    """A reference to a value of type T. Made by `.remote()` and `put`; read with `get`.
+    """A reference to a value of type T. `.remote()` and `put` return references, and `get` returns their values.
 
-    It can be passed to tasks and actor methods (as an argument: they get the value; inside a list or an object: they
-    get the reference), returned, and put into other values. It is equal to, and hashes like, any reference to the same
-    object. When the last reference anywhere is gone, the value is freed.
+    You can pass a reference to tasks and actor methods, return it, and put it into other values. As an argument, the
+    task gets the value. Inside a list or another object, the task gets the reference. A reference is equal to any other
+    reference to the same object, and has the same hash. When the last reference is gone, dualray frees the value.
 
-    `ObjectRef(bytes)`, `from_binary`, `from_hex`, `from_random` and `nil` make one of an id alone. It is equal to any
-    reference to the object of that id, and can be pickled. Where this process holds a reference to that object, it is
-    one more; elsewhere an id does not say who has the value, and `get` refuses it.
+    `ObjectRef(bytes)`, `from_binary`, `from_hex`, `from_random` and `nil` make a reference from an id alone. You can
+    compare and pickle it. `get` refuses it unless this process holds another reference to the object, because an id
+    does not say which process has the value.
     """
 
     __slots__ = ()
@@ -105,27 +105,27 @@ class ObjectRef(CountedReference, Generic[T]):
 
     @classmethod
     def nil(cls) -> Self:
-        """One that refers to nothing."""
+        """Return a reference that refers to nothing."""
         return cls(_NIL)
 
     @classmethod
     def from_random(cls) -> Self:
-        """One of an id that no other has."""
+        """Return a reference with a random id that no object has."""
         return cls(os.urandom(OBJECT_ID_BYTES))
 
     @classmethod
     def from_binary(cls, id: bytes) -> Self:  # noqa: A002 - Ray's name
-        """That of an id's bytes."""
+        """Return a reference with the id that these bytes are."""
         return cls(id)
 
     @classmethod
     def from_hex(cls, text: str) -> Self:
-        """That of an id in hex."""
+        """Return a reference with the id that these hex digits are."""
         return cls(bytes.fromhex(text))
 
     @property
     def is_counted(self) -> bool:
-        """Whether it keeps the value."""
+        """Whether the reference keeps the value."""
         return self.holder is not _NOWHERE
 
     def _check_usable(self) -> None:
@@ -138,18 +138,18 @@ class ObjectRef(CountedReference, Generic[T]):
         super()._check_usable()
 
     def hex(self) -> str:
-        """The object's id: 40 hex digits."""
+        """Return the object's id as 40 hex digits."""
         return str(self.ref.object_id.hex())
 
     def task_id(self) -> HexId:
-        """The id of the task that makes the object, in hex; of what `put` has made, of the task that has put it."""
+        """Return the id, in hex, of the task that computes the object, or of the task that called `put`."""
         object_id = self.ref.object_id
         if len(object_id) == _RAYS_ID_BYTES:
             return HexId(object_id[:_RAYS_TASK_ID_BYTES].hex())
         return HexId(task_of(object_id).hex())
 
     def job_id(self) -> HexId:
-        """The number of the driver that the object goes back to, as 8 hex digits."""
+        """Return the number of the driver whose program made the object, as 8 hex digits."""
         object_id = self.ref.object_id
         if len(object_id) == _RAYS_ID_BYTES:
             return HexId(object_id[_RAYS_TASK_ID_BYTES - 4 : _RAYS_TASK_ID_BYTES].hex())
@@ -157,15 +157,15 @@ class ObjectRef(CountedReference, Generic[T]):
 
     @classmethod
     def size(cls) -> int:
-        """How many bytes an id has."""
+        """Return the number of bytes of an id."""
         return OBJECT_ID_BYTES
 
     def is_nil(self) -> bool:
-        """Whether it refers to nothing, as `ObjectRef.nil()` does."""
+        """Return whether the reference refers to nothing, as `ObjectRef.nil()` does."""
         return bool(self.ref.object_id == _NIL)
 
     def binary(self) -> bytes:
-        """The object's id: 20 bytes."""
+        """Return the object's id as 20 bytes."""
         return bytes(self.ref.object_id)
 
     def __eq__(self, other: object) -> bool:
@@ -201,7 +201,7 @@ class ObjectRef(CountedReference, Generic[T]):
         return value_of(self.ref, self.holder, self).__await__()
 
     def future(self) -> Future[T]:
-        """A `concurrent.futures.Future` that has the value when it is there, or what `get` raises."""
+        """Return a `concurrent.futures.Future` that gets the value, or the exception that `get` would raise."""
         from dualray.aio import ReferenceFuture  # noqa: PLC0415 - as above
 
         self._check_usable()
@@ -223,10 +223,10 @@ class ObjectRef(CountedReference, Generic[T]):
         self.future().add_done_callback(arrived)
 
     def as_future(self, _internal: bool = False) -> AsyncFuture[T]:
-        """An `asyncio.Future` of the running loop, that has the value when it is there, or what `get` raises.
+        """Return an `asyncio.Future` of the running loop that gets the value, or the exception that `get` would raise.
 
         Raises:
-            RuntimeError: no event loop runs here.
+            RuntimeError: no event loop runs in this thread.
         """
         import asyncio  # noqa: PLC0415 - as above
 

@@ -1,4 +1,4 @@
-"""ObjectRefGenerator: the items of a generator that runs as a task, as references."""
+"""ObjectRefGenerator: references to the items of a generator that runs as a task."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ from dualray.user_verbs import Reference, UserVerbs
 
 
 class ObjectRefGenerator(CountedReference):
-    """What a call of a remote generator returns: an iterator of references to its items, each there as soon as it is.
+    """The result of calling a remote generator: an iterator of references to its items.
 
         for ref in produce.remote():
             print(dualray.get(ref))
 
-    Also `async for`. When the generator raises, the items before stay good, the next reference raises the error in
-    `get`, and then the iteration ends. In the list of `dualray.wait` it is ready when its next item is, or when there
-    are no more. When it is dropped before the end, the items that were not taken go, and the generator is closed at its
-    next item, as Python does.
+    `async for` works too. When the generator raises, the earlier items stay valid, `get` of the next reference raises
+    the error, and then the iteration ends. In the list of `dualray.wait` a generator is ready when its next item exists
+    or when it has ended. If you drop it early, dualray frees the items that you did not take, and closes the generator
+    at its next item, as Python does.
 
-    It cannot be passed on: pass on the references, or read them where they are made.
+    You cannot pass an ObjectRefGenerator to another process. Pass on the references, or read them in the process that
+    made the call.
     """
 
     __slots__ = ("_completed", "_item", "_reference")
@@ -95,7 +96,7 @@ class ObjectRefGenerator(CountedReference):
         return await self.__anext__()
 
     def completed(self) -> ObjectRef[None]:
-        """A reference that is ready when the generator has ended; `get` of it raises what the generator has raised."""
+        """Return a reference that is ready when the generator has ended; `get` raises the generator's exception."""
         return self._completed
 
     @property
@@ -104,7 +105,7 @@ class ObjectRefGenerator(CountedReference):
         return self._completed
 
     def is_finished(self) -> bool:
-        """Whether all items have been taken, and there will be no more. Does not wait."""
+        """Return, without waiting, whether you have taken all items and no more will come."""
         item = self._item
         if item is None:
             return True
@@ -114,7 +115,7 @@ class ObjectRefGenerator(CountedReference):
         return False
 
     def next_ready(self) -> bool:
-        """Whether the next item is there; False when there are no more. Does not wait."""
+        """Return whether the next item exists; False after the last item. Does not wait."""
         item = self._item
         if item is None or not self.holder.wait([item.ref], num_returns=1, timeout_ns=0, fetch_local=False):
             return False

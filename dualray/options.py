@@ -1,4 +1,4 @@
-"""The options of remote functions, actor classes and methods: their defaults, and the checks of what users write."""
+"""The options of remote functions, actor classes and methods: their defaults, and the checks of their values."""
 
 from __future__ import annotations
 
@@ -27,40 +27,40 @@ Duration = float | str | Callable[..., float | str] | None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskOptions:
-    """Options of a remote function, with today's Ray defaults.
+    """Options of a remote function, with Ray's defaults.
 
     Attributes:
-        num_cpus: CPUs that the task holds; fractions in steps of 0.0001. Default 1.
-        num_gpus: GPUs that it holds; above 1 whole. Default 0.
-        memory: bytes, or a text such as "2GiB", of the memory that a node was said to offer: for its placement, and no
-            bound of what it uses; see docs/api/tasks.md. Default 0.
+        num_cpus: CPUs that the task holds, in steps of 0.0001. Default 1.
+        num_gpus: GPUs that the task holds; a number above 1 must be whole. Default 0.
+        memory: memory that the task reserves on its node, in bytes or a text such as "2GiB". It affects placement, and
+            does not limit what the task uses; see docs/api/tasks.md. Default 0.
         resources: amounts of custom resources by name.
-        num_returns: how many objects the call makes; of a generator also "streaming" (an ObjectRefGenerator) or
-            "dynamic"; see docs/api/tasks.md. Default: "streaming" for generators, else 1.
-        max_retries: how often it is run again when its worker or node dies; -1 means without end. Default 3.
-        retry_exceptions: whether it is also run again when it raises: True, or a list of the exceptions for which it
-            is. Default False.
-        max_calls: after how many calls of this function a worker ends, with nothing lost. Default 0: never.
-        runtime_env: environment variables and import paths: {"env_vars": {...}, "working_dir": ...,
-            "py_modules": [...]}; see docs/api/tasks.md. Default: that of whoever makes the call.
+        num_returns: number of objects that the call returns. For a generator also "streaming" (an ObjectRefGenerator)
+            or "dynamic"; see docs/api/tasks.md. Default: "streaming" for generators, else 1.
+        max_retries: how often the task runs again after its worker or node died; -1 means without limit. Default 3.
+        retry_exceptions: whether the task also runs again when it raises: True, or a list of exception classes. Default
+            False.
+        max_calls: number of calls of this function after which a worker process ends. Default 0: no limit.
+        runtime_env: environment variables and import paths: {"env_vars": {...}, "working_dir": ..., "py_modules":
+            [...]}; see docs/api/tasks.md. Default: the environment of the caller.
         scheduling_strategy: "DEFAULT", "SPREAD", or one of dualray.util.scheduling_strategies. Default: "DEFAULT",
-            unless the task that makes the call runs in a placement group that captures its children.
-        label_selector: what the labels of the node must meet: {"zone": "a"}; see docs/api/placement.md.
-        fallback_strategy: what takes its place when no node meets it at the call: the first of
-            [{"label_selector": {...}}, ...] that a node meets.
-        name: what messages and traces call it. Default: the function's name.
-        duration: sim mode only: seconds of virtual time that a call takes, or each item of a generator; a time or a
-            distribution as text, "250ms" or "lognormal(2s, 0.5)"; a function of its arguments that says; or "measured":
-            as long as its code really takes here and now, of tasks and plain methods. Such a run comes out otherwise
-            the next time.
-        execute: sim mode only: False models a call: it is scheduled, gets its arguments and takes its time, but the
-            function does not run. Real mode runs it. Default True.
-        returns, returns_size: what each result of a call that is not executed is, and as how many bytes it counts in
-            stores and on the network (an int, or a text such as "2GiB"). Default: None, and what that has.
-        sim_unsafe: sim mode only: "allow" or "refuse": what becomes of calls that lead out of the simulation, such as
-            sockets and subprocesses. Default: as `init(sim_unsafe=)` says.
-        _generator_backpressure_num_objects: items that a generator makes ahead of its consumer; then it waits and lends
-            its CPU. Default: any number.
+            unless the caller runs in a placement group that captures its child tasks.
+        label_selector: conditions on the labels of the node: {"zone": "a"}; see docs/api/placement.md.
+        fallback_strategy: selectors to try in order if no node meets `label_selector`: [{"label_selector": {...}},
+            ...].
+        name: name of the task in messages and traces. Default: the function's name.
+        duration: sim mode only: the virtual time that a call takes, or each item of a generator. Seconds, a time or a
+            distribution as text ("250ms", "lognormal(2s, 0.5)"), or a function of the arguments that returns one of
+            these. "measured", for tasks and plain methods, takes the time that the code takes here; such a run cannot
+            be repeated.
+        execute: sim mode only: False models a call. The call is scheduled, gets its arguments and takes its time, but
+            the function does not run. Real mode runs it. Default True.
+        returns, returns_size: the value of each result of a call that is not executed, and its size in stores and on
+            the network (an int, or a text such as "2GiB"). Default: None, and the size of the value.
+        sim_unsafe: sim mode only: "allow" or "refuse" calls to things outside the simulation, such as sockets and
+            subprocesses. Default: the value of `init(sim_unsafe=)`.
+        _generator_backpressure_num_objects: items that a generator makes ahead of its consumer before it waits and
+            lends its CPU. Default: any number.
     """
 
     num_cpus: float | None = None
@@ -92,29 +92,29 @@ class TaskOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActorOptions:
-    """Options of an actor class, with today's Ray defaults.
+    """Options of an actor class, with Ray's defaults.
 
     Attributes:
-        num_cpus, num_gpus, resources: held for the actor's life. When none is given, the actor needs 1 CPU to be
-            placed and holds none afterwards.
-        memory: as for tasks, held for the actor's life; it alone changes nothing about the CPU, as in Ray.
-        max_restarts: how often it comes back when its worker or node dies; -1 means without end. Default 0.
-        max_task_retries: how often a call that was lost with the actor is repeated; -1 without end. Default 0.
-        name: the name under which `get_actor` finds it, once in a namespace. Default: none.
-        namespace: where the name stands. Default: the namespace of the program (`init(namespace=)`).
-        get_if_exists: with a name: `remote` gives a handle to the actor that has the name, if there is one.
-        lifetime: "detached": it outlives the program that made it, and ends with `kill` or with the cluster. Default,
-            also "non_detached": it ends with its last handle, or with the process that made it.
-        max_concurrency: how many methods may run at a time, on threads. Default 1; of a class with an `async def`
-            method 1000: its methods run as coroutines on one event loop.
-        concurrency_groups: {"io": 2}: groups of methods with limits of their own; a method says its group with
-            `@method(concurrency_group="io")`. `max_concurrency` is the limit of all others.
-        allow_out_of_order_execution: whether a call whose arguments are not ready lets those behind it pass. Default:
-            True where several methods may run at a time, for which False is refused, else False.
-        max_pending_calls: calls that one process may have without an answer; one more raises
-            PendingCallsLimitExceeded. Default -1: any number.
-        scheduling_strategy, label_selector, fallback_strategy, runtime_env, duration, sim_unsafe: as for tasks;
-            `duration` is that of the constructor.
+        num_cpus, num_gpus, resources: resources that the actor holds for its life. By default the actor needs 1 CPU to
+            be placed, and then holds none.
+        memory: as for tasks, held for the actor's life. Alone it changes nothing about the CPU, as in Ray.
+        max_restarts: how often the actor restarts after its worker or node died; -1 means without limit. Default 0.
+        max_task_retries: how often a call that was lost with the actor is repeated; -1 means without limit. Default 0.
+        name: name for `get_actor`, unique within a namespace. Default: none.
+        namespace: namespace of the name. Default: the namespace of the program (`init(namespace=)`).
+        get_if_exists: with a name: `remote` returns a handle to the actor that has the name, if one has it.
+        lifetime: a "detached" actor outlives its program, and ends with `kill` or with the cluster. By default, and
+            with "non_detached", the actor ends with its last handle or with the process that created it.
+        max_concurrency: number of methods that run at the same time, on threads. Default 1. For a class with an `async
+            def` method 1000; its methods run as coroutines on one event loop.
+        concurrency_groups: {"io": 2}: groups of methods with limits of their own. `@method(concurrency_group="io")`
+            puts a method into a group. `max_concurrency` is the limit of the other methods.
+        allow_out_of_order_execution: whether a call can pass another one whose arguments are not ready. Default: True
+            if several methods can run at the same time, else False. False is refused for such an actor.
+        max_pending_calls: calls without an answer that one process can have; one more raises PendingCallsLimitExceeded.
+            Default -1: any number.
+        scheduling_strategy, label_selector, fallback_strategy, runtime_env, duration, sim_unsafe: as for tasks.
+            `duration` is the duration of the constructor.
     """
 
     num_cpus: float | None = None
@@ -151,13 +151,13 @@ class MethodOptions:
 
     Attributes:
         num_returns, _generator_backpressure_num_objects: as for tasks.
-        max_task_retries: how often a call is repeated that was lost with the actor, or whose error `retry_exceptions`
-            names; -1 without end. Default: what the actor's class says.
+        max_task_retries: how often a call is repeated that was lost with the actor, or whose error is among
+            `retry_exceptions`; -1 means without limit. Default: the value of the actor's class.
         retry_exceptions: as for tasks. Default False.
-        concurrency_group: one of its actor's. Default: none.
-        name: what messages and traces call it. Default: the method's name.
+        concurrency_group: name of one of the actor's groups. Default: none.
+        name: name of the call in messages and traces. Default: the method's name.
         enable_task_events: accepted, as in Ray, and without effect.
-        duration: sim mode, in `@method` alone: as for tasks.
+        duration: as for tasks; only `@method` can set it. Sim mode only.
     """
 
     num_returns: int | str | None = None
@@ -240,7 +240,7 @@ def _in_todays_names(changes: Mapping[str, Any], what: str) -> dict[str, Any]:
         found["scheduling_strategy"] = PlacementGroupSchedulingStrategy(None)  # out of the group that captures children
     if group is None and index not in (-1, None):
         raise ValueError(
-            f"{what}: placement_group_bundle_index={index!r} without placement_group=: say the group. (If the "
+            f"{what}: placement_group_bundle_index={index!r} needs placement_group=, the group that it is in. (If the "
             f"placement group is not specified, the bundle index must be -1.)"
         )
     if group is None or group == "default":
@@ -249,7 +249,7 @@ def _in_todays_names(changes: Mapping[str, Any], what: str) -> dict[str, Any]:
     if words is not None:
         words.warn_of_old_group_option()
     if found.get("scheduling_strategy") is not None:
-        raise ValueError(f"{what}: placement_group= and scheduling_strategy= both say where: leave one out")
+        raise ValueError(f"{what}: placement_group= and scheduling_strategy= both choose the place; leave one out")
     found["scheduling_strategy"] = PlacementGroupSchedulingStrategy(group, index, captures)
     return found
 
@@ -322,7 +322,7 @@ def _check_fallbacks(fallbacks: Any, what: str) -> None:
     for number, fallback in enumerate(fallbacks):
         if not isinstance(fallback, Mapping) or set(fallback) != {"label_selector"}:
             raise ValueError(
-                f"{what}: fallback_strategy[{number}] is {fallback!r}, and must be a dict with label_selector alone"
+                f"{what}: fallback_strategy[{number}]={fallback!r} must be a dict whose only key is label_selector"
             )
         parse_selector(f"{what}: fallback_strategy[{number}]", fallback["label_selector"])
 
@@ -334,7 +334,7 @@ def _check_retried(retried: Any, what: str) -> None:
         raise TypeError(f"{what}: retry_exceptions={retried!r} must be True, False or a list of exception types")
     for each in retried:
         if not (isinstance(each, type) and issubclass(each, BaseException)):
-            raise TypeError(f"{what}: retry_exceptions has {each!r}, which is no exception type")
+            raise TypeError(f"{what}: retry_exceptions has {each!r}, which is not an exception class")
 
 
 def _check_modelled(options: TaskOptions, what: str) -> None:
@@ -343,10 +343,10 @@ def _check_modelled(options: TaskOptions, what: str) -> None:
     if options.execute:
         for name in ("returns", "returns_size"):
             if getattr(options, name) is not None:
-                raise ValueError(f"{what}: {name}= is for calls that are not executed: add execute=False")
+                raise ValueError(f"{what}: {name}= is for calls that are not executed; add execute=False")
         return
     if isinstance(options.num_returns, str):
-        raise ValueError(f"{what}: num_returns={options.num_returns!r} with execute=False: it needs a number")
+        raise ValueError(f"{what}: num_returns={options.num_returns!r} must be a number, because of execute=False")
     returned_bytes(options, what)
 
 
@@ -434,8 +434,8 @@ def returns_of(options: TaskOptions | MethodOptions, function: Any, what: str) -
     if isinstance(number, str):
         if ahead > 0 and number == DYNAMIC:
             raise ValueError(
-                f"{what}: _generator_backpressure_num_objects with num_returns='dynamic': nobody takes items before "
-                f"all are made"
+                f"{what}: _generator_backpressure_num_objects cannot be used with num_returns='dynamic', which returns "
+                f"all items at once"
             )
         return Returns(1, number, max(ahead, 0))
     if ahead > 0:

@@ -1,4 +1,4 @@
-"""Remote functions: what `@remote` makes of a function."""
+"""Remote functions, which `@remote` makes of functions."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Modelled:
 class RemoteFunction(Generic[R]):
     """A function that runs as a task: call it with `.remote(...)`.
 
-    The function is pickled once for each runtime, at its first call; so are its options checked against the cluster.
+    The first call pickles the function and checks its options against the cluster, once for each runtime.
     """
 
     _reference: type[ObjectRef[Any]] = ObjectRef
@@ -74,22 +74,22 @@ class RemoteFunction(Generic[R]):
         return RemoteFunction, (self._function, self._options)
 
     def options(self, **options: Any) -> RemoteFunction[R]:
-        """The same function with some options changed; see `TaskOptions`.
+        """Return the same function with some options changed; see `TaskOptions`.
 
         Raises:
-            ValueError, TypeError: an option that is unknown, or a value that it cannot have.
+            ValueError, TypeError: an option is unknown or has a wrong value.
         """
         return RemoteFunction(self._function, with_changes(self._options, options, f"{self._name}.options()"))
 
     def remote(self, *args: Any, **kwargs: Any) -> ObjectRef[R]:
-        """Submit a call; references to its results: one, a list when num_returns is above 1, None when it is 0. Of a
-        generator: an ObjectRefGenerator.
+        """Submit a call, and return a reference to its result at once.
 
-        Arguments that are references are replaced by their values before the function runs.
+        If num_returns is above 1, the call returns a list of references; if it is 0, None. A generator returns an
+        ObjectRefGenerator. Arguments that are references are replaced by their values before the function runs.
 
         Raises:
             TypeError: the function does not take these arguments.
-            SerializationError: an argument, or the function, cannot be pickled.
+            SerializationError: an argument or the function cannot be pickled.
         """
         if (len(args) if not kwargs else (len(args), *kwargs)) not in self._accepted:
             self._check_arguments(args, kwargs)
@@ -120,7 +120,7 @@ class RemoteFunction(Generic[R]):
             self._accepted = self._parameters.accepted
 
     def bind(self, *args: Any, **kwargs: Any) -> FunctionNode:
-        """A call as a node of a graph, which runs with `node.execute()`; see the package dualray.dag."""
+        """Return a node of a graph for this call, which runs with `node.execute()`; see the package dualray.dag."""
         from dualray.dag import FunctionNode  # noqa: PLC0415 - most programs write no graphs
 
         return FunctionNode(self, args, kwargs, said(self._options))
@@ -143,7 +143,7 @@ class RemoteFunction(Generic[R]):
         target = self._exported()
         if not options.execute and runtime.current(self._call).models_calls:
             if returns.kind:
-                raise ValueError(f"{what}: execute=False needs a number of results: say num_returns= of this generator")
+                raise ValueError(f"{what}: execute=False needs num_returns=, a number, for this generator function")
             target = Modelled(returns.number, options.returns, returned_bytes(options, what))
         self._has_one_result, self._is_streaming = returns.has_one_result, returns.kind == STREAMING
         return verbs.prepare_function(

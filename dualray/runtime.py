@@ -327,4 +327,4 @@ def current(verb: str) -> Runtime:
 
 def only_in_the_driver(verb: str) -> DualrayError:
     """What a worker, which knows its own part alone, raises."""
-    return DualrayError(f"{verb} is for the program that called dualray.init(), and was called in a task or an actor.")
+    return DualrayError(f"{verb} is only for the program that called dualray.init(); a task or an actor called it.")

@@ -31,13 +31,13 @@ def _deprecated(name: str, better: str | None = None) -> None:
 
 @dataclass(frozen=True, slots=True)
 class RuntimeContext:
-    """Where this code runs; see `get_runtime_context`."""
+    """The place where this code runs; see `get_runtime_context`."""
 
     _runtime: runtime.Runtime
 
     @property
     def mode(self) -> str:
-        """`real` or `sim`."""
+        """`real`, `sim` or `ray`."""
         return self._runtime.mode
 
     @property
@@ -45,83 +45,87 @@ class RuntimeContext:
         return self._runtime.verbs.context()
 
     def get_node_id(self) -> str:
-        """The node, such as `node-0`."""
+        """Return the name of the node, such as `node-0`."""
         return self._here.node_id
 
     def get_worker_id(self) -> str:
-        """The process: `driver-1`, or a worker such as `node-0/w3`."""
+        """Return the name of the process: `driver-1`, or a worker such as `node-0/w3`."""
         return self._here.worker_id
 
     def get_task_id(self) -> str | None:
-        """The task's id in hex; None in a driver."""
+        """Return the task's id in hex; None in a driver."""
         return self._here.task_id
 
     def get_task_name(self) -> str | None:
-        """The task's function, or Class.method; None in a driver."""
+        """Return the name of the task's function, or Class.method; None in a driver."""
         return self._here.task_name
 
     def get_actor_id(self) -> str | None:
-        """The actor's id in hex; None outside an actor."""
+        """Return the actor's id in hex; None outside an actor."""
         return self._here.actor_id
 
     def get_actor_name(self) -> str | None:
-        """The name under which `get_actor` finds the actor that this runs in, "" when it has none; None outside."""
+        """Return the name under which `get_actor` finds the current actor: "" if it has none; None outside an actor."""
         return self._here.actor_name
 
     @property
     def namespace(self) -> str:
-        """Where the names of actors that are made here stand, unless they say: what `init(namespace=)` was given, or a
-        namespace of the job's own. Inside an actor: of the job that made it."""
+        """The namespace of actors that this code names: `init(namespace=)`, or a namespace of the job's own.
+
+        Inside an actor it is the namespace of the job that created the actor.
+        """
         return self._runtime.verbs.namespace
 
     def get_job_id(self) -> str:
-        """The number of the driver that this work goes back to, as 8 hex digits."""
+        """Return the number of the driver whose program this code belongs to, as 8 hex digits."""
         return self._here.job_id
 
     def get_task_function_name(self) -> str | None:
-        """The function or method, behind its module: "module.function", "module.Class.method"; None in a driver.
-        A coroutine's has the names of what it is defined in, too: "module.f.<locals>.Class.method"."""
+        """Return the name of the function or method with its module, such as "module.Class.method"; None in a driver.
+
+        A local function has the names around it, too: "module.f.<locals>.Class.method".
+        """
         return self._here.function_name()
 
     def get_placement_group_id(self) -> str | None:
-        """The id in hex of the placement group that this runs in; None outside of any."""
+        """Return the id in hex of the current placement group; None outside a group."""
         return self._here.placement_group_id
 
     @property
     def should_capture_child_tasks_in_placement_group(self) -> bool:
-        """Whether tasks and actors that are made here go to this placement group when they do not say where."""
+        """Whether tasks and actors that this code submits run in the current placement group by default."""
         return self._here.captures_children
 
     @property
     def was_current_actor_reconstructed(self) -> bool:
-        """Whether the actor has been restarted; False outside an actor."""
+        """Whether the current actor has restarted; False outside an actor."""
         return self._here.is_restarted
 
     @property
     def current_actor(self) -> ActorHandle:
-        """A handle to the actor that this runs in.
+        """A handle to the current actor.
 
         Raises:
-            RuntimeError: outside an actor.
+            RuntimeError: this code runs outside an actor.
         """
         verbs = self._runtime.verbs
         actor = verbs.own_actor()
         if actor is None:
-            raise RuntimeError("current_actor is asked for outside an actor")
+            raise RuntimeError("current_actor was read outside an actor; read it in a method of an actor")
         return handle_to(actor, verbs)
 
     @property
     def runtime_env(self) -> dict[str, Any]:
-        """The runtime environment that this runs in; in a driver, that which its tasks have unless they say."""
+        """The current runtime environment; in a driver, the default of its tasks."""
         environment: dict[str, Any] = json.loads(self.get_runtime_env_string())
         return environment
 
     def get_runtime_env_string(self) -> str:
-        """`runtime_env` as JSON."""
+        """Return `runtime_env` as JSON."""
         return self._runtime.verbs.runtime_env or "{}"
 
     def get_node_labels(self) -> dict[str, str]:
-        """The labels of the node."""
+        """Return the labels of the node."""
         verbs = self._runtime.verbs
         here = verbs.context().node_id
         return next((row.labels for row in verbs.nodes() if row.node_id == here), {})
@@ -158,20 +162,20 @@ class RuntimeContext:
 
     @property
     def gcs_address(self) -> str:
-        """Where the cluster's head is; in dualray, where its control plane is."""
+        """The address of the cluster's head; Ray gives the address of its control store."""
         return self._runtime.addresses()["control_plane_address"]
 
     def get_session_name(self) -> str:
-        """The name of the cluster's session, which is its directory's; `simulation` in sim mode."""
+        """Return the name of the cluster's session and its directory; `simulation` in sim mode."""
         return PurePath(self._runtime.addresses()["session_dir"]).name or "simulation"
 
     def get_temp_dir(self) -> str:
-        """Where the directories of sessions are; in sim mode, where temporary files are."""
+        """Return the directory that has the sessions' directories; in sim mode, the directory of temporary files."""
         directory = self._runtime.addresses()["session_dir"]
         return str(PurePath(directory).parent) if directory else tempfile.gettempdir()
 
     def get(self) -> dict[str, Any]:
-        """What there is to know here, by name; what does not apply is absent."""
+        """Return everything that this context knows, by name; what does not apply is absent."""
         here = self._here
         found = {
             "job_id": _id_or_none(here.job_id),
@@ -186,8 +190,9 @@ class RuntimeContext:
         return {name: value for name, value in found.items() if value is not None}
 
     def is_canceled(self) -> bool:
-        """Whether `cancel` was called for the task or method that runs here. A method that is not a coroutine goes on
-        after that; a long one may ask, and end.
+        """Return whether `cancel` was called for the current task or method.
+
+        A method that is not a coroutine continues after `cancel`; a long one can ask here, and end.
 
         Raises:
             RuntimeError: in the driver.
@@ -203,14 +208,18 @@ class RuntimeContext:
         return here.is_cancelled
 
     def get_attempt(self) -> int:
-        """How often this task has been tried before, as far as anybody knows: more often than `max_retries` allows, if
-        earlier attempts stood behind another task when their worker was lost. Such a one may have begun, so that the
-        next is another attempt; it uses no retry, for it mostly had not."""
+        """Return how often this task was tried before.
+
+        The number can be above `max_retries`. An attempt that was queued behind another task when their worker was lost
+        counts, because it may have started, but it uses no retry.
+        """
         return self._here.attempt
 
     def get_accelerator_ids(self) -> dict[str, list[str]]:
-        """`{"GPU": [...], ...}`: the GPUs that the task or actor holds, as `get_gpu_ids` has them, as text. The other
-        kinds that Ray knows are there, and empty."""
+        """Return the GPUs of the task or actor as text: `{"GPU": [...], ...}`.
+
+        The lists of Ray's other kinds of accelerators are empty.
+        """
         return {kind: list(self._here.gpus) if kind == GPU else [] for kind in ACCELERATORS}
 
     def get_resource_ids(self) -> dict[str, list[str]]:
@@ -218,20 +227,20 @@ class RuntimeContext:
         return self.get_accelerator_ids()
 
     def get_assigned_resources(self) -> dict[str, float]:
-        """What the task or actor holds, by name."""
+        """Return the resources that the task or actor holds: amounts by name."""
         return dict(self._here.resources)
 
 
 def get_runtime_context() -> RuntimeContext:
-    """Where this code runs: job, node, worker, task, actor, attempt, resources, placement group."""
+    """Return the place where this code runs: job, node, worker, task, actor, attempt, resources, placement group."""
     return RuntimeContext(started("get_runtime_context"))
 
 
 def get_gpu_ids() -> list[int | str]:
-    """The GPUs that the current task or actor holds; in a driver, none.
+    """Return the GPUs that the current task or actor holds; an empty list in a driver.
 
-    They are what CUDA_VISIBLE_DEVICES of the task says: numbers, or, where whoever started the node has named its GPUs
-    otherwise, UUIDs such as "GPU-5f0e...".
+    They are the entries of the task's CUDA_VISIBLE_DEVICES: numbers, or UUIDs such as "GPU-5f0e..." if the node was
+    started with UUIDs.
     """
     return [
         int(name) if name.isdigit() else name

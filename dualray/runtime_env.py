@@ -92,14 +92,14 @@ class RuntimeEnv:
         """
         if self.working_dir is not None and not Path(self.working_dir).is_dir():
             raise RuntimeEnvSetupError(
-                f"runtime_env: working_dir={self.working_dir!r} is no directory {where}: it is not copied, and must be "
-                f"on each node"
+                f"runtime_env: working_dir={self.working_dir!r} is not a directory {where}. dualray does not copy it: "
+                f"it must exist on each node"
             )
         for module in self.py_modules:
             if not Path(module).exists():
                 raise RuntimeEnvSetupError(
-                    f"runtime_env: py_modules has {module!r}, which is not {where}: it is not copied, and must be on "
-                    f"each node"
+                    f"runtime_env: py_modules has {module!r}, which is not {where}. dualray does not copy it: it must "
+                    f"exist on each node"
                 )
         if self.pip:
             from dualray.installed_packages import missing  # noqa: PLC0415 - few ask for packages
@@ -139,7 +139,7 @@ def parse(what: str, said: Mapping[str, Any] | None) -> RuntimeEnv:
         if key in _WITHOUT_EFFECT:
             continue
         if key in _ELSEWHERE:
-            raise ValueError(f"{what} has {key!r}, which dualray does not install: {_ELSEWHERE[key]}")
+            raise ValueError(f"{what} has {key!r}, which dualray does not set up; {_ELSEWHERE[key]}")
         if key not in KEYS:
             nearest = difflib.get_close_matches(str(key), KEYS, n=1)
             hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
@@ -158,12 +158,12 @@ def _env_vars(what: str, said: Any) -> tuple[tuple[str, str], ...]:
     if said is None:
         return ()
     if not isinstance(said, Mapping):
-        raise TypeError(f"{what}: env_vars={said!r} must be a dict of name to text")
+        raise TypeError(f"{what}: env_vars={said!r} must be a dict of name to value, both str")
     for name, value in said.items():
         if not isinstance(name, str) or not isinstance(value, str):
-            raise TypeError(f"{what}: env_vars has {name!r}: {value!r}, and both must be texts")
+            raise TypeError(f"{what}: env_vars has {name!r}: {value!r}, and both must be str")
         if not name or "=" in name or "\0" in name + value:
-            raise ValueError(f"{what}: env_vars has {name!r}, which no environment variable can be called")
+            raise ValueError(f"{what}: env_vars has {name!r}: {value!r}, which no environment variable can be")
     return tuple(sorted(said.items()))
 
 
@@ -197,7 +197,7 @@ def _path(what: str, said: Any) -> str:
     if not isinstance(said, str | Path):
         raise TypeError(f"{what}={said!r} must be a path")
     if "://" in str(said):
-        raise ValueError(f"{what}={said!r} must be a path: what is elsewhere is not fetched")
+        raise ValueError(f"{what}={said!r} must be a local path, because dualray downloads nothing")
     return str(Path(said).expanduser().absolute())
 
 

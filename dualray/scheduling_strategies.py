@@ -19,15 +19,17 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class NodeAffinitySchedulingStrategy:
-    """Run on the node `node_id` (a NodeID from `dualray.nodes()`). With `soft`, elsewhere when that node is gone or
-    could never take the demand; without, the task or actor then fails.
+    """Run on the node `node_id`, a NodeID from `dualray.nodes()`.
+
+    If that node is gone or can never meet the demand, the task or actor fails. With `soft` it runs on another node.
 
     Args:
-        _spill_on_unavailable: with `soft`: elsewhere also while that node has no room. Default: wait for it.
-        _fail_on_unavailable: without `soft`. Ray fails what finds no room there at once; here it waits for the node.
+        _spill_on_unavailable: with `soft`: run on another node also while that node is busy. Default: wait for it.
+        _fail_on_unavailable: without `soft`: Ray fails a task at once while the node is busy; dualray waits for the
+            node.
 
     Raises:
-        ValueError: one of the two with the wrong `soft`.
+        ValueError: `_spill_on_unavailable` is given without `soft`, or `_fail_on_unavailable` with it.
     """
 
     node_id: str
@@ -37,9 +39,9 @@ class NodeAffinitySchedulingStrategy:
 
     def __post_init__(self) -> None:
         if self._spill_on_unavailable and not self.soft:
-            raise ValueError("_spill_on_unavailable cannot be set when soft is False: say soft=True")
+            raise ValueError("_spill_on_unavailable cannot be set when soft is False; set soft=True")
         if self._fail_on_unavailable and self.soft:
-            raise ValueError("_fail_on_unavailable cannot be set when soft is True: say soft=False")
+            raise ValueError("_fail_on_unavailable cannot be set when soft is True; set soft=False")
 
 
 class Group(Protocol):
@@ -54,14 +56,14 @@ class Group(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PlacementGroupSchedulingStrategy:
-    """Run in a bundle of a placement group, on its node and with what it has reserved.
+    """Run in a bundle of a placement group, on the bundle's node and with its reserved resources.
 
     Args:
-        placement_group: from `dualray.util.placement_group.placement_group()`; None: in no group, also when the task
-            that submits this one would have its children captured.
-        placement_group_bundle_index: which bundle; -1, the default: any that has room.
-        placement_group_capture_child_tasks: whether tasks and actors that this one makes go to the group too, when
-            they do not say where. Default: as for the task that makes this one, which is no at first.
+        placement_group: from `dualray.util.placement_group.placement_group()`. None means no group, even if the
+            caller's group captures child tasks.
+        placement_group_bundle_index: number of the bundle. Default -1: any bundle with free resources.
+        placement_group_capture_child_tasks: whether the tasks and actors that this one submits run in the group too,
+            unless they choose a place. Default: the caller's value, and False in a driver.
     """
 
     placement_group: Group | None
@@ -102,16 +104,16 @@ LabelCondition = In | NotIn | Exists | DoesNotExist
 
 def _checked(condition: object, values: tuple[str, ...]) -> tuple[str, ...]:
     if not values or not all(isinstance(value, str) for value in values):
-        raise ValueError(f"{type(condition).__name__}{values!r} takes one or more values, each a text")
+        raise ValueError(f"{type(condition).__name__}{values!r} takes one or more values, each a str")
     return values
 
 
 @dataclass(frozen=True, slots=True)
 class NodeLabelSchedulingStrategy:
-    """Run on a node whose labels meet all of `hard`, and, while there is one with room, all of `soft` too.
+    """Run on a node whose labels meet all conditions of `hard`, and prefer a free one that meets `soft` too.
 
     Args:
-        hard, soft: for each label, a condition: `{"zone": In("a", "b"), "market": Exists()}`; `soft` None: none.
+        hard, soft: a condition for each label: `{"zone": In("a", "b"), "market": Exists()}`. `soft` can be None.
     """
 
     hard: Mapping[str, LabelCondition]

@@ -194,9 +194,7 @@ def _log_directory(name: str, value: Any) -> Path | None:
         return None
     path = Path(value)
     if any(path.glob("*.decisions")):
-        raise ValueError(
-            f"{name}={str(path)!r} holds the logs of an earlier run: name a directory that is new or empty"
-        )
+        raise ValueError(f"{name}={str(path)!r} holds the logs of an earlier run; give a new or empty directory")
     return path
 
 
@@ -244,7 +242,7 @@ def _port(name: str, value: Any) -> int | None:
     if isinstance(number, bool) or not isinstance(number, int):
         raise TypeError(f"{name}={value!r} must be an int")
     if not 0 <= number < 65536:
-        raise ValueError(f"{name}={value!r} must be between 0, for any port that is free, and 65,535")
+        raise ValueError(f"{name}={value!r} must be between 0 and 65,535; 0 means any free port")
     return number
 
 
@@ -265,7 +263,7 @@ def _directory(name: str, value: Any) -> Path | None:
         return None
     path = Path(value)
     if path.exists() and not path.is_dir():
-        raise ValueError(f"{name}={str(path)!r} is a file: name a directory, which may be new")
+        raise ValueError(f"{name}={str(path)!r} is a file; give a directory, which may be new")
     return path
 
 
@@ -288,7 +286,8 @@ def _address(name: str, value: Any) -> str | None:
         return value
     if value.startswith("ray://"):
         raise ValueError(
-            f"{name}={value!r}: Ray Client is not used; run the program on the cluster: use `ray job submit`"
+            f"{name}={value!r} is an address of Ray Client, which dualray does not use; run the program on the "
+            f"cluster, for example with `ray job submit`"
         )
     host, _, port = value.rpartition(":")
     if value != "auto" and not value.startswith("/") and not (host and port.isdigit() and 0 < int(port) < 65536):
@@ -340,169 +339,175 @@ SETTINGS = {
             default="real",
             modes=MODES,
             parse=_mode,
-            help="real processes, a simulated cluster, or a cluster of Ray",
+            help="where tasks run: real (real processes), sim (a simulated cluster) or ray (a Ray cluster)",
         ),
         Setting(
             name="address",
             default=None,
             modes=("real", "ray"),
             parse=_address,
-            help="host:port of a cluster to join, or auto; default: start one",
+            help="cluster to join: host:port of its head, or auto; default: start a new cluster",
         ),
         Setting(
             name="auto_init",
             default=True,
             modes=MODES,
             parse=_flag,
-            help="whether a verb before init() starts a cluster with the defaults",
+            help="whether a call before init() starts a cluster with the defaults",
         ),
-        Setting(name="num_cpus", default=None, modes=MODES, parse=_amount, help="CPUs of a node; as found; sim: 4"),
-        Setting(name="num_gpus", default=None, modes=MODES, parse=_amount, help="GPUs of a node; as found; sim: 0"),
-        Setting(name="resources", default=None, modes=MODES, parse=_resources, help="custom resources of a node"),
+        Setting(name="num_cpus", default=None, modes=MODES, parse=_amount, help="CPUs of each node; real: all; sim: 4"),
+        Setting(name="num_gpus", default=None, modes=MODES, parse=_amount, help="GPUs of each node; real: all; sim: 0"),
+        Setting(
+            name="resources",
+            default=None,
+            modes=MODES,
+            parse=_resources,
+            help="custom resources of each node, such as {'disk': 2}",
+        ),
         Setting(
             name="memory",
             default=None,
             modes=MODES,
             parse=_memory,
-            help="bytes that a node offers to tasks that say memory=; real: 70 % of memory; sim: 11.2 GiB",
+            help="bytes of each node that tasks can reserve with memory=; real: 70 % of its memory; sim: 11.2 GiB",
         ),
         Setting(
             name="labels",
             default=None,
             modes=MODES,
             parse=_labels,
-            help="labels of a node, such as {'zone': 'a'}; sim: of all nodes, or a list with those of each",
+            help="labels of each node, such as {'zone': 'a'}; sim: or a list with one dict for each node",
         ),
         Setting(
             name="object_store_memory",
             default=None,
             modes=MODES,
             parse=_bytes,
-            help="bytes of a node's object store; real: 30 % of memory; sim: 2 GiB",
+            help="bytes of each node's object store; real: 30 % of its memory; sim: 2 GiB",
         ),
-        Setting(name="seed", default=None, modes=_OF_THE_CORE, parse=_seed, help="seeds tasks' randomness; sim: 0"),
-        Setting(name="object_id_seed", default=None, modes=_OF_THE_CORE, parse=_seed, help="root of all ids"),
+        Setting(name="seed", default=None, modes=_OF_THE_CORE, parse=_seed, help="seed of random numbers; sim: 0"),
+        Setting(name="object_id_seed", default=None, modes=_OF_THE_CORE, parse=_seed, help="seed of all ids"),
         Setting(
             name="decision_log",
             default=None,
             modes=_OF_THE_CORE,
             parse=_log_directory,
-            help="where to log decisions and traces",
+            help="new or empty directory for decision logs and traces",
         ),
         Setting(
             name="record",
             default=None,
             modes=MODES,
             parse=_record,
-            help="a Parquet file for the record of the run: docs/whatif.md",
+            help="Parquet file to write, a record of the run for `dualray predict`",
         ),
         Setting(
             name="infeasible",
             default=None,
             modes=MODES,
             parse=_infeasible,
-            help="raise or wait: what a demand does that no node can ever meet; default: raise in a closed cluster",
+            help="raise or wait: what happens to a demand that no node can meet; default: wait if nodes can join",
         ),
         Setting(
             name="runtime_env",
             default=None,
             modes=MODES,
             parse=_runtime_env,
-            help="environment variables and import paths of all tasks and actors; JSON",
+            help="environment of all tasks and actors, such as {'env_vars': {'NAME': 'value'}}; in a variable: JSON",
         ),
         Setting(
             name="sim_unsafe",
             default="refuse",
             modes=("sim",),
             parse=_sim_unsafe,
-            help="refuse or allow: what becomes of calls of tasks that lead out of the simulation, such as sockets",
+            help="refuse or allow: what happens when a task uses sockets or another thing outside the simulation",
         ),
         Setting(
             name="durations",
             default="vary",
             modes=("sim",),
             parse=_durations,
-            help="vary or fixed: whether tasks of whose duration nothing is known all take the same time",
+            help="vary or fixed: whether the assumed durations of tasks vary at random or are all equal",
         ),
         Setting(name="limits", default=None, modes=_OF_THE_CORE, parse=_limits, help="limits and policies of the core"),
-        Setting(name="log_to_driver", default=True, modes=MODES, parse=_flag, help="show what workers print"),
+        Setting(name="log_to_driver", default=True, modes=MODES, parse=_flag, help="print workers' output here, too"),
         Setting(
             name="redirect_output",
             default=False,
             modes=("real",),
             parse=_flag,
-            help="what workers print goes to files only",
+            help="write workers' output to log files only",
         ),
         Setting(
             name="log_directory",
             default=None,
             modes=("real",),
             parse=_directory,
-            help="where the logs of all processes are kept; default: in the session's directory, until it ends",
+            help="directory for the logs of all processes; default: the session's directory, which goes when it ends",
         ),
         Setting(
             name="metrics_port",
             default=None,
             modes=("real",),
             parse=_port,
-            help="serve metrics for Prometheus at this port of 127.0.0.1; 0: any; default: not",
+            help="port of 127.0.0.1 that serves metrics for Prometheus; 0: any free port; default: none",
         ),
         Setting(
             name="namespace",
             default=None,
             modes=MODES,
             parse=_namespace,
-            help="where the names of the program's actors stand; default: one of its own",
+            help="namespace of the program's named actors; default: a new one",
         ),
         Setting(
             name="num_redis_shards",
             default=0,
             modes=("real",),
             parse=_shards,
-            help="servers of the control plane beside the primary, among which its tables are spread",
+            help="number of Redis servers to add, among which the control plane's tables are spread",
         ),
-        Setting(name="nodes", default=1, modes=("sim",), parse=_count, help="virtual nodes"),
+        Setting(name="nodes", default=1, modes=("sim",), parse=_count, help="number of nodes"),
         Setting(
             name="scenario",
             default=None,
             modes=("sim",),
             parse=_scenario,
-            help="a scenario file: its cluster, config and faults take the place of the settings above",
+            help="scenario file whose cluster, config and faults replace the settings above",
         ),
         Setting(
             name="run_summary",
             default=None,
             modes=("sim",),
             parse=lambda name, value: None if value is None else Path(value),
-            help="a file to which shutdown adds a line of JSON: what the simulation was",
+            help="file to which shutdown() adds a line of JSON, a summary of the simulation",
         ),
         Setting(
             name="run_report",
             default=None,
             modes=("sim",),
             parse=lambda name, value: None if value is None else Path(value),
-            help="a file to write at shutdown: trace, faults, leaks",
+            help="file that shutdown() writes, with the trace, the faults and the leaks",
         ),
         Setting(
             name="pace",
             default=None,
             modes=("sim",),
             parse=_pace,
-            help="seconds of virtual time that pass in a second of real time at most; default: as fast as can be",
+            help="most seconds of virtual time in a second of real time; default: no limit",
         ),
         Setting(
             name="calibration",
             default=None,
             modes=("sim",),
             parse=_calibration,
-            help="a calibration file: measured costs in place of the cost model's defaults",
+            help="calibration file, with measured costs that replace the cost model's defaults",
         ),
         Setting(
             name="task_profile",
             default=None,
             modes=("sim",),
             parse=_task_profile,
-            help="a recorded run: tasks without a duration of their own take what those of their name took there",
+            help="recorded run; a task without a duration takes as long as tasks of its name took there",
         ),
         Setting(name="faults", default=(), modes=("sim",), parse=_faults, help="faults, such as 'kill node-5 at 2.5s'"),
     )
@@ -559,7 +564,7 @@ def _check_address(resolved: dict[str, Resolved]) -> None:
     if isinstance(address, ClusterAddress):
         given = [name for name in given if name not in address.settings]
         if mode != address.settings["mode"]:
-            raise ValueError(f"mode={mode!r}: the Cluster at this address runs in {address.settings['mode']} mode")
+            raise ValueError(f"mode={mode!r} must be {address.settings['mode']!r}, as of the Cluster at this address")
     elif mode not in ("real", "ray") or address == "local":
         return
     if mode == "ray":
@@ -567,20 +572,20 @@ def _check_address(resolved: dict[str, Resolved]) -> None:
     if given and address is not None:
         it = "them" if len(given) > 1 else "it"
         raise ValueError(
-            f"init(address={address!r}) joins a cluster, which has its own {', '.join(given)}: "
+            f"init(address={address!r}) joins a cluster, which has its own {', '.join(given)}; "
             f"leave {it} out, or give {it} to `{'ray' if mode == 'ray' else 'dualray'} start`"
         )
 
 
 _NOT_ON_RAY = {
-    "seed": "Ray seeds no tasks; seed inside the task, or run with mode='sim'",
-    "object_id_seed": "Ray makes ids of its own; run with mode='sim' for ids that repeat",
-    "decision_log": "Ray logs no decisions that could be replayed; run with mode='sim' or mode='real'",
-    "limits": "Ray decides by policies and limits of its own; run with mode='sim' or mode='real' to choose them",
-    "log_directory": "Ray writes the logs, below the directory that `ray start --temp-dir` names",
-    "num_redis_shards": "Ray has a control store of its own; leave it out",
-    "metrics_port": "Ray serves the metrics, at `ray start --metrics-export-port`",
-    "redirect_output": "Ray prints what workers print; log_to_driver=False keeps it out of this program",
+    "seed": "Ray does not seed tasks; set the seed inside the task, or use mode='sim'",
+    "object_id_seed": "Ray makes its own ids; use mode='sim' for ids that repeat",
+    "decision_log": "Ray writes no decision logs; use mode='sim' or mode='real'",
+    "limits": "Ray has its own policies and limits; use mode='sim' or mode='real' to choose them",
+    "log_directory": "Ray writes the logs to the directory that `ray start --temp-dir` names",
+    "num_redis_shards": "Ray has its own control store; leave the setting out",
+    "metrics_port": "Ray serves the metrics; choose the port with `ray start --metrics-export-port`",
+    "redirect_output": "Ray shows the output of workers; log_to_driver=False hides it from this program",
 }
 """Settings that Ray has no counterpart of, and what to do instead."""
 
@@ -598,13 +603,13 @@ def _check_modes(resolved: dict[str, Resolved]) -> None:
                 raise ValueError(f"init({name}=...) has no counterpart in mode='ray': {_NOT_ON_RAY[name]}")
             if mode_in_code:
                 raise ValueError(
-                    f"init({name}=...) belongs to {setting.modes[0]} mode, and mode={mode!r} was given: leave out one"
+                    f"init({name}=...) belongs to {setting.modes[0]} mode, and mode={mode!r} was given; leave one out"
                 )
             ignored.append(name)
     if ignored:
         source = resolved["mode"].source
         warnings.warn(
-            f"init: {', '.join(ignored)} ignored: mode {mode!r} was chosen by {source} and has no such setting",
+            f"init ignores {', '.join(ignored)}: mode {mode!r}, from {source}, has no such setting",
             stacklevel=4,
         )
 
@@ -638,8 +643,8 @@ def limits_of(resolved: Mapping[str, Resolved]) -> Config:
     given = {**(scenario.limits if scenario is not None else {}), **(resolved["limits"].value or {})}
     if "autoscaler_groups" in (resolved["limits"].value or {}):
         raise ValueError(
-            "limits: autoscaler_groups is made of the groups of a scenario file; say "
-            "cluster: {groups: {cpu: {max: 4}}} there"
+            "limits: autoscaler_groups cannot be set here; write the groups into a scenario file, such as "
+            "cluster: {groups: {cpu: {max: 4}}}"
         )
     if any(fault.kind is FaultKind.ADD_NODES for fault in resolved["faults"].value):
         given.setdefault("infeasible", "wait")  # for a node that can take it

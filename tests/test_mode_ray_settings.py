@@ -23,7 +23,7 @@ def test_a_setting_that_ray_has_no_counterpart_of_is_refused_with_the_way_out(na
 
 
 def test_ray_client_is_refused():
-    with pytest.raises(ValueError, match="use `ray job submit`"):
+    with pytest.raises(ValueError, match="with `ray job submit`"):
         dualray.init(mode="ray", address="ray://10.0.0.1:10001")
 
 

@@ -204,12 +204,12 @@ def test_with_the_mode_in_the_code_an_argument_of_the_other_is_an_error(mode, ar
 
 def test_where_the_mode_came_from_outside_it_is_ignored_with_one_warning(monkeypatch):
     monkeypatch.setenv("DUALRAY_MODE", "real")
-    with pytest.warns(UserWarning, match="ignored") as warned:
+    with pytest.warns(UserWarning, match="init ignores") as warned:
         found = resolve({"nodes": 3, "faults": ["kill node-1 at 1s"]})
     [warning] = warned
     text = str(warning.message)
-    assert "nodes, faults ignored" in text
-    assert "mode 'real' was chosen by environment" in text
+    assert "init ignores nodes, faults" in text
+    assert "mode 'real', from environment" in text
     assert found["mode"].value == "real"
 
 
@@ -220,5 +220,5 @@ def test_what_the_environment_or_a_file_say_of_the_other_mode_is_silently_left(e
 
 
 def test_an_argument_of_sim_mode_while_nobody_chose_a_mode():
-    with pytest.warns(UserWarning, match=r"nodes ignored: mode 'real' was chosen by default"):
+    with pytest.warns(UserWarning, match=r"init ignores nodes: mode 'real', from default"):
         resolve({"nodes": 3})

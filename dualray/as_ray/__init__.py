@@ -87,11 +87,11 @@ REFUSED: Final = {
 
 
 class RayIsImportedError(ImportError):
-    """The real Ray was imported before `install()`: its name cannot mean something else now."""
+    """The real Ray was imported before `install()`, so `import ray` cannot import dualray any more."""
 
 
 class AbsentModuleError(ModuleNotFoundError):
-    """A module of Ray's that dualray does not have; the message says why, and which page lists what there is."""
+    """Ray has a module that dualray does not have; the message says why, and which page lists the modules."""
 
 
 def absent(name: str) -> str:
@@ -135,17 +135,19 @@ def _is_asked() -> bool:
 
 
 def install() -> None:
-    """Let `import ray` mean dualray in this process, and in its children by the environment. Twice is as once.
+    """Let `import ray` import dualray in this process, and in its child processes by the environment.
+
+    A second call does nothing.
 
     Raises:
-        RayIsImportedError: the real Ray is imported already; the message names a module that has it.
+        RayIsImportedError: the real Ray is imported already; the message names a module that imported it.
     """
     if not is_installed():
         existing = sys.modules.get("ray")
         if existing is not None:
             raise RayIsImportedError(
                 f"ray is imported already, from {getattr(existing, '__file__', None) or 'elsewhere'}, by "
-                f"{_importer(existing)}: call dualray.as_ray.install() before, or start the program with "
+                f"{_importer(existing)}: call dualray.as_ray.install() first, or start the program with "
                 f"`dualray run --as-ray`"
             )
         sys.meta_path.insert(0, _Finder)
@@ -153,7 +155,7 @@ def install() -> None:
 
 
 def is_installed() -> bool:
-    """Whether `import ray` means dualray in this process."""
+    """Return whether `import ray` imports dualray in this process."""
     return _Finder in sys.meta_path
 
 

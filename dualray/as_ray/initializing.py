@@ -85,8 +85,8 @@ def init(address: str | None = None, *, local_mode: bool = False, job_config: An
     config = said.pop("_system_config", None)
     if config and address not in (None, "local", "auto"):
         raise ValueError(
-            f"ray.init(address={address!r}, _system_config={config!r}): whoever starts a cluster says its settings, "
-            f"and no program that joins it"
+            f"ray.init(address={address!r}, _system_config={config!r}): only the program that starts a cluster can "
+            f"give _system_config"
         )
     _add_system_config(said, config)
     if local_mode:
@@ -177,7 +177,7 @@ def _is_ignored(name: str, value: Any) -> bool:
     if asks and name not in _named:
         _named.add(name)
         _log.warning(
-            "ray.init(%s=%r) has no effect: dualray stands in for Ray here, and has no such thing", name, value
+            "ray.init(%s=%r) has no effect: `import ray` imports dualray here, which has no such setting", name, value
         )
     return True
 
@@ -187,9 +187,7 @@ def _add_job_config(said: dict[str, Any], job_config: JobConfig | Mapping[str, A
         return
     config = job_config if isinstance(job_config, JobConfig) else JobConfig.from_json(job_config)
     if config.runtime_env and said.get("runtime_env"):
-        raise ValueError(
-            "ray.init: both runtime_env= and job_config= have a runtime environment: leave one of them out"
-        )
+        raise ValueError("ray.init: both runtime_env= and job_config= have a runtime environment; leave one out")
     if config.runtime_env:
         said["runtime_env"] = config.runtime_env
     if config.ray_namespace and not said.get("namespace"):

@@ -1,6 +1,6 @@
-"""What a program asks of a cluster that grows: `dualray.autoscaler.request_resources(num_cpus=, bundles=)`.
+"""Requests to a cluster that grows: `dualray.autoscaler.request_resources(num_cpus=, bundles=)`.
 
-The decisions are made in dualray/shared/machines/autoscaler; none is made here.
+dualray/shared/machines/autoscaler makes the decisions; this package makes none.
 """
 
 from dualray.autoscaler.sdk import request_resources, status

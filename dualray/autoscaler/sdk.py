@@ -20,20 +20,21 @@ def request_resources(
     bundles: Sequence[Mapping[str, float]] | None = None,
     bundle_label_selectors: Sequence[Mapping[str, str]] | None = None,
 ) -> None:
-    """Have the cluster be large enough for these CPUs and bundles, whether they are used or not.
+    """Ask the autoscaler for a cluster that is large enough for these CPUs and bundles, even if nothing uses them.
 
-    Nodes are launched at once, whatever `upscaling_speed_percent` says, and stay while the request stands. All of it is
-    met, or none: what the groups' `max` does not allow launches nothing. Tasks that run count: `num_cpus=100` makes
-    room for 100 CPUs in all. A call replaces what the program asked for before; one without arguments, or with
-    `num_cpus=0`, takes it back. So does the end of the program. In a cluster without groups of nodes nothing happens.
+    The autoscaler launches the nodes at once, whatever `upscaling_speed_percent` is, and keeps them while the request
+    stands. It meets the whole request or nothing: if the `max` of the groups does not allow it, no node is launched.
+    Running tasks count: `num_cpus=100` asks for 100 CPUs in total. A call replaces the program's request before. A call
+    without arguments, or with `num_cpus=0`, withdraws it, and so does the end of the program. In a cluster without
+    groups of nodes nothing happens.
 
     Args:
-        num_cpus: so many times one CPU.
-        bundles: what is to fit on one node each, by name: `[{"CPU": 4, "GPU": 1}]`.
-        bundle_label_selectors: for each bundle, what the labels of its node must meet: `[{"zone": "in(a, b)"}]`.
+        num_cpus: number of bundles of one CPU.
+        bundles: resources that must each fit on one node, by name: `[{"CPU": 4, "GPU": 1}]`.
+        bundle_label_selectors: conditions on the labels of each bundle's node: `[{"zone": "in(a, b)"}]`.
 
     Raises:
-        TypeError, ValueError: arguments that are wrong.
+        TypeError, ValueError: an argument is wrong.
         NotInitializedError: no cluster runs, and none can be started here.
     """
     if num_cpus is not None and (isinstance(num_cpus, bool) or not isinstance(num_cpus, int)):
@@ -49,17 +50,17 @@ def request_resources(
 
 
 def status() -> dict[str, list[dict[str, Any]]]:
-    """What the autoscaler knows now; empty lists in a cluster without groups of nodes.
+    """Return the state of the autoscaler; the lists are empty in a cluster without groups of nodes.
 
-    `groups`: each with `group`, `min`, `max`, `nodes`, `launching`, `leaving`, `resources` of one, `price_per_hour`,
-    `refused`: why no node of it can be had now, `kept`: idle nodes that stay, and why, `start_ups_s`: the seconds from
-    a launch until its node had joined, of the last 100, and `node_seconds`: of all, from launch to end, or until now.
-    `demands`: what waits for nodes, or was requested, each with `demand`, `count`, and `not_launched`: why no node is
-    launched for it, by group.
-    `launches`: those under way, each with `launch`, `group` and `for_s`.
+    `groups` has a dict for each group with `group`, `min`, `max`, `nodes`, `launching`, `leaving`, `resources` of one
+    node, `price_per_hour`, `refused` (why no node can be launched now), `kept` (idle nodes that stay, and why),
+    `start_ups_s` (the seconds from a launch until its node joined, of the last 100) and `node_seconds` (of all nodes,
+    from launch to end, or until now). `demands` has what waits for nodes or was requested, with `demand`, `count` and
+    `not_launched` (why no node is launched for it, by group). `launches` has the launches in progress, with `launch`,
+    `group` and `for_s`.
 
     Raises:
-        DualrayError: the head has not answered.
+        DualrayError: the head did not answer.
     """
     verbs = started("status").verbs
     return {
@@ -84,7 +85,7 @@ def _parse_bundles(bundles: Any) -> list[Mapping[str, float]]:
         except (TypeError, ValueError) as error:
             raise type(error)(f"request_resources: bundle {index}: {error}") from None
         if not demand.units:
-            raise ValueError(f"request_resources: bundle {index}, {bundle!r}, asks for nothing")
+            raise ValueError(f"request_resources: bundle {index}, {bundle!r}, demands nothing; leave it out")
     return list(bundles)
 
 

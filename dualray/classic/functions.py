@@ -157,7 +157,7 @@ class _Kept:
 
 
 class ClassicFunction(RemoteFunction[R]):
-    """A remote function: `f.remote(...)` returns an ObjectID, several with `num_return_vals`."""
+    """A remote function: `f.remote(...)` returns an ObjectID, or several with `num_return_vals`."""
 
     _reference = ObjectID
     _variables = b""
@@ -171,8 +171,10 @@ class ClassicFunction(RemoteFunction[R]):
         return ClassicFunction(self._function, changed)
 
     def remote(self, *args: Any, **kwargs: Any) -> Any:
-        """Submit a call; the ObjectID of its result, or a list of them, or None when it has none. In PYTHON_MODE the
-        values themselves, or what the function raises."""
+        """Submit a call, and return the ObjectID of its result, a list of them, or None if it has no result.
+
+        In PYTHON_MODE run the call, and return its values or raise its exception.
+        """
         variables = packed_definitions()
         if variables != self._variables:
             self._variables = variables
@@ -184,7 +186,7 @@ class ClassicFunction(RemoteFunction[R]):
 
 
 class ClassicActorClass(ActorClass[C]):
-    """An actor class: `Cls(...)` and `Cls.remote(...)` make an actor."""
+    """An actor class: `Cls(...)` and `Cls.remote(...)` create an actor."""
 
     _variables = b""
 
@@ -202,7 +204,7 @@ class ClassicActorClass(ActorClass[C]):
         return _actor_class(self._cls, self._options, options, f"{self._name}.options()", self._checkpoint_interval)
 
     def remote(self, *args: Any, **kwargs: Any) -> ClassicActorHandle:
-        """Make an actor; a handle to it, at once."""
+        """Create an actor and return a handle to it at once."""
         variables = packed_definitions()
         if variables != self._variables:
             self._variables = variables
@@ -220,7 +222,7 @@ class ClassicActorClass(ActorClass[C]):
 
 
 class ClassicActorHandle(ActorHandle):
-    """A handle: `actor.method(...)` and `actor.method.remote(...)` call a method."""
+    """A handle to an actor: `actor.method(...)` and `actor.method.remote(...)` call a method."""
 
     __slots__ = ()
 
@@ -240,8 +242,10 @@ class ClassicActorMethod(ActorMethod):
         return self.remote(*args, **kwargs)
 
     def remote(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the method; the ObjectID of its result, or a list of them, or None when it has none. In PYTHON_MODE the
-        values themselves, or what the method raises."""
+        """Call the method, and return the ObjectID of its result, a list of them, or None if it has no result.
+
+        In PYTHON_MODE run the method, and return its values or raise its exception.
+        """
         return as_called(super().remote(*args, **kwargs))
 
 
@@ -249,18 +253,20 @@ class ClassicActorMethod(ActorMethod):
 
 
 def remote(*targets: Any, **options: Any) -> Any:
-    """Make a function a task, or a class an actor: `@remote`, `@remote(num_return_vals=2)`, or `remote(function)`.
+    """Turn a function into a remote function, or a class into an actor class.
+
+    Write `@remote`, `@remote(num_return_vals=2)` or `remote(function)`.
 
     Args:
-        targets: a function or class.
-        options: `num_return_vals` (how many ObjectIDs a call returns; default 1), `num_cpus` (default 1), `num_gpus`
-            (default 0), `num_custom_resource` (default 0), and today's, by today's names. Of actors also
-            `checkpoint_interval`: they come back from a state that is at most so many calls old, and make the calls
-            since then again; default -1: they do not.
+        targets: a function or a class.
+        options: `num_return_vals` (number of ObjectIDs that a call returns; default 1), `num_cpus` (default 1),
+            `num_gpus` (default 0), `num_custom_resource` (default 0), and Ray's options of today by their names. Actors
+            also have `checkpoint_interval`: a restarted actor continues from a state that is at most that many calls
+            old, and repeats the calls since then. Default -1: no checkpoints.
 
     Raises:
-        ValueError, TypeError: an unknown option (with the nearest known one), a value that it cannot have, or a target
-            that is neither function nor class.
+        ValueError, TypeError: an option is unknown (the message has the nearest known one) or has a wrong value, or the
+            target is neither a function nor a class.
     """
     if options or not targets:
         if targets:
@@ -272,10 +278,10 @@ def remote(*targets: Any, **options: Any) -> Any:
 
 
 def actor(*targets: Any, **options: Any) -> Any:
-    """Make a class an actor: what `remote` does, in the words before it did.
+    """Turn a class into an actor class, as `remote` does. This is the older name.
 
     Raises:
-        TypeError: not a class.
+        TypeError: the argument is not a class.
     """
 
     def decorate(target: Any) -> Any:
@@ -310,7 +316,9 @@ def _actor_class(
             changes = {"max_restarts": -1, "max_task_retries": -1} | changes
     changed = with_changes(before, changes, what)
     if interval > 0 and changed.max_concurrency not in (None, 1):
-        raise ValueError(f"{what}: checkpoint_interval={interval} needs calls one at a time: leave out max_concurrency")
+        raise ValueError(
+            f"{what}: checkpoint_interval={interval} needs calls that run one at a time; leave out max_concurrency"
+        )
     return ClassicActorClass(cls, changed, interval)
 
 
@@ -328,6 +336,6 @@ def as_today(options: Mapping[str, Any], what: str) -> dict[str, Any]:
         today["resources"] = {**(today.get("resources") or {}), CUSTOM_RESOURCE: amount}
     if "num_return_vals" in today:
         if "num_returns" in today:
-            raise TypeError(f"{what}: num_return_vals and num_returns are two names of one option: give one")
+            raise TypeError(f"{what}: num_return_vals and num_returns are two names of one option; leave one out")
         today["num_returns"] = today.pop("num_return_vals")
     return today

@@ -420,7 +420,7 @@ class InlineRuntime:
 
     @property
     def logs(self) -> NoReturn:
-        raise DualrayError("PYTHON_MODE has no log files; what its tasks print is on the program's own stdout")
+        raise DualrayError("PYTHON_MODE has no log files; its tasks print to the program's stdout")
 
     def free_port(self) -> int:
         with socket.socket() as probe:
@@ -447,7 +447,7 @@ class InlineRuntime:
         return dict(self.core.shared.functions)
 
     def trace_source(self) -> NoReturn:
-        raise DualrayError("timeline: PYTHON_MODE runs everything in place, and records nothing.")
+        raise DualrayError("timeline: PYTHON_MODE records nothing; use dualray.init(mode='sim', decision_log='DIR').")
 
     def show_bar(self, state: BarState) -> None:
         DISPLAY.take("", state)

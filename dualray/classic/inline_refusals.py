@@ -14,7 +14,7 @@ from dualray.user_verbs import Awaited
 
 
 def _refuse(what: str) -> NoReturn:
-    raise DualrayError(f"PYTHON_MODE has no {what}: run the program with dualray.init(mode='sim') or mode='real'")
+    raise DualrayError(f"PYTHON_MODE has no {what}; use dualray.init(mode='sim') or mode='real'")
 
 
 class InlineRefusals:
@@ -47,10 +47,10 @@ class InlineRefusals:
         """Each call has ended when it returns."""
 
     def get_async(self, ref: Ref, ready: Callable[[], None]) -> Awaited:
-        _refuse("event loop: every call has ended when it returns")
+        _refuse("event loop, because each call ends before it returns")
 
     def wait_async(self, ref: Ref, ready: Callable[[], None]) -> Awaited:
-        _refuse("event loop: every call has ended when it returns")
+        _refuse("event loop, because each call ends before it returns")
 
     def take_item(self, item: Ref) -> tuple[bool, Ref | None]:
         _refuse("streaming generators")
@@ -59,7 +59,7 @@ class InlineRefusals:
         _refuse("streaming generators")
 
     def promise(self) -> Ref:
-        _refuse("queues: what they wait for would never come")
+        _refuse("queues, because a wait in one process would never end")
 
     def keep_promise(self, ref: Ref, value: Any) -> None:
         _refuse("queues")
@@ -86,10 +86,10 @@ class InlineRefusals:
     def rows_of(
         self, addresses: Sequence[Address], table: str, timeout_ns: int
     ) -> dict[Address, list[dict[str, Any]] | None]:
-        _refuse("state to list: every call has ended when it returns")
+        _refuse("state to list, because each call ends before it returns")
 
     def head_rows(self, table: str) -> list[dict[str, Any]]:
-        _refuse("state to list: every call has ended when it returns")
+        _refuse("state to list, because each call ends before it returns")
 
     def create_placement_group(
         self,

@@ -131,17 +131,18 @@ def _check_count(name: str, value: int | None) -> None:
 
 
 def shutdown() -> None:
-    """End what `init` started; without `init`, nothing happens."""
+    """End the cluster that `init` started. Without a call of `init` before, nothing happens."""
     api.shutdown()
 
 
 def get(object_ids: Any) -> Any:
-    """The value of an ObjectID, or the values of a list of them, waiting until they exist. In PYTHON_MODE, where calls
-    return values, what it is given.
+    """Wait for the value of an ObjectID, or for the values of a list of them, and return it.
+
+    In PYTHON_MODE, where calls return values, return the argument.
 
     Raises:
-        TaskError: a task failed: an instance of its own exception's type too, with `.cause`.
-        TypeError: something that is no ObjectID.
+        TaskError: a task raised an exception. The error is also an instance of that exception's type; `.cause` has it.
+        TypeError: an item is not an ObjectID.
     """
     if runs_in_place():
         if isinstance(object_ids, list):
@@ -151,16 +152,18 @@ def get(object_ids: Any) -> Any:
 
 
 def put(value: Any) -> Any:
-    """Store a value; its ObjectID. In PYTHON_MODE the value as who reads it would see it: a copy, arrays read-only.
+    """Store a value, and return its ObjectID.
+
+    In PYTHON_MODE return the value as its readers would see it: a copy, with read-only arrays.
 
     Raises:
-        ObjectStoreFullError: no room.
+        ObjectStoreFullError: the object store has no space.
         SerializationError: the value cannot be pickled.
-        TypeError: the value is itself an ObjectID.
+        TypeError: the value is an ObjectID.
     """
     verbs = started("put").verbs
     if isinstance(value, ObjectRef):
-        raise TypeError(f"put was given {value!r}, which is an ObjectID already; put a list that holds it if you must")
+        raise TypeError(f"put was given {value!r}, which is an ObjectID; use it as it is, or put a list that holds it")
     object_id = ObjectID[Any](verbs.put(value), verbs)
     return api.get(object_id) if runs_in_place() else object_id
 
@@ -168,22 +171,26 @@ def put(value: Any) -> Any:
 def wait(
     object_ids: list[ObjectID[Any]], num_returns: int = 1, timeout: float | None = None
 ) -> tuple[list[ObjectID[Any]], list[ObjectID[Any]]]:
-    """Wait until `num_returns` of the objects exist; (ready, not ready), each in the order given.
+    """Wait until a number of objects are ready, and return the ready ones and the others.
 
     Args:
         object_ids: a list of distinct ObjectIDs.
-        num_returns: how many to wait for; more than there are may be asked for where there is a timeout, and means all.
-        timeout: milliseconds; None waits without end, 0 means what is there now.
+        num_returns: the number of objects to wait for. With a timeout it can be above the number of objects, and means
+            all.
+        timeout: milliseconds; None waits without limit, 0 does not wait.
+
+    Returns:
+        Two lists, the ready ObjectIDs and the others, each in the order of `object_ids`.
 
     Raises:
-        TypeError: object_ids is no list, or holds something that is no ObjectID.
-        ValueError: duplicates, or a num_returns that can never be met.
+        TypeError: `object_ids` is not a list, or an item is not an ObjectID.
+        ValueError: `object_ids` has duplicates, or fewer than `num_returns` items.
     """
     if timeout is not None:
         if isinstance(timeout, bool) or not isinstance(timeout, int | float):
             raise TypeError(f"timeout={timeout!r} must be a number of milliseconds, or None")
         if not timeout >= 0:
-            raise ValueError(f"timeout={timeout!r} must not be negative; it counts milliseconds")
+            raise ValueError(f"timeout={timeout!r} must not be negative; it is in milliseconds")
         if object_ids:
             num_returns = min(num_returns, len(object_ids))
     if runs_in_place():
@@ -206,12 +213,11 @@ def _wait_in_place(values: list[Any], num_returns: int) -> tuple[list[Any], list
 
 
 def register_class(cls: type[Any], **how: Any) -> None:
-    """Nothing has to be registered any more: instances of every class travel if they can be pickled. This checks that
-    the class itself can.
+    """Check that a class can be pickled. Classes need no registration any more.
 
     Raises:
-        TypeError: not a class.
-        SerializationError: workers could not be told of the class; the message says which part of it is the reason.
+        TypeError: the argument is not a class.
+        SerializationError: the class cannot be pickled; the message names the part that cannot.
     """
     if not inspect.isclass(cls):
         raise TypeError(f"register_class was given {cls!r} (a {type(cls).__name__}), which is not a class")

@@ -53,7 +53,7 @@ def _show(error: BaseException, *, is_hooked: bool) -> None:
         return
     print(user_traceback(error), end="", file=sys.stderr)
     if isinstance(error, ModuleNotFoundError) and error.name == "ray":
-        print("dualray: Ray is not installed; --as-ray lets `import ray` mean dualray", file=sys.stderr)
+        print("dualray: Ray is not installed; --as-ray lets `import ray` import dualray", file=sys.stderr)
     if key := key_of(error):
         print(f"see: {key} (dualray help {key})", file=sys.stderr)
 

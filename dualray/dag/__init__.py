@@ -1,12 +1,12 @@
-"""Graphs of tasks and actors: written with `bind`, run with `execute`; the names are those of `ray.dag`.
+"""Graphs of tasks and actors: `bind` makes them, and `execute` runs them. The names are those of `ray.dag`.
 
-`f.bind(...)`, `Cls.bind(...)` and `.method.bind(...)` make nodes, and run nothing. Nodes stand among the arguments of
-other nodes, also inside lists, dicts and objects. `node.execute(...)` runs what the node needs, each node once, and
-returns what `.remote(...)` would have. Every `execute` makes the graph's actors anew; a graph over a
-handle uses the actor that there is.
+`f.bind(...)`, `Cls.bind(...)` and `.method.bind(...)` make nodes and run nothing. Nodes can be arguments of other
+nodes, also inside lists, dicts and objects. `node.execute(...)` runs each node that the node needs once, and returns
+what `.remote(...)` would return. Each `execute` creates the actors of the graph anew; a graph over a handle uses the
+existing actor.
 
-Calls of one actor of a graph run in the order in which they were bound: a call brings those before it along. A node
-can be pickled, and executed anywhere.
+Calls of an actor of a graph run in the order in which they were bound, and a call runs the calls before it, too. A node
+can be pickled, and executed in any process.
 """
 
 from dualray.dag.class_node import ClassMethodNode, ClassNode

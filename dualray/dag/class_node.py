@@ -10,7 +10,7 @@ from dualray.options import MethodOptions, unknown_name, with_changes
 
 
 class ClassNode(DAGNode):
-    """An actor that each `execute` makes: `node.method.bind(...)` are calls of it.
+    """An actor that each `execute` creates; `node.method.bind(...)` makes nodes for calls of its methods.
 
     Raises:
         ValueError: an argument depends on the graph's input.
@@ -107,27 +107,27 @@ class ClassMethodNode(DAGNode):
         self._output_idx = output_idx
 
     def get_method_name(self) -> str:
-        """The name of the method."""
+        """Return the name of the method."""
         return self._method_name
 
     @property
     def is_class_method_call(self) -> bool:
-        """Whether this is the call; else it is one of its results."""
+        """Whether this node is the call. If not, it is one of its results."""
         return self._output_of is None
 
     @property
     def is_class_method_output(self) -> bool:
-        """Whether this is one of the results of a call."""
+        """Whether this node is one of the results of a call."""
         return self._output_of is not None
 
     @property
     def class_method_call(self) -> ClassMethodNode | None:
-        """Of a result, the call."""
+        """The call whose result this node is."""
         return self._output_of
 
     @property
     def output_idx(self) -> int | None:
-        """Of a result, its number."""
+        """The number of the result that this node is."""
         return self._output_idx
 
     def _before(self) -> Sequence[DAGNode]:

@@ -16,8 +16,8 @@ class DAGNode(Found):
     """One step of a graph.
 
     Args:
-        args, kwargs: what it was bound with; nodes among them, at any depth, are replaced by their results.
-        options: what was said with `.options()` or in the decorator.
+        args, kwargs: arguments of `bind`. Nodes among them, at any depth, are replaced by their results.
+        options: options from `.options()` or the decorator.
     """
 
     is_input: ClassVar[bool] = False
@@ -37,19 +37,19 @@ class DAGNode(Found):
     # ---- What it is ------------------------------------------------------------------------------------------
 
     def get_args(self) -> tuple[Any, ...]:
-        """The positional arguments that it was bound with."""
+        """Return the positional arguments of `bind`."""
         return self._args
 
     def get_kwargs(self) -> dict[str, Any]:
-        """The keyword arguments that it was bound with."""
+        """Return the keyword arguments of `bind`."""
         return dict(self._kwargs)
 
     def get_options(self) -> dict[str, Any]:
-        """The options of its call that differ from their defaults."""
+        """Return the options of the call that differ from their defaults."""
         return dict(self._options)
 
     def get_stable_uuid(self) -> str:
-        """32 hex digits, the same for all pickled copies of this node."""
+        """Return 32 hex digits, which are the same for all pickled copies of this node."""
         return self._uuid
 
     def _before(self) -> Sequence[DAGNode]:
@@ -79,13 +79,13 @@ class DAGNode(Found):
             args, kwargs: the graph's input, for its InputNode; a single positional argument is the input itself.
 
         Returns:
-            At once, what `.remote()` returns: a reference, a list of them, an actor's handle; of an InputNode or a part
-            of one, the input; of a MultiOutputNode a list with one entry for each output.
+            At once, what `.remote()` returns: a reference, a list of references, or an actor's handle. An InputNode or
+                a part of one returns the input, and a MultiOutputNode a list with an entry for each output.
 
         Raises:
-            AssertionError: an InputNode that was not opened with `with`, or two of them in one graph; as in Ray.
-            ValueError: a node is among its own arguments.
-            TypeError, KeyError, IndexError, AttributeError: the input lacks a part that the graph asks for.
+            AssertionError: an InputNode was not opened with `with`, or a graph has two of them; as in Ray.
+            ValueError: a node is one of its own arguments.
+            TypeError, KeyError, IndexError, AttributeError: the input lacks a part that the graph needs.
         """
         results: dict[str, Any] = {}
         given = args, kwargs
@@ -99,7 +99,7 @@ class DAGNode(Found):
         raise NotImplementedError
 
     def experimental_compile(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Compiled graphs, which hold channels of their own between actors, are not part of dualray.
+        """Raise an error: dualray has no compiled graphs, which hold channels of their own between actors.
 
         Raises:
             NotImplementedError: always.
@@ -111,7 +111,7 @@ class DAGNode(Found):
         )
 
     def with_tensor_transport(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """A matter of compiled graphs.
+        """Raise an error: it is for compiled graphs, which dualray does not have.
 
         Raises:
             NotImplementedError: always.

@@ -9,7 +9,7 @@ from dualray.dag.dag_node import DAGNode, Input
 
 
 class FunctionNode(DAGNode):
-    """A call of a remote function; `function` is that function, with its options."""
+    """A call of a remote function as a node; `function` is that function with its options."""
 
     def __init__(
         self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any], options: Mapping[str, Any]

@@ -25,13 +25,13 @@ class DAGInputData:
 
 
 class InputNode(DAGNode):
-    """What a graph is executed with; one for each graph, opened with `with InputNode() as inp:`.
+    """The input of a graph. A graph has one, opened with `with InputNode() as inp:`.
 
-    `inp` is the whole input; `inp[0]`, `inp.x` and `inp["x"]` are parts of it. Of `execute(1, x=2)` these are the
-    arguments. Of `execute(value)` they are `value[0]`, `value.x` and `value["x"]`.
+    `inp` is the whole input; `inp[0]`, `inp.x` and `inp["x"]` are parts of it. For `execute(1, x=2)` the parts are the
+    arguments. For `execute(value)` they are `value[0]`, `value.x` and `value["x"]`.
 
     Args:
-        input_type: for people; ignored.
+        input_type: a note for readers; ignored.
     """
 
     is_input = True
@@ -101,7 +101,7 @@ class InputAttributeNode(DAGNode):
 
     @property
     def key(self) -> int | str:
-        """The index or name."""
+        """The index or the name of the part."""
         return self._key
 
     def _before(self) -> Sequence[DAGNode]:

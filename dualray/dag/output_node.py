@@ -9,13 +9,13 @@ from dualray.dag.dag_node import DAGNode, Input
 
 
 class MultiOutputNode(DAGNode):
-    """The end of a graph with several outputs: `execute` returns the list of them.
+    """The end of a graph with several outputs: `execute` returns a list of them.
 
     Args:
         args: a list or tuple of nodes.
 
     Raises:
-        ValueError: something else.
+        ValueError: `args` is neither.
     """
 
     def __init__(self, args: list[Any] | tuple[Any, ...]) -> None:

@@ -1,4 +1,4 @@
-"""Datasets: rows in Arrow blocks, transformed by tasks and actors, in as little memory as they are given.
+"""Datasets: rows in Arrow blocks, which tasks and actors transform within a limit of memory.
 
     import dualray as ray
 
@@ -6,8 +6,8 @@
     for batch in numbers.iter_batches(batch_size=4096):
         ...
 
-The names are those of today's Ray Data. It is a library: it stands on dualray's own tasks, actors and objects, runs in
-both modes, and needs `pip install 'dualray[data]'`. See docs/data.md.
+The names are those of Ray Data. The package runs on dualray's tasks, actors and objects in both modes. It needs `pip
+install 'dualray[data]'`. See docs/data.md.
 """
 
 from dualray.data.context import DataContext

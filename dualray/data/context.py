@@ -1,4 +1,4 @@
-"""Limits on the tasks of a dataset, one set for each process; change it with `DataContext.get_current()`."""
+"""Limits on the tasks of datasets, one set for each process; change them with `DataContext.get_current()`."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ class DataContext:
     """Limits of this process's datasets.
 
     Attributes:
-        target_max_block_size: bytes; what is read is cut into blocks of about this much. Default 32 MiB.
-        bytes_in_flight_max: bytes of blocks that tasks of one pipeline are making, or that wait for a consumer;
-            its steps share them. Default 128 MiB. Keep it below half of the object store.
-        tasks_max: tasks of one step under way. Default 0: as many as the cluster has CPUs, and 2 more.
-        shuffle_seed: of shuffles that were given none. Default 0: a program's second run gives the same rows.
-        task_duration: sim mode: seconds of virtual time that a task on a block takes; None: the cluster's default.
+        target_max_block_size: size in bytes of the blocks into which dualray cuts what it reads. Default 32 MiB.
+        bytes_in_flight_max: most bytes of blocks that the tasks of one pipeline compute or that wait for a consumer.
+            The steps of the pipeline share them. Default 128 MiB. Keep it below half of the object store.
+        tasks_max: most tasks of one step at a time. Default 0: the number of CPUs of the cluster, and 2 more.
+        shuffle_seed: seed of shuffles without a seed. Default 0: a program's second run gives the same rows.
+        task_duration: sim mode only: seconds of virtual time that a task on a block takes. Default None: the cluster's
+            default.
     """
 
     target_max_block_size: int = 32 * MIB
@@ -32,7 +33,7 @@ class DataContext:
     @staticmethod
     @cache
     def get_current() -> DataContext:
-        """This process's context; change its attributes."""
+        """Return this process's context; change its attributes."""
         return DataContext()
 
     def tasks_max_of_cluster(self) -> int:

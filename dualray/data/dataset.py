@@ -1,6 +1,6 @@
-"""Dataset: rows in Arrow blocks, and what is done with them, lazily.
+"""Dataset: rows in Arrow blocks, and lazy operations on them.
 
-Nothing happens before something is consumed: counted, taken, iterated over, written or materialized. See docs/data.md.
+Nothing runs before you consume a dataset: count, take, iterate, write or materialize it. See docs/data.md.
 """
 
 from __future__ import annotations
@@ -31,9 +31,10 @@ SHOWN = 20
 
 
 class Dataset(PlannedRows):
-    """Rows; made by `from_items`, `read_parquet` and their like, and by the methods of another dataset.
+    """A lazy table of rows. `from_items`, `read_parquet` and others create one, and its methods return further ones.
 
-    A dataset is a plan: it can be consumed again and again, and is made anew each time unless it is `materialize`d.
+    A dataset is a plan. You can consume it several times; each time dualray computes it again, unless you `materialize`
+    it.
     """
 
     def __repr__(self) -> str:
@@ -43,11 +44,11 @@ class Dataset(PlannedRows):
     # ---- Rows and batches ----
 
     def map(self, fn: Callable[[Row], Mapping[str, Any]], **needs: Any) -> Dataset:
-        """Each row, a dict, becomes another.
+        """Apply a function to each row.
 
         Args:
-            fn: what a row becomes.
-            needs: options of its tasks: num_cpus, num_gpus, resources, max_retries ...
+            fn: a function that takes a row, a dict, and returns a row.
+            needs: options of the tasks: num_cpus, num_gpus, resources, max_retries ...
         """
 
         def transform(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
@@ -56,7 +57,7 @@ class Dataset(PlannedRows):
         return self._mapped("Map", fn, transform, needs, keeps_rows=True)
 
     def flat_map(self, fn: Callable[[Row], Sequence[Mapping[str, Any]]], **needs: Any) -> Dataset:
-        """Each row becomes any number of rows; arguments as for `map`."""
+        """Apply a function that returns a list of rows to each row; arguments as for `map`."""
 
         def transform(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
             return (blocks.table_of_rows([new for row in blocks.rows_of(table) for new in fn(row)]) for table in tables)
@@ -64,8 +65,7 @@ class Dataset(PlannedRows):
         return self._mapped("FlatMap", fn, transform, needs)
 
     def filter(self, fn: Callable[[Row], bool] | Any, **needs: Any) -> Dataset:
-        """The rows for which `fn` is true; instead of a function, an expression of `pyarrow.compute`, which is much
-        faster."""
+        """Keep the rows for which `fn` is true. An expression of `pyarrow.compute` is much faster than a function."""
         if isinstance(fn, pa.compute.Expression):
 
             def transform(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
@@ -92,20 +92,21 @@ class Dataset(PlannedRows):
         concurrency: int | None = None,
         **needs: Any,
     ) -> Dataset:
-        """Each batch becomes another, or, where `fn` is a generator function, several.
+        """Apply a function to each batch. A generator function can return several batches for one.
 
         Args:
-            fn: a function of a batch; or a class, of which every actor of a pool makes an instance and calls that.
-            batch_size: rows of a batch at most, as batches are cut within blocks; None: whole blocks. Default 1024.
+            fn: a function of a batch, or a class. Each actor of a pool creates an instance of the class and calls it.
+            batch_size: most rows of a batch, which is cut within a block; None means whole blocks. Default 1024.
             batch_format: "numpy" (a dict of arrays; the default), "pandas" or "pyarrow".
-            fn_args, fn_kwargs: more arguments for `fn`.
+            fn_args, fn_kwargs: further arguments for `fn`.
             fn_constructor_args, fn_constructor_kwargs: arguments of the class.
-            concurrency: how many actors; for a class alone. Default 1.
-            needs: options of the tasks or actors: num_cpus, num_gpus, resources ... Actors hold no CPU unless you say
-                so, as the tasks before and after them need some, too.
+            concurrency: number of actors; for a class only. Default 1.
+            needs: options of the tasks or actors: num_cpus, num_gpus, resources ... By default actors hold no CPU,
+                because the tasks before and after them need some.
 
         Raises:
-            TypeError, ValueError: what `fn` cannot be, `concurrency` without a class, an unknown batch format.
+            TypeError, ValueError: `fn` has a wrong type, `concurrency` is given for a function, or the batch format is
+                unknown.
         """
         check_batch_size(batch_size)
         form, kwargs = blocks.check_format(batch_format), dict(fn_kwargs or {})
@@ -137,7 +138,7 @@ class Dataset(PlannedRows):
         return self._mapped("MapBatches", fn, transform_of(fn), needs)
 
     def add_column(self, col: str, fn: Callable[[Any], Any]) -> Dataset:
-        """A column more: `fn` of each batch, a pandas DataFrame, gives its values."""
+        """Add a column. `fn` takes a batch, a pandas DataFrame, and returns the values of the column."""
 
         def add(table: pa.Table) -> pa.Table:
             return table.append_column(col, blocks.column_of(np.asarray(fn(blocks.batch_of(table, "pandas")))))
@@ -145,17 +146,17 @@ class Dataset(PlannedRows):
         return self._tables_mapped(f"AddColumn({col})", add, keeps_rows=True)
 
     def select_columns(self, cols: str | Sequence[str]) -> Dataset:
-        """Only these columns, in this order."""
+        """Keep only these columns, in this order."""
         names = [cols] if isinstance(cols, str) else list(cols)
         return self._tables_mapped("SelectColumns", lambda table: table.select(names), keeps_rows=True)
 
     def drop_columns(self, cols: str | Sequence[str]) -> Dataset:
-        """All columns but these."""
+        """Remove these columns."""
         names = [cols] if isinstance(cols, str) else list(cols)
         return self._tables_mapped("DropColumns", lambda table: table.drop_columns(names), keeps_rows=True)
 
     def rename_columns(self, names: Mapping[str, str]) -> Dataset:
-        """Columns under other names: {old: new}."""
+        """Rename columns: {old: new}."""
         chosen = dict(names)
         return self._tables_mapped(
             "RenameColumns",
@@ -166,7 +167,7 @@ class Dataset(PlannedRows):
     # ---- Order and blocks ----
 
     def repartition(self, num_blocks: int) -> Dataset:
-        """The same rows in so many blocks of about the same number of rows."""
+        """Distribute the rows over this number of blocks of about equal size."""
         count = _positive("num_blocks", num_blocks)
         step = Exchange(
             name=f"Repartition({count})", run=lambda stream, _: exchange.repartition(stream, count), outputs=count
@@ -174,11 +175,11 @@ class Dataset(PlannedRows):
         return Dataset(self._plan.then(step))
 
     def random_shuffle(self, *, seed: int | None = None, num_blocks: int | None = None) -> Dataset:
-        """All rows in a random order.
+        """Put all rows into a random order.
 
         Args:
-            seed: default: the context's `shuffle_seed`.
-            num_blocks: of the result; default: as many as before.
+            seed: seed of the order. Default: the context's `shuffle_seed`.
+            num_blocks: blocks of the result. Default: as many as before.
         """
         chosen = DataContext.get_current().shuffle_seed if seed is None else seed
         outputs = None if num_blocks is None else _positive("num_blocks", num_blocks)
@@ -190,11 +191,11 @@ class Dataset(PlannedRows):
         return Dataset(self._plan.then(step))
 
     def sort(self, key: str | Sequence[str], descending: bool | Sequence[bool] = False) -> Dataset:
-        """Rows by the values of one column, or of several; nulls and NaN come last."""
+        """Sort the rows by one or several columns; nulls and NaN come last."""
         keys = [key] if isinstance(key, str) else list(key)
         downs = [descending] * len(keys) if isinstance(descending, bool) else list(descending)
         if not keys or len(downs) != len(keys):
-            raise ValueError(f"sort: {len(keys)} keys ({keys}) and {len(downs)} directions ({downs})")
+            raise ValueError(f"sort: {len(keys)} keys ({keys}) need as many directions, not {len(downs)} ({downs})")
 
         def run(stream: Iterator[Held], about: int) -> Iterator[Held]:
             return exchange.by_range(stream, about, keys, downs, lambda table: table, "sort")
@@ -202,27 +203,27 @@ class Dataset(PlannedRows):
         return Dataset(self._plan.then(Exchange(name=f"Sort({', '.join(keys)})", run=run)))
 
     def groupby(self, key: str | None) -> GroupedData[Dataset]:
-        """Rows of equal values of a column, together; None: all rows are one group."""
+        """Group the rows by equal values of a column; None makes one group of all rows."""
         return GroupedData(key, lambda step: Dataset(self._plan.then(step)))
 
     def limit(self, limit: int) -> Dataset:
-        """The first rows."""
+        """Keep only the first rows."""
         if not is_count(limit, 0):
             raise ValueError(f"limit={limit!r} must be an int that is not negative")
         return Dataset(self._plan.then(Limit(count=limit)))
 
     def union(self, *others: Dataset) -> Dataset:
-        """These rows, and then those of others."""
+        """Append the rows of other datasets."""
         return Dataset(self._plan.then(Union(others=tuple(other._plan for other in others))))
 
     # ---- Parts ----
 
     def split(self, n: int, *, equal: bool = False) -> list[Dataset]:
-        """This dataset, which is made for it, in `n` parts of neighbouring rows.
+        """Compute this dataset, and split it into `n` parts of neighbouring rows.
 
         Args:
-            n: how many.
-            equal: all of the same number of rows: up to n - 1 rows at the end are left out.
+            n: number of parts.
+            equal: give each part the same number of rows, and leave out up to n - 1 rows at the end.
         """
         count = _positive("n", n)
         whole = self.materialize()
@@ -232,7 +233,7 @@ class Dataset(PlannedRows):
         return whole._cut_at([number * total // count for number in range(count + 1)])
 
     def split_at_indices(self, indices: Sequence[int]) -> list[Dataset]:
-        """This dataset, which is made for it, cut before the rows of these numbers."""
+        """Compute this dataset, and cut it before the rows with these numbers."""
         whole = self.materialize()
         total = whole.count()
         if list(indices) != sorted(indices) or any(index < 0 for index in indices):
@@ -240,7 +241,7 @@ class Dataset(PlannedRows):
         return whole._cut_at([0, *(min(index, total) for index in indices), total])
 
     def train_test_split(self, test_size: float, *, shuffle: bool = False, seed: int | None = None) -> list[Dataset]:
-        """Two parts, of which the second one has `test_size` rows, or that share of them."""
+        """Split the rows into two parts. The second one has `test_size` rows, or that share of all rows."""
         whole = (self.random_shuffle(seed=seed) if shuffle else self).materialize()
         total = whole.count()
         size = round(total * test_size) if 0 < test_size < 1 else int(test_size)
@@ -249,11 +250,11 @@ class Dataset(PlannedRows):
         return whole._cut_at([0, total - size, total])
 
     def shards(self, n: int) -> list[Shard]:
-        """`n` parts with the same number of rows, each of which another process can pass over by itself.
+        """Split the dataset into `n` shards with the same number of rows, each of which another process can consume.
 
-        Where it is known how many rows each block has, nothing is read here: who has a shard reads and transforms its
-        own blocks, one at a time. Otherwise (after `filter`, `map_batches`, `random_shuffle` ...) the dataset is
-        materialized first. Up to n - 1 rows at the end are left out.
+        If the number of rows of each block is known, nothing is read here. The process with a shard reads and
+        transforms the shard's own blocks, one at a time. Otherwise (after `filter`, `map_batches`, `random_shuffle`
+        ...) the dataset is materialized first. Up to n - 1 rows at the end are left out.
         """
         count = _positive("n", n)
         transforms = self._plan.maps_alone if self._plan.knows_rows_of_blocks else None
@@ -277,7 +278,7 @@ class Dataset(PlannedRows):
         return shards
 
     def materialize(self) -> MaterializedDataset:
-        """Run it now, and keep its blocks in the object store as long as the result is there."""
+        """Compute the dataset now, and keep its blocks in the object store while the result exists."""
         return MaterializedDataset(Plan(tuple(execute(self._plan)), (), "materialized"))
 
     def _cut_at(self, bounds: Sequence[int]) -> list[Dataset]:
@@ -298,22 +299,22 @@ class Dataset(PlannedRows):
     # ---- What is in it ----
 
     def take(self, limit: int = SHOWN) -> list[Row]:
-        """The first rows, as dicts."""
+        """Return the first rows as dicts."""
         return list(self.limit(limit).iter_rows())
 
     def take_all(self) -> list[Row]:
-        """All rows, as dicts."""
+        """Return all rows as dicts."""
         return list(self.iter_rows())
 
     def take_batch(self, batch_size: int = SHOWN, *, batch_format: str | None = "numpy") -> Any:
-        """The first rows, as one batch.
+        """Return the first rows as one batch.
 
         Raises:
-            ValueError: there are none.
+            ValueError: the dataset is empty.
         """
         for batch in self.limit(batch_size).iter_batches(batch_size=batch_size, batch_format=batch_format):
             return batch
-        raise ValueError("take_batch: the dataset has no rows")
+        raise ValueError("take_batch: the dataset is empty")
 
     def show(self, limit: int = SHOWN) -> None:
         """Print the first rows."""
@@ -321,7 +322,7 @@ class Dataset(PlannedRows):
             print(row)  # noqa: T201 - it is what is asked for
 
     def count(self) -> int:
-        """How many rows it has; where the source knows, nothing is read."""
+        """Return the number of rows. If the source knows it, nothing is read."""
         known = self._plan.rows
         if known is not None:
             return known
@@ -329,40 +330,40 @@ class Dataset(PlannedRows):
         return int(sum(table["rows"][0].as_py() for table in counted._tables()))
 
     def schema(self) -> pa.Schema | None:
-        """The names and types of the columns, of the first block that has any; None when there is none."""
+        """Return the names and types of the columns, from the first block that has any; None if no block has."""
         head = self._tables_mapped("Schema", lambda table: table.slice(0, 0))
         return next((table.schema for table in head._tables() if table.num_columns), None)
 
     def columns(self) -> list[str]:
-        """The names of the columns."""
+        """Return the names of the columns."""
         schema = self.schema()
         return [] if schema is None else list(schema.names)
 
     def unique(self, column: str) -> list[Any]:
-        """The values of a column, each once, in order."""
+        """Return the distinct values of a column, in order."""
         return [row[column] for row in self.groupby(column).count().select_columns([column]).iter_rows()]
 
     def sum(self, on: str) -> Any:
-        """Of a column; None when there are no values."""
+        """Return the sum of a column; None if it has no values."""
         return self._one("sum", on)
 
     def min(self, on: str) -> Any:
-        """Of a column; None when there are no values."""
+        """Return the least value of a column; None if it has no values."""
         return self._one("min", on)
 
     def max(self, on: str) -> Any:
-        """Of a column; None when there are no values."""
+        """Return the greatest value of a column; None if it has no values."""
         return self._one("max", on)
 
     def mean(self, on: str) -> Any:
-        """Of a column; None when there are no values."""
+        """Return the mean of a column; None if it has no values."""
         part = self._tables_mapped("Mean", lambda table: aggregated(table, None, [(on, "sum"), (on, "count")]))
         tables = [table for table in part._tables() if table[f"count({on})"][0].as_py()]
         count = sum(table[f"count({on})"][0].as_py() for table in tables)
         return sum(table[f"sum({on})"][0].as_py() for table in tables) / count if count else None
 
     def std(self, on: str, ddof: int = 1) -> Any:
-        """The standard deviation of a column; None when there are too few values."""
+        """Return the standard deviation of a column; None if it has too few values."""
         count, mean, squares = 0, 0.0, 0.0
         for table in self.select_columns([on])._tables():
             values = blocks.numpy_of(table[on].drop_null()).astype(np.float64)
@@ -397,14 +398,17 @@ class Dataset(PlannedRows):
 
 
 class MaterializedDataset(Dataset):
-    """A dataset whose blocks are in the object store: made by `materialize` and `split`. They go with it."""
+    """A dataset whose blocks are in the object store, from `materialize` or `split`.
+
+    dualray frees the blocks with the dataset.
+    """
 
     def num_blocks(self) -> int:
-        """How many blocks it has."""
+        """Return the number of blocks."""
         return len(self._plan.source)
 
     def size_bytes(self) -> int:
-        """How much memory its rows take."""
+        """Return the bytes of memory that the rows take."""
         return sum(part.size_bytes for part in self._plan.source)
 
 

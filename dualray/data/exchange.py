@@ -150,7 +150,7 @@ def _plain(column: pa.ChunkedArray) -> Any:
 def _sample(key: str, table: pa.Table, start: int, stop: int) -> Any:
     part = table.slice(start, stop - start)
     if key not in part.column_names:
-        raise KeyError(f"there is no column {key!r}; there are {', '.join(map(repr, part.column_names))}")
+        raise KeyError(f"the data has no column {key!r}; it has {', '.join(map(repr, part.column_names))}")
     column = part[key].filter(pc.invert(pc.is_null(part[key], nan_is_null=True)))
     step = max(1, len(column) // SAMPLES)
     return _plain(column.take(pa.array(np.arange(0, len(column), step))))

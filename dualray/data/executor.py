@@ -175,8 +175,8 @@ def _by_actors(stream: Iterator[Held], step: ActorMap, stages: int) -> Iterator[
     wanted, there = step.size * (step.needs.get("num_cpus") or 0), api.cluster_resources().get("CPU", 0)
     if wanted and wanted >= there:
         raise ValueError(
-            f"{step.name}: {step.size} actors of {step.needs['num_cpus']:g} CPUs would hold all of the {there:g} CPUs "
-            f"that the cluster has, and the tasks that feed them would get none; ask for fewer"
+            f"{step.name}: {step.size} actors of {step.needs['num_cpus']:g} CPUs would hold all {there:g} CPUs of the "
+            f"cluster, and leave none for the tasks that feed them; use fewer actors"
         )
     actors = [api.remote(_Mapper).options(**step.needs).remote(step.make) for _ in range(step.size)]
     turn = 0

@@ -1,7 +1,7 @@
-"""Groups of rows, and numbers of them.
+"""Groups of rows, and aggregates of them.
 
-Groups are made by sorting: equal values of the key come into one block, next to each other, and the result is in the
-order of the key. Columns of numbers are called after what they are: `sum(x)`, `count()`.
+dualray makes groups by sorting, so the result is in the order of the key. Columns of aggregates are named after their
+functions: `sum(x)`, `count()`.
 """
 
 from __future__ import annotations
@@ -25,41 +25,41 @@ FUNCTIONS = {"sum": "sum", "min": "min", "max": "max", "mean": "mean", "std": "s
 
 
 class GroupedData(Generic[D]):
-    """The rows of a dataset, grouped by a column; made by `Dataset.groupby`."""
+    """The rows of a dataset, grouped by a column; from `Dataset.groupby`."""
 
     def __init__(self, key: str | None, make: Callable[[Exchange], D]) -> None:
         self._key = key
         self._make = make
 
     def count(self) -> D:
-        """How many rows each group has, in a column `count()`."""
+        """Count the rows of each group, in a column `count()`."""
         return self.aggregate(("", "count"))
 
     def sum(self, on: str | Sequence[str]) -> D:
-        """The sum of a column, or of several, in each group."""
+        """Compute the sum of one or several columns in each group."""
         return self._each("sum", on)
 
     def min(self, on: str | Sequence[str]) -> D:
-        """The least value."""
+        """Compute the least value of one or several columns in each group."""
         return self._each("min", on)
 
     def max(self, on: str | Sequence[str]) -> D:
-        """The greatest value."""
+        """Compute the greatest value of one or several columns in each group."""
         return self._each("max", on)
 
     def mean(self, on: str | Sequence[str]) -> D:
-        """The mean."""
+        """Compute the mean of one or several columns in each group."""
         return self._each("mean", on)
 
     def std(self, on: str | Sequence[str]) -> D:
-        """The standard deviation of a sample."""
+        """Compute the standard deviation of a sample for one or several columns in each group."""
         return self._each("std", on)
 
     def aggregate(self, *wanted: Wanted) -> D:
-        """Several numbers of each group: `aggregate(("x", "sum"), ("y", "max"), ("", "count"))`.
+        """Compute several aggregates of each group: `aggregate(("x", "sum"), ("y", "max"), ("", "count"))`.
 
         Raises:
-            ValueError: there is no such function.
+            ValueError: a function is unknown.
         """
         for _, function in wanted:
             if function not in FUNCTIONS:
@@ -68,7 +68,7 @@ class GroupedData(Generic[D]):
         return self._finished(lambda table: aggregated(table, key, chosen), f"Aggregate({key})")
 
     def map_groups(self, fn: Callable[[Any], Any], *, batch_format: str | None = "numpy") -> D:
-        """Each group, as a batch, becomes another batch."""
+        """Apply a function to each group, as a batch; it returns a batch."""
         key, form = self._key, blocks.check_format(batch_format)
 
         def finish(table: pa.Table) -> pa.Table:

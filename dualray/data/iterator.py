@@ -1,7 +1,7 @@
 """Iterators over blocks: rows, batches, and batches for TensorFlow.
 
-A `DataIterator` gives the blocks of a dataset, or of the shard of a training worker, as often as it is asked: each
-pass over it reads them anew. Batches are cut across blocks, so that only the last one may be smaller.
+A `DataIterator` gives the blocks of a dataset or of a training worker's shard. Each pass over it reads the blocks
+again. dualray cuts batches across blocks, so that only the last batch can be smaller.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ Columns = str | Sequence[str] | Mapping[str, str]
 
 
 class DataIterator(ABC):
-    """Rows that can be passed over again and again."""
+    """Rows over which you can iterate several times."""
 
     @abstractmethod
     def _tables(self) -> Iterator[pa.Table]:
         """The blocks, in order."""
 
     def iter_rows(self) -> Iterator[Row]:
-        """The rows, as dicts."""
+        """Iterate over the rows as dicts."""
         for table in self._tables():
             yield from blocks.rows_of(table)
 
@@ -47,18 +47,19 @@ class DataIterator(ABC):
         local_shuffle_seed: int | None = None,
         prefetch_batches: int = 1,
     ) -> Iterator[Batch]:
-        """Batches of rows.
+        """Iterate over batches of rows.
 
         Args:
-            batch_size: rows of a batch; None: each block is one.
+            batch_size: rows of a batch; None makes a batch of each block.
             batch_format: "numpy" (a dict of arrays), "pandas" or "pyarrow".
             drop_last: leave out the last batch if it is smaller.
-            local_shuffle_buffer_size: draw rows at random from a buffer of at least so many.
-            local_shuffle_seed: of that; default: the context's `shuffle_seed`.
-            prefetch_batches: accepted for Ray's sake: blocks are made ahead as the context's limits allow.
+            local_shuffle_buffer_size: draw rows at random from a buffer of at least this number of rows.
+            local_shuffle_seed: seed of these draws. Default: the context's `shuffle_seed`.
+            prefetch_batches: accepted as in Ray, and without effect; the context's limits decide what is computed
+                ahead.
 
         Raises:
-            ValueError: a batch size or format that cannot be.
+            ValueError: the batch size or the format is wrong.
         """
         check_batch_size(batch_size)
         form = blocks.check_format(batch_format)
@@ -71,11 +72,11 @@ class DataIterator(ABC):
     def iter_tf_batches(
         self, *, batch_size: int | None = 256, dtypes: Any = None, drop_last: bool = False, **options: Any
     ) -> Iterator[Any]:
-        """Batches as dicts of TensorFlow's tensors.
+        """Iterate over batches as dicts of TensorFlow tensors.
 
         Args:
             batch_size, drop_last, options: as for `iter_batches`.
-            dtypes: a `tf.DType` for all columns, or one for each, by name; default: as the columns are.
+            dtypes: a `tf.DType` for all columns, or a dict with one for each column. Default: the types of the columns.
         """
         import tensorflow as tf  # noqa: PLC0415 - only programs that use TensorFlow pay for it
 
@@ -92,16 +93,18 @@ class DataIterator(ABC):
         additional_columns: Columns | None = None,
         **options: Any,
     ) -> Any:
-        """A `tf.data.Dataset` of (features, labels), or (features, labels, additional), not sharded any further.
+        """Return a `tf.data.Dataset` of (features, labels) or (features, labels, additional).
+
+        TensorFlow does not shard it any further.
 
         Args:
-            feature_columns, label_columns, additional_columns: the name of a column, which gives its tensor; a list of
-                names or a dict of column to new name, which gives a dict of tensors.
-            batch_size: rows of a batch. Under a strategy of several workers it counts for all of them together.
+            feature_columns, label_columns, additional_columns: the name of a column, which gives its tensor. A list of
+                names, or a dict of column to new name, gives a dict of tensors.
+            batch_size: rows of a batch; for a strategy of several workers, of all their batches together.
             drop_last, options: as for `iter_batches`.
 
         Raises:
-            ValueError: a column that is not there, or that is no tensor.
+            ValueError: a column does not exist, or cannot become a tensor.
         """
         import tensorflow as tf  # noqa: PLC0415 - as above
 
@@ -118,7 +121,7 @@ class DataIterator(ABC):
         return unsharded(tf, dataset)
 
     def count(self) -> int:
-        """How many rows it has."""
+        """Return the number of rows."""
         return sum(table.num_rows for table in self._tables())
 
     def for_other_threads(self) -> DataIterator:
@@ -237,10 +240,14 @@ def _chosen(columns: Columns, get: Any) -> Any:
 
 def _spec(tf: Any, table: pa.Table, name: str) -> Any:
     if name not in table.column_names:
-        raise ValueError(f"there is no column {name!r}; there are {', '.join(map(repr, table.column_names)) or 'none'}")
+        raise ValueError(
+            f"the data has no column {name!r}; it has {', '.join(map(repr, table.column_names)) or 'none'}"
+        )
     values = blocks.numpy_of(table[name])
     if values.dtype == object and not (len(values) and isinstance(values[0], str | bytes)):
-        raise ValueError(f"column {name!r} of type {table[name].type} is no tensor: its rows have different shapes")
+        raise ValueError(
+            f"column {name!r} of type {table[name].type} cannot become a tensor: its rows have different shapes"
+        )
     dtype = tf.string if values.dtype == object else tf.as_dtype(values.dtype)
     return tf.TensorSpec(shape=(None, *values.shape[1:]), dtype=dtype)
 

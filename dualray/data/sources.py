@@ -1,7 +1,7 @@
-"""Where datasets come from: values of this process, and files.
+"""Sources of datasets: values of this process, and files.
 
-Files are cut into parts that one task reads: of Parquet, as many row groups as make a block; of CSV and JSON, a file.
-Paths are seen by the nodes that read them; a directory stands for the files in it, and a pattern for what matches.
+dualray cuts files into parts that one task reads: of Parquet, the row groups of one block; of CSV and JSON, one file.
+The nodes must see the paths. A directory stands for the files in it, and a pattern for the files that match.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ BLOCKS_OF_ITEMS = 16
 
 
 def from_items(items: Sequence[Any], *, override_num_blocks: int | None = None) -> Dataset:
-    """A dataset of Python values: of dicts, a column for each key; of anything else, a column `item`.
+    """Return a dataset of Python values. Dicts give a column for each key; other values give a column `item`.
 
     Args:
-        items: rows.
-        override_num_blocks: how many blocks to cut them into; default: 16, or fewer for few rows.
+        items: the rows.
+        override_num_blocks: number of blocks. Default: 16, or fewer for few rows.
     """
     items = list(items)
     rows = items if items and all(isinstance(item, dict) for item in items) else [{"item": item} for item in items]
@@ -53,7 +53,7 @@ def from_items(items: Sequence[Any], *, override_num_blocks: int | None = None) 
 
 
 def range(n: int, *, override_num_blocks: int | None = None) -> Dataset:  # noqa: A001 - Ray's name
-    """The numbers 0 to n - 1, in a column `id`."""
+    """Return a dataset of the numbers 0 to n - 1, in a column `id`."""
     if not is_count(n, 0):
         raise ValueError(f"range: n={n!r} must be an int that is not negative")
     per_block = max(1, DataContext.get_current().target_max_block_size // 8)
@@ -71,7 +71,7 @@ def _numbers(low: int, high: int) -> Read:
 
 
 def from_numpy(arrays: Any, *, override_num_blocks: int | None = None) -> Dataset:
-    """An array, or a list of them, whose first dimension is the rows, in a column `data`."""
+    """Return a dataset of an array, or of a list of arrays, whose first dimension is the rows, in a column `data`."""
     many = arrays if isinstance(arrays, list) else [arrays]
     return _of_tables(
         [pa.table({"data": blocks.column_of(np.asarray(array))}) for array in many], override_num_blocks, "from_numpy"
@@ -79,14 +79,14 @@ def from_numpy(arrays: Any, *, override_num_blocks: int | None = None) -> Datase
 
 
 def from_pandas(frames: Any, *, override_num_blocks: int | None = None) -> Dataset:
-    """A DataFrame, or a list of them; the index is left out."""
+    """Return a dataset of a DataFrame, or of a list of them, without the index."""
     many = frames if isinstance(frames, list) else [frames]
     tables = [blocks.table_of_batch(frame, "from_pandas' caller") for frame in many]
     return _of_tables(tables, override_num_blocks, "from_pandas")
 
 
 def from_arrow(tables: Any, *, override_num_blocks: int | None = None) -> Dataset:
-    """An Arrow table, or a list of them."""
+    """Return a dataset of an Arrow table, or of a list of them."""
     many = tables if isinstance(tables, list) else [tables]
     for table in many:
         if not isinstance(table, pa.Table):
@@ -101,13 +101,13 @@ def read_parquet(
     filter: Any = None,  # noqa: A002 - pyarrow's and Ray's name
     override_num_blocks: int | None = None,
 ) -> Dataset:
-    """Rows of Parquet files.
+    """Return a dataset of the rows of Parquet files.
 
     Args:
-        paths: files, directories or patterns, seen by every node.
-        columns: which to read; default: all.
-        filter: an expression of `pyarrow.compute`; row groups in which nothing can meet it are not read.
-        override_num_blocks: about how many blocks to make; default: of `target_max_block_size` each.
+        paths: files, directories or patterns that every node sees.
+        columns: the columns to read. Default: all.
+        filter: an expression of `pyarrow.compute`. Row groups in which no row can meet it are not read.
+        override_num_blocks: about how many blocks to make. Default: blocks of `target_max_block_size`.
     """
     groups: list[tuple[str, int, int, int]] = []  # file, row group, rows, bytes
     wanted = None if columns is None else set(columns)
@@ -158,12 +158,15 @@ def _read_groups(groups: list[tuple[str, int, int, int]], columns: Sequence[str]
 
 
 def read_csv(paths: Paths, **options: Any) -> Dataset:
-    """Rows of CSV files, a block for each; `options` are those of `pyarrow.csv.read_csv`."""
+    """Return a dataset of the rows of CSV files, a block for each file; `options` go to `pyarrow.csv.read_csv`."""
     return _whole_files(paths, ".csv", lambda path: pa.csv.read_csv(path, **options), "read_csv")
 
 
 def read_json(paths: Paths, **options: Any) -> Dataset:
-    """Rows of files with a JSON object a line, a block for each; `options` are those of `pyarrow.json.read_json`."""
+    """Return a dataset of files with a JSON object in each line, a block for each file.
+
+    `options` go to `pyarrow.json.read_json`.
+    """
     return _whole_files(paths, (".json", ".jsonl"), lambda path: pa.json.read_json(path, **options), "read_json")
 
 
@@ -191,7 +194,7 @@ def _files(paths: Paths, ending: str | tuple[str, ...]) -> list[str]:
             here = sorted(glob.glob(str(whole), recursive=True))  # noqa: PTH207 - the pattern is absolute
         if not here:
             raise FileNotFoundError(
-                f"{str(path)!r} is no file, no directory with files *{ending}, and no pattern of any"
+                f"{str(path)!r} matches no file; give a file, a directory with files *{ending}, or a pattern"
             )
         found += here
     return found

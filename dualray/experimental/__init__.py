@@ -1,4 +1,4 @@
-"""Helpers for libraries that may change with any release. TensorFlow is loaded when it is used, not by this import."""
+"""Helpers for libraries, which can change with any release. The first use loads TensorFlow, and not this import."""
 
 from dualray.experimental.locations import get_local_object_locations, get_object_locations
 from dualray.experimental.tf_variables import TensorFlowVariables

@@ -1,4 +1,4 @@
-"""Where objects are: on which nodes, how large, and whether on disk."""
+"""Locations of objects: their nodes, their sizes, and whether they are on disk."""
 
 from __future__ import annotations
 
@@ -16,21 +16,22 @@ _ANSWER_TIMEOUT_S = 10.0
 def get_object_locations(
     obj_refs: Sequence[ObjectRef[Any]], timeout_ms: int = -1
 ) -> dict[ObjectRef[Any], dict[str, Any]]:
-    """Where the objects of references are.
+    """Return the locations of the objects that references refer to.
 
     Args:
         obj_refs: a list of references.
-        timeout_ms: milliseconds that each process of the cluster has to answer; negative: 10 seconds, and who has not
-            answered then is passed over.
+        timeout_ms: milliseconds that each process of the cluster has to answer. If negative, dualray waits 10 seconds,
+            and leaves out processes that did not answer.
 
     Returns:
-        For each reference whose object is known: {"node_ids": [...], "object_size": bytes, "did_spill": bool}.
-        `node_ids` is empty of small results of tasks; a small object of `put` is where its owner is. The size
-        is None while it is not known, as of a task that has not ended. `did_spill`: a node has it on disk.
+        For each reference to a known object: {"node_ids": [...], "object_size": bytes, "did_spill": bool}. `node_ids`
+            is empty for small results of tasks. A small object from `put` is on its owner's node. The size is None
+            while it is not known, for example while the task runs. `did_spill` says whether a node has the object on
+            disk.
 
     Raises:
-        TypeError: no list of references.
-        GetTimeoutError: somebody has not answered in `timeout_ms`.
+        TypeError: `obj_refs` is not a list of references.
+        GetTimeoutError: a process did not answer within `timeout_ms`.
     """
     wanted = _checked("get_object_locations", obj_refs)
     verbs = runtime.current("get_object_locations").verbs
@@ -55,7 +56,7 @@ def get_object_locations(
 
 
 def get_local_object_locations(obj_refs: Sequence[ObjectRef[Any]]) -> dict[ObjectRef[Any], dict[str, Any]]:
-    """As `get_object_locations`. In Ray it asks the calling process alone; here the head knows where objects are."""
+    """Return the same as `get_object_locations`. Ray asks only the calling process here; dualray asks the head."""
     return get_object_locations(_checked("get_local_object_locations", obj_refs))
 
 

@@ -104,18 +104,17 @@ class TensorFlowVariables:
     """Gets and sets the weights of a network.
 
     Args:
-        loss: a tensor or operation of a TensorFlow 1 graph, or a list of them, whose variables are wanted; or a Keras
+        loss: a tensor or operation of a TensorFlow 1 graph whose variables are wanted, or a list of them, or a Keras
             model that has been built.
-        sess: the session in which the variables live. May come later: `set_session`. Not for Keras models in eager
-            mode.
-        input_variables: variables to take besides those that are found, such as some made with `collections=[]`.
+        sess: the session that has the variables. `set_session` can set it later. Not for Keras models in eager mode.
+        input_variables: variables to add to those that are found, such as variables made with `collections=[]`.
 
     Attributes:
         variables: the variables by name, in the order in which they were made.
 
     Raises:
-        TypeError: `loss` is nothing of TensorFlow's.
-        ValueError: it depends on no variable, or the model has not been built.
+        TypeError: `loss` is not an object of TensorFlow.
+        ValueError: `loss` depends on no variable, or the model has not been built.
     """
 
     def __init__(self, loss: Any, sess: Any = None, input_variables: Iterable[Any] | None = None) -> None:
@@ -127,7 +126,7 @@ class TensorFlowVariables:
         if not self._weights.variables:
             raise ValueError(
                 f"{loss!r} depends on no variable. A Keras model has to be built first (call it, or give it an input "
-                f"shape); variables made with collections=[] have to be named in input_variables"
+                f"shape). Variables made with collections=[] must be named in input_variables"
             )
 
     @property
@@ -138,34 +137,34 @@ class TensorFlowVariables:
 
     @property
     def sess(self) -> Any:
-        """The session; None of a Keras model in eager mode."""
+        """The session; None for a Keras model in eager mode."""
         return self._weights.session
 
     def set_session(self, sess: Any) -> None:
         """Use another session of the same graph from now on.
 
         Raises:
-            TypeError: the variables need none.
+            TypeError: the variables need no session.
         """
         if isinstance(self._weights, _EagerWeights):
             raise TypeError("a Keras model in eager mode needs no session")
         self._weights.session = sess
 
     def get_weights(self) -> dict[str, Array]:
-        """The weights by name, as arrays of their own. A dict that `put` stores is read by everybody without a copy.
+        """Return copies of the weights as arrays by name. If you `put` the dict, each process reads it without a copy.
 
         Raises:
-            RuntimeError: there is no session.
+            RuntimeError: the variables have no session.
         """
         return self._by_name().read()
 
     def set_weights(self, new_weights: Mapping[str, Any]) -> None:
-        """Set weights by name; those that are not named stay as they are.
+        """Set weights by name. Other weights keep their values.
 
         Raises:
-            KeyError: there is no such variable; the message has the nearest name.
-            ValueError: a value of another shape.
-            RuntimeError: there is no session.
+            KeyError: no variable has the name; the message has the nearest name.
+            ValueError: a value has another shape.
+            RuntimeError: the variables have no session.
         """
         weights = self._by_name()
         values: dict[str, Array] = {}
@@ -180,15 +179,11 @@ class TensorFlowVariables:
         weights.write(values)
 
     def get_flat_size(self) -> int:
-        """How many numbers the weights are."""
+        """Return the number of numbers in all weights."""
         return sum(math.prod(shape) for shape in self._by_name().shapes.values())
 
     def get_flat(self) -> Array:
-        """All weights as one array of one dimension, in the order of `variables`.
-
-        Raises:
-            RuntimeError: there is no session.
-        """
+        """Return all weights as one flat array, in the order of `variables`."""
         return np.concatenate([value.ravel() for value in self._by_name().read().values()])
 
     def set_flat(self, new_weights: Any) -> None:

@@ -21,8 +21,8 @@ if find_spec("ray") is None:
 
 if "/dualray/as_ray/" in (getattr(sys.modules.get("ray"), "__file__", None) or ""):
     raise DualrayError(
-        "mode='ray' runs on Ray, and here the name `ray` means dualray: leave out --as-ray, and a program that says "
-        "`import ray` runs on Ray as it is"
+        "mode='ray' needs Ray, and `import ray` imports dualray here: leave out --as-ray, and the program runs on Ray "
+        "as it is"
     )
 
 

@@ -224,5 +224,5 @@ def _found(handle: Any) -> ActorInfo:
     if own is not None and handle._actor_id.hex() == ray.get_runtime_context().get_actor_id():
         return ActorInfo(Actor(handle), type(own).__name__, None, ActorLimits(0), type(own))
     raise ActorHandleNotFoundError(
-        f"{handle!r} is no actor of dualray's: its class is not known here. Use it through ray itself."
+        f"{handle!r} is not an actor that dualray made, so its class is not known. Use it through ray itself."
     )

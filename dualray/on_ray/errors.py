@@ -67,7 +67,8 @@ def carried(name: str, exception: BaseException, retried: Retried) -> Carrier:
     except Exception as why:  # noqa: BLE001 - pickling runs the user's code
         note = f"{text}(The exception itself could not be pickled: {why})\n"
         cause = DualrayError(
-            f"{type(exception).__qualname__} isn't serializable, and did not arrive: {why}\nIts traceback:\n{text}"
+            f"{type(exception).__qualname__} isn't serializable, so the exception itself could not be sent: {why}\n"
+            f"Its traceback:\n{text}"
         )
         data = pickled(TaskError(name, note, cause))
     text = text.encode("utf-8", "backslashreplace").decode()  # Ray's worker dies of what is not Unicode

@@ -30,7 +30,7 @@ def with_package(said: Mapping[str, Any]) -> tuple[dict[str, Any], Path]:
     """
     if _OF_A_JOB in os.environ:
         raise DualrayError(
-            "the cluster's workers have no dualray, and the job has a runtime environment already: add "
+            "the cluster's workers have no dualray, and the job has its own runtime environment: add "
             f"dualray=={__version__} to its pip packages, or the package's directory to its py_modules"
         )
     copied = _pure_package()
@@ -68,8 +68,8 @@ def workers_have_package() -> bool:
         for name, version in ours.items():
             if minor(theirs[name]) != minor(version):
                 raise DualrayError(
-                    f"node {node} has {name} {theirs[name]} and this program {name} {version}: run the program with "
-                    f"the versions of the cluster, or start the cluster with those of the program"
+                    f"node {node} has {name} {theirs[name]}, and this program has {name} {version}: use the same "
+                    f"versions in the program and in the cluster"
                 )
     return all(minor(theirs["dualray"]) == minor(__version__) for theirs in answers.values())
 

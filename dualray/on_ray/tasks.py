@@ -168,7 +168,7 @@ class RayTasks:
         if group is not None and not getattr(group, "is_empty", False):
             if terms.state_of_group(group.id) == "REMOVED":
                 removed = TaskPlacementGroupRemoved if is_task else ActorPlacementGroupRemoved
-                raise removed(f"{name} was to run in the placement group {group.id.hex()}, which was removed")
+                raise removed(f"{name} cannot run in the placement group {group.id.hex()}, which was removed")
             return ""
         shape = LeaseShape(resources=held, placement=demand, strategy=wanted, name=name)
         return terms.why_never(shape, waits_for_nodes=self.waits_for_nodes)

@@ -93,7 +93,7 @@ class _Walk:
         while at_ns > lives.start_ns:
             state = (at_ns, here if isinstance(here, str) else (here.task, here.number))
             if state in seen:  # at one instant everybody waits for another: what was before cannot be told
-                self._add(lives.start_ns, at_ns, Spent.QUEUE, None, "", "no record shows what it waited for")
+                self._add(lives.start_ns, at_ns, Spent.QUEUE, None, "", "the cause of this wait is not known")
                 break
             seen.add(state)
             at_ns, here = self._program(here, at_ns) if isinstance(here, str) else self._attempt(here, at_ns)

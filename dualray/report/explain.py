@@ -406,7 +406,7 @@ class Teller:
                 details = ["no task had to start: one already computes the object, or a copy is on its way"]
             yield Line(
                 time_ns,
-                f"A node wants it, and no copy is known ({losses} lost so far): the head asks its owner, {owner}.",
+                f"A node needs it, and the head knows no copy ({losses} lost so far): it asks the owner, {owner}.",
                 tuple(details),
             )
         for time_ns, wanted, attempt in self._owners.plans.get(thing.task, ()):
@@ -432,7 +432,7 @@ class Teller:
                         f"{attempt.name} (task {task[:8]}{again}) starts on {attempt.worker} with it.",
                     )
         if len(thing.consumers) > LISTED_MAX:
-            yield Line(self._lives.end_ns, f"{len(thing.consumers) - LISTED_MAX:,} more tasks took it as an argument.")
+            yield Line(self._lives.end_ns, f"{len(thing.consumers) - LISTED_MAX:,} more tasks had it as an argument.")
 
 
 class _Owners:

@@ -29,7 +29,7 @@ def find_id(lives: Lives, wanted: str) -> str:
         return text
     if not text:
         raise ValueError(
-            "an id is the 32 hex digits of a task or the 40 of an object, or the first few; none was given"
+            "the id is empty; give the 32 hex digits of a task, the 40 of an object, or the first few of them"
         )
     by_short = [each for each in lives.objects if short(bytes.fromhex(each)) == text]
     if len(by_short) == 1:

@@ -37,9 +37,9 @@ def parse_labels(name: str, value: Any) -> dict[str, str]:
         raise TypeError(f"{name}={value!r} must be a dict of key to value, such as {{'zone': 'a'}}")
     for key, text in value.items():
         if not isinstance(key, str) or not isinstance(text, str):
-            raise TypeError(f"{name}={dict(value)!r}: {key!r}: {text!r} must be text on both sides")
+            raise TypeError(f"{name}={dict(value)!r}: {key!r}: {text!r} must be a str and a str")
         if key == NODE_ID_LABEL:
-            raise ValueError(f"{name}: every node has the label {NODE_ID_LABEL!r}, and it cannot be given")
+            raise ValueError(f"{name}: dualray sets the label {NODE_ID_LABEL!r} of every node; leave it out")
         _check(name, _KEY, "key", key)
         _check(name, _VALUE, "value", text)
     return dict(value)
@@ -48,8 +48,8 @@ def parse_labels(name: str, value: Any) -> dict[str, str]:
 def _check(name: str, pattern: re.Pattern[str], what: str, text: str) -> None:
     if not pattern.fullmatch(text):
         raise ValueError(
-            f"{name}: the {what} {text!r} of a label must begin and end with a letter or digit, with letters, digits, "
-            f"'-', '_' and '.' between, at most 63 of them{'; a prefix ends with a slash' if what == 'key' else ''}"
+            f"{name}: the {what} {text!r} of a label must have at most 63 letters, digits, '-', '_' and '.', and must "
+            f"begin and end with a letter or digit{'; a prefix ends with a slash' if what == 'key' else ''}"
         )
 
 
@@ -67,7 +67,7 @@ def labels_of_nodes(labels: Any, nodes: int) -> list[Pairs]:
     if labels is None or isinstance(labels, Mapping):
         return [as_pairs(labels or {})] * nodes
     if len(labels) > nodes:
-        raise ValueError(f"labels: {len(labels)} nodes are described, and there are {nodes}")
+        raise ValueError(f"labels describes {len(labels)} nodes, and the cluster has {nodes}")
     return [as_pairs(each) for each in labels] + [()] * (nodes - len(labels))
 
 
@@ -86,15 +86,15 @@ def parse_selector(name: str, value: Any) -> tuple[LabelTerm, ...]:
 
 def _term(name: str, key: Any, text: Any) -> LabelTerm:
     if not isinstance(key, str) or not isinstance(text, str):
-        raise TypeError(f"{name}: {key!r}: {text!r} must be text on both sides")
+        raise TypeError(f"{name}: {key!r}: {text!r} must be a str and a str")
     _check(name, _KEY, "key", key)
     listed = _IN.fullmatch(text)
     if listed:
         is_negated, values = bool(listed[1]), [part.strip() for part in listed[2].split(",")]
         if not any(values):
-            raise ValueError(f"{name}: {key!r}: {text!r} names no value")
+            raise ValueError(f"{name}: {key!r}: {text!r} has no value; write 'in(a, b)'")
         if not all(values):
-            raise ValueError(f"{name}: {key!r}: {text!r} has an empty value: write 'in(a, b)'")
+            raise ValueError(f"{name}: {key!r}: {text!r} has an empty value; write 'in(a, b)'")
     else:
         is_negated, values = text.startswith("!"), [text.removeprefix("!")]
     return label_term(name, key, LabelOperator.NOT_IN if is_negated else LabelOperator.IN, values)

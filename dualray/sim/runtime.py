@@ -121,7 +121,7 @@ class SimRuntime:
     def shutdown(self) -> None:
         fibers = self.cluster.fibers
         if fibers.current() is not fibers.driver:
-            raise RuntimeError("dualray.shutdown() was called in a thread: a simulation is ended by the main thread")
+            raise RuntimeError("a thread called dualray.shutdown(), and only the main thread can end a simulation")
         ended_ns = self.cluster.kernel.now_ns
         try:
             self.core.tell_unread_failures()
@@ -154,7 +154,7 @@ def start(settings: Mapping[str, Any], config: Config) -> SimRuntime:
     hardware = _hardware(settings)
     if getattr(sys.gettrace(), "concur_id_func", True) is None:  # coverage's tracer, which follows threads only
         warnings.warn(
-            "coverage follows threads, and sim mode runs tasks on greenlets: it will miss lines. Say "
+            "coverage follows threads, and sim mode runs tasks on greenlets: it will miss lines. Use "
             "`coverage run --concurrency=greenlet`, or concurrency = greenlet under [run] in its configuration.",
             stacklevel=3,
         )

@@ -1,4 +1,4 @@
-"""Tools for users' own tests: `@simtest`, seed exploration, shrinking, checkers and the pytest plugin."""
+"""Tools for your own tests: `@simtest`, exploration of seeds, shrinking of failures, checkers and a pytest plugin."""
 
 from __future__ import annotations
 

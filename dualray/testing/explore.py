@@ -55,15 +55,16 @@ OUTPUT_LINES_MAX = 10
 
 @dataclass(slots=True)
 class Finding:
-    """A seed that fails.
+    """A seed that failed.
 
     Attributes:
-        kind: the class of the failure: seeds of one class are taken to have one cause.
-        problem: what is wrong, in words.
-        faults: the faults that it needs, in words; after shrinking those that are left.
-        replay: the command that repeats it from a file; "" where there is none: of each class, one becomes a file.
-        traceback, output: see `Ended`; of the small failure, where there is a file.
-        story: what happened to the tasks, actors and objects of the small failure, one line each.
+        kind: class of the failure. Seeds of one class are assumed to have one cause.
+        problem: what is wrong, as text.
+        faults: the faults that the failure needs, as text; after shrinking, the remaining ones.
+        replay: command that repeats the failure from a file. Each class has one file; for other seeds the command is
+            "".
+        traceback, output: see `Ended`; of the shrunk failure, where there is a file.
+        story: what happened to the tasks, actors and objects of the shrunk failure, one line each.
     """
 
     seed: int
@@ -213,20 +214,20 @@ def explore(
     on_progress: Callable[[Exploration], object] = lambda state: None,
     on_note: Callable[[str], object] = lambda words: None,
 ) -> Exploration:
-    """Run the scenario once for each seed, with faults drawn for it.
+    """Run the scenario once for each seed, with faults that the seed draws.
 
     Args:
-        directory: that of the scenario file.
-        jobs: processes at once.
-        seed_timeout_s: wall time after which a run is taken to be endless.
-        stop_after: failing seeds after which no new ones are begun.
-        shrink_to: a directory for files of small failures; None does not shrink.
-        shrink_runs_max: runs that making one failure small may take; faults are taken away first.
-        repeat: the share of the seeds that are run again and must be the same: of 1/20 each seed that 20 divides.
+        directory: the directory of the scenario file.
+        jobs: number of processes that work at the same time.
+        seed_timeout_s: real time after which a run counts as endless.
+        stop_after: number of failing seeds after which no further seed starts.
+        shrink_to: a directory for a file of each shrunk failure; None does not shrink.
+        shrink_runs_max: most runs to shrink one failure; faults are removed first.
+        repeat: the share of the seeds to run twice, with equal results. For 1/20, each seed that 20 divides.
 
     Raises:
-        RuntimeError: the scenario fails without any fault.
-        ValueError: there is no such script, function or workload.
+        RuntimeError: the scenario fails without faults.
+        ValueError: the script, function or workload does not exist.
     """
     state = Exploration()
     with (

@@ -47,8 +47,8 @@ def check_links(fault: Fault, names: Sequence[str]) -> None:
         for pair in pairs_of(fault, names):
             if set(pair) == {first, HEAD}:
                 raise ValueError(
-                    f"fault '{fault}': in real mode the head is a process on {first}'s machine, and nothing parts the "
-                    f"two; name the nodes that {first} is to be parted from: 'partition {first} from {names[-1]}'"
+                    f"fault '{fault}': in real mode the head runs on {first}'s machine, so no partition can separate "
+                    f"the two; name the nodes to separate from {first}: 'partition {first} from {names[-1]}'"
                 )
 
 

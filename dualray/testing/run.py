@@ -43,7 +43,7 @@ def load_scenario(path: Path) -> Scenario:
     """Read a scenario file.
 
     Raises:
-        ScenarioError: it cannot be read or used; one line says what is wrong.
+        ScenarioError: the file cannot be read or used; the message is one line that says why.
     """
     try:
         text = path.read_text()
@@ -145,18 +145,18 @@ def run_scenario(
     start: Start | None = None,
     on_scheduler: Callable[[GlobalScheduler], object] = watch_choices,
 ) -> Outcome:
-    """Run the scenario once: in a simulation, or on a cluster of real processes of this machine (see real_run.py).
+    """Run a scenario once, in a simulation, on real processes of this machine, or on Ray.
 
     Args:
-        directory: that of the scenario file.
+        directory: the directory of the scenario file.
         mode: "sim", "real" or "ray".
         decision_log: a directory for the decision logs and the trace.
-        start: how the process of a simulated script begins; None: as a new interpreter.
+        start: how the process of a simulated script begins; None starts a new interpreter.
         on_scheduler: called with the head's scheduler before the program begins; not with that of a script, or of real
             processes.
 
     Raises:
-        ValueError: there is no such script, function, workload or trace; what is not for real mode.
+        ValueError: the script, function, workload or trace does not exist, or the mode cannot run it.
     """
     if scenario.workload.trace is not None and mode == "sim":
         return replay_trace(scenario, load_trace(scenario, directory), decision_log, on_scheduler)

@@ -132,7 +132,7 @@ def _run(scenario: Scenario, test: Callable[[], Any], seeds: int, faults: tuple[
     if never:
         raise SimtestFailure(
             f"these faults happened in no seed: {', '.join(sorted(never))}; "
-            f"the test had ended before, or nothing of the name was there"
+            f"the test ended before, or no task or actor had the name"
         )
 
 

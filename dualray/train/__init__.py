@@ -1,4 +1,4 @@
-"""Training in many workers: one function, each worker on its share of the data, with checkpoints that survive failures.
+"""Training in several workers: one function, which each worker runs on its share of the data, with checkpoints.
 
     from dualray import train
     from dualray.train import ScalingConfig
@@ -11,8 +11,8 @@
 
     result = TensorflowTrainer(train_func, scaling_config=ScalingConfig(num_workers=4), datasets={"train": data}).fit()
 
-The names are those of today's Ray Train. It is a library: it stands on dualray's own actors, placement groups and
-objects, and runs in both modes. See docs/train.md.
+The names are those of Ray Train. The package runs on dualray's actors, placement groups and objects, in both modes. See
+docs/train.md.
 """
 
 from dualray.train.backend import BackendConfig

@@ -27,10 +27,10 @@ class Checkpoint:
 
     Args:
         path: the directory.
-        filesystem: accepted for Ray's sake; must be None: the directory is on this machine.
+        filesystem: accepted as in Ray, and must be None: the directory is on this machine.
 
     Raises:
-        ValueError: another file system.
+        ValueError: another file system is given.
     """
 
     def __init__(self, path: str | Path, filesystem: Any = None) -> None:
@@ -40,10 +40,10 @@ class Checkpoint:
 
     @classmethod
     def from_directory(cls, path: str | Path) -> Checkpoint:
-        """The checkpoint that is in a directory, which is not copied.
+        """Return the checkpoint in a directory, which is not copied.
 
         Raises:
-            NotADirectoryError: there is no such directory.
+            NotADirectoryError: the directory does not exist.
         """
         if not Path(path).is_dir():
             raise NotADirectoryError(f"Checkpoint.from_directory: {str(path)!r} is not a directory")
@@ -51,26 +51,26 @@ class Checkpoint:
 
     @contextmanager
     def as_directory(self) -> Iterator[str]:
-        """The path of the directory, to be read within a `with`."""
+        """Return a context manager whose value is the path of the directory."""
         if not Path(self.path).is_dir():
             raise FileNotFoundError(f"{self!r} is gone: it was removed, or is on another machine")
         yield self.path
 
     def to_directory(self, path: str | Path | None = None) -> str:
-        """Copy the files into a directory, by default a new temporary one; its path."""
+        """Copy the files into a directory, by default a new temporary one, and return its path."""
         target = Path(path) if path is not None else Path(tempfile.mkdtemp(prefix=_PREFIX))
         with self.as_directory() as source:
             shutil.copytree(source, target, dirs_exist_ok=True)
         return str(target)
 
     def get_metadata(self) -> dict[str, Any]:
-        """What `set_metadata` has stored; {} without that."""
+        """Return what `set_metadata` stored; {} if nothing was stored."""
         file = Path(self.path) / _METADATA
         found: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
         return found
 
     def set_metadata(self, metadata: Mapping[str, Any]) -> None:
-        """Store a dict that JSON can take with the checkpoint, in place of what there was."""
+        """Store a dict with the checkpoint, as JSON, and replace the one before."""
         (Path(self.path) / _METADATA).write_text(json.dumps(dict(metadata)))
 
     def update_metadata(self, metadata: Mapping[str, Any]) -> None:

@@ -1,6 +1,6 @@
-"""Settings of a trainer: number and size of workers, storage, checkpoints to keep, failures to survive.
+"""Settings of a trainer: workers, storage, checkpoints to keep, failures to survive.
 
-The names and defaults are those of today's Ray Train.
+The names and defaults are those of Ray Train.
 """
 
 from __future__ import annotations
@@ -26,17 +26,18 @@ def _checked_count(what: str, value: Any, least: int) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScalingConfig:
-    """How many workers, and what each holds.
+    """The number of workers, and the resources of each.
 
     Attributes:
         num_workers: processes that run the training function. Default 1.
-        use_gpu: whether each of them holds a GPU. Default False.
+        use_gpu: whether each worker holds a GPU. Default False.
         resources_per_worker: amounts by name, such as {"CPU": 2, "GPU": 0.5}. Default: {"CPU": 1}, with `use_gpu`
             {"GPU": 1}. OMP_NUM_THREADS of a worker is its number of CPUs, at least 1, unless the driver's environment
             sets it.
-        placement_strategy: of the placement group that the workers are in: "PACK" (the default), "SPREAD",
-            "STRICT_PACK" or "STRICT_SPREAD".
-        trainer_resources: accepted for Ray's sake: the trainer itself runs in the process that calls `fit`.
+        placement_strategy: strategy of the workers' placement group: "PACK" (the default), "SPREAD", "STRICT_PACK" or
+            "STRICT_SPREAD".
+        trainer_resources: accepted as in Ray, and without effect, because the trainer runs in the process that calls
+            `fit`.
     """
 
     num_workers: int = 1
@@ -59,7 +60,7 @@ class ScalingConfig:
                 f"ScalingConfig: resources_per_worker={dict(given)!r} has GPUs, but use_gpu is False. Set use_gpu=True."
             )
         if self.use_gpu and given.get(GPU) == 0:
-            raise ValueError("ScalingConfig: use_gpu=True, but resources_per_worker gives each worker no GPU")
+            raise ValueError("ScalingConfig: use_gpu=True needs a GPU for each worker in resources_per_worker")
         try:
             demand = parse_named(given)
         except (TypeError, ValueError) as error:
@@ -69,7 +70,7 @@ class ScalingConfig:
 
     @property
     def bundle(self) -> dict[str, float]:
-        """What one worker holds, by name."""
+        """The resources of one worker, by name."""
         if self.resources_per_worker is None:
             return {GPU: 1} if self.use_gpu else {CPU: 1}
         found = {name: amount for name, amount in self.resources_per_worker.items() if amount}
@@ -79,17 +80,17 @@ class ScalingConfig:
 
     @property
     def total_resources(self) -> dict[str, float]:
-        """What all workers hold together, by name."""
+        """The resources of all workers together, by name."""
         return {name: amount * self.num_workers for name, amount in self.bundle.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailureConfig:
-    """What failures cost.
+    """How many failures a run survives.
 
     Attributes:
-        max_failures: how often a run goes on from its last checkpoint after a worker has died or its function has
-            raised; -1: without end. Default 0.
+        max_failures: how often a run continues from its last checkpoint after a worker died or its function raised; -1
+            means without limit. Default 0.
     """
 
     max_failures: int = 0
@@ -100,12 +101,12 @@ class FailureConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointConfig:
-    """Which checkpoints are kept.
+    """Which checkpoints a run keeps.
 
     Attributes:
-        num_to_keep: how many; the latest one is always kept, too. Default None: all.
-        checkpoint_score_attribute: the metric by which they are compared. Default: the newest are the best.
-        checkpoint_score_order: "max" (the default) or "min": which of its values are the best.
+        num_to_keep: number of checkpoints. The latest one is always kept as well. Default None: all.
+        checkpoint_score_attribute: metric by which checkpoints are compared. Default: the newest are the best.
+        checkpoint_score_order: whether "max" (the default) or "min" values of the metric are the best.
     """
 
     num_to_keep: int | None = None
@@ -123,13 +124,13 @@ class CheckpointConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunConfig:
-    """One run: its name, its place, and what it does about failures and checkpoints.
+    """One run: its name, its folder, and its rules for failures and checkpoints.
 
     Attributes:
-        name: of the run's folder. Default: the trainer's class and the time.
-        storage_path: where that folder is made, on the machine of the driver. Default: ~/dualray_results.
-        failure_config, checkpoint_config: see those.
-        verbose: 0: silent; 1 (the default): each report and a table at the end, on standard error.
+        name: name of the run's folder. Default: the trainer's class and the time.
+        storage_path: directory of that folder, on the driver's machine. Default: ~/dualray_results.
+        failure_config, checkpoint_config: see `FailureConfig` and `CheckpointConfig`.
+        verbose: 0 prints nothing; 1 (the default) prints each report and a table at the end, on standard error.
     """
 
     name: str | None = None
@@ -150,8 +151,8 @@ class DataConfig:
     """How datasets reach the workers.
 
     Attributes:
-        datasets_to_split: the names of those of which each worker gets its share; the others go whole to every worker.
-            Default: "all".
+        datasets_to_split: names of the datasets of which each worker gets a share. Every worker gets the others as a
+            whole. Default: "all".
     """
 
     datasets_to_split: Literal["all"] | Sequence[str] = "all"

@@ -12,13 +12,13 @@ from dualray.train.checkpoint import Checkpoint
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """An attempt that failed.
+    """An attempt of a training run that failed.
 
     Attributes:
-        error: why.
-        iteration: how many reports stood when it happened.
-        resumed_from: after which of them the run went on: that of the last checkpoint; 0: from the beginning.
-        lost_s: seconds since that checkpoint was stored, or since this attempt began: the work to be done again.
+        error: the reason.
+        iteration: number of valid reports when it failed.
+        resumed_from: report after which the run continued, that of the last checkpoint; 0 is the beginning.
+        lost_s: seconds since that checkpoint or since the start of the attempt, whose work is done again.
     """
 
     error: str
@@ -34,16 +34,16 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """What `fit` returns.
+    """The result of `fit`.
 
     Attributes:
-        metrics: those of the last report; None when there was none.
-        checkpoint: the latest one; None when there is none.
-        best_checkpoints: those that were kept, each with the metrics of its report, the best first where
-            `checkpoint_score_attribute` says what is good, else in order.
-        error: why the run ended early; None: it did not.
-        path: the run's folder.
-        failures: the failures that it has survived, and, last, the one that it has not.
+        metrics: metrics of the last report; None if there was no report.
+        checkpoint: latest checkpoint; None if there is none.
+        best_checkpoints: kept checkpoints, each with the metrics of its report. With `checkpoint_score_attribute` the
+            best comes first; otherwise they are in order.
+        error: why the run ended early; None if it did not.
+        path: folder of the run.
+        failures: failures that the run survived, and last the failure that ended it.
     """
 
     metrics: Mapping[str, Any] | None
@@ -56,14 +56,17 @@ class Result:
 
     @property
     def metrics_dataframe(self) -> Any:
-        """A pandas DataFrame with a row for each report that stands: its metrics, `training_iteration` (from 1),
-        `time_total_s` (since `fit` began), `attempt` (from 0) and `checkpoint_dir_name` (None without one)."""
+        """A pandas DataFrame with a row for each valid report.
+
+        Its columns are the metrics, `training_iteration` (from 1), `time_total_s` (since `fit` began), `attempt` (from
+        0) and `checkpoint_dir_name` (None without a checkpoint).
+        """
         import pandas as pd  # noqa: PLC0415 - only who asks for it needs pandas
 
         return pd.DataFrame(list(self.history))
 
     def get_best_checkpoint(self, metric: str, mode: str) -> Checkpoint | None:
-        """Of the checkpoints that were kept, the one with the largest ("max") or smallest ("min") value of a metric."""
+        """Return the kept checkpoint with the largest ("max") or smallest ("min") value of a metric."""
         if mode not in ("max", "min"):
             raise ValueError(f"get_best_checkpoint: mode={mode!r} must be 'max' or 'min'")
         known = [(metrics[metric], checkpoint) for checkpoint, metrics in self.best_checkpoints if metric in metrics]
@@ -72,10 +75,10 @@ class Result:
 
 
 class TrainingFailedError(DualrayError):
-    """A run has failed more often than FailureConfig(max_failures) allows.
+    """A run failed more often than FailureConfig(max_failures) allows.
 
     Attributes:
-        result: what there is of it, with `error` and `failures`. `Trainer.restore(result.path)` goes on from there.
+        result: the result so far, with `error` and `failures`. `Trainer.restore(result.path)` continues the run.
     """
 
     def __init__(self, message: str, result: Result | None = None) -> None:

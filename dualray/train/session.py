@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainContext:
-    """Where the training function runs; see `get_context`."""
+    """The place of a worker in the training; see `get_context`."""
 
     world_size: int
     world_rank: int
@@ -40,43 +40,43 @@ class TrainContext:
     """Of all workers, by rank."""
 
     def get_world_size(self) -> int:
-        """How many workers there are."""
+        """Return the number of workers."""
         return self.world_size
 
     def get_world_rank(self) -> int:
-        """The number of this worker, from 0."""
+        """Return the number of this worker, from 0."""
         return self.world_rank
 
     def get_local_rank(self) -> int:
-        """The number of this worker among those of its node, from 0."""
+        """Return the number of this worker among the workers of its node, from 0."""
         return self.local_rank
 
     def get_local_world_size(self) -> int:
-        """How many workers its node has."""
+        """Return the number of workers on this worker's node."""
         return self.local_world_size
 
     def get_node_rank(self) -> int:
-        """The number of its node among those that have workers, from 0."""
+        """Return the number of this worker's node among the nodes with workers, from 0."""
         return self.node_rank
 
     def get_experiment_name(self) -> str:
-        """The name of the run."""
+        """Return the name of the run."""
         return self.experiment_name
 
     def get_trial_name(self) -> str:
-        """The name of the run, as each run is one trial."""
+        """Return the name of the run. Each run is one trial."""
         return self.experiment_name
 
     def get_trial_dir(self) -> str:
-        """The run's folder, on the machine of the driver."""
+        """Return the run's folder on the driver's machine."""
         return self.storage_path
 
     def get_metadata(self) -> dict[str, Any]:
-        """What the trainer was given as `metadata`."""
+        """Return the `metadata` of the trainer."""
         return dict(self.metadata)
 
     def get_dataset_shard(self, dataset_name: str | None = None) -> DataIterator:
-        """This worker's share of a dataset: see `dualray.train.get_dataset_shard`."""
+        """Return this worker's share of a dataset: see `dualray.train.get_dataset_shard`."""
         return get_dataset_shard(dataset_name)
 
 
@@ -157,24 +157,24 @@ def current_or_none() -> Session | None:
 def _current(what: str) -> Session:
     session = current_or_none()
     if session is None:
-        raise RuntimeError(f"train.{what} was called outside a training function: a trainer's `fit` runs that")
+        raise RuntimeError(f"train.{what} was called outside a training function, which a trainer's `fit` runs")
     return session
 
 
 def report(metrics: Mapping[str, Any], checkpoint: Checkpoint | None = None) -> None:
-    """Report metrics, and a checkpoint if there is one, from every worker; returns when all have, and it is stored.
+    """Report metrics, and optionally a checkpoint, and wait until every worker has reported.
 
-    The metrics that count are those of rank 0. The checkpoint's files go to the run's folder on the driver's machine;
-    of files of one name in the checkpoints of several workers, the one of the lowest rank is kept. Afterwards the
-    directory may be deleted.
+    The metrics of rank 0 count. dualray stores the checkpoint's files in the run's folder on the driver's machine. If
+    several workers have files of the same name, the file of the lowest rank is kept. After the call you can delete the
+    directory.
 
     Args:
         metrics: values by name.
-        checkpoint: made with `Checkpoint.from_directory`.
+        checkpoint: a checkpoint from `Checkpoint.from_directory`.
 
     Raises:
-        TypeError: metrics that are no dict, or a checkpoint that is none.
-        RuntimeError: outside a training function.
+        TypeError: `metrics` is not a dict, or `checkpoint` is not a Checkpoint.
+        RuntimeError: called outside a training function.
     """
     session = _current("report()")
     if not isinstance(metrics, Mapping):
@@ -187,33 +187,34 @@ def report(metrics: Mapping[str, Any], checkpoint: Checkpoint | None = None) -> 
 
 
 def get_context() -> TrainContext:
-    """Where the training function runs: world size, ranks, name of the run.
+    """Return the place of this worker in the training: world size, ranks, name of the run.
 
     Raises:
-        RuntimeError: outside a training function.
+        RuntimeError: called outside a training function.
     """
     return _current("get_context()").context
 
 
 def get_checkpoint() -> Checkpoint | None:
-    """The checkpoint to go on from: the latest one after a failure, at first the one that the trainer was given; None
-    when there is none.
+    """Return the checkpoint to continue from; None if there is none.
+
+    It is the latest one after a failure, and at first the one that the trainer was given.
 
     Raises:
-        RuntimeError: outside a training function.
+        RuntimeError: called outside a training function.
     """
     return _current("get_checkpoint()").start_checkpoint()
 
 
 def get_dataset_shard(dataset_name: str | None = None) -> DataIterator:
-    """This worker's share of a dataset of the trainer. The shares have the same number of rows.
+    """Return this worker's share of a dataset of the trainer. All shares have the same number of rows.
 
     Args:
-        dataset_name: its name in `datasets=` of the trainer; may be left out when there is just one.
+        dataset_name: name of the dataset in the trainer's `datasets=`. You can leave it out if there is only one.
 
     Raises:
-        KeyError: there is no such dataset.
-        RuntimeError: outside a training function.
+        KeyError: the trainer has no such dataset.
+        RuntimeError: called outside a training function.
     """
     session = _current("get_dataset_shard()")
     shards = session.shards

@@ -59,7 +59,7 @@ class RunFolder:
             except FileExistsError:
                 if is_given:
                     raise FileExistsError(
-                        f"there is a run in {path} already. Choose another RunConfig(name=...), or go on with it: "
+                        f"{path} has a run already. Choose another RunConfig(name=...), or continue that run with "
                         f"Trainer.restore({str(path)!r})"
                     ) from None
             number += 1

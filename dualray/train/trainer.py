@@ -124,13 +124,13 @@ class DataParallelTrainer:
             ValueError: there is no run, or its datasets are missing.
         """
         if not cls.can_restore(path):
-            raise ValueError(f"{cls.__name__}.restore: there is no run in {str(path)!r}")
+            raise ValueError(f"{cls.__name__}.restore: {str(path)!r} has no run of this trainer")
         folder = RunFolder.open(Path(path).absolute())
         arguments = folder.read_trainer()
         names = arguments.pop("dataset_names")
         if set(names) != set(datasets or {}):
             raise ValueError(
-                f"{cls.__name__}.restore: the run had the datasets {names}: give them again, with datasets={{...}}"
+                f"{cls.__name__}.restore: the run had the datasets {names}; give them again with datasets={{...}}"
             )
         given = {
             "train_loop_per_worker": train_loop_per_worker,
@@ -186,7 +186,7 @@ class DataParallelTrainer:
                 if not goes_on:
                     result = run.result(error)
                     raise TrainingFailedError(
-                        f"training {run.folder.path.name} failed after {len(result.history)} reports that stand, "
+                        f"training {run.folder.path.name} failed after {len(result.history)} valid reports, "
                         f"failures: {len(run.failures)} (max_failures={self._run.failure_config.max_failures}). "
                         f"Last: {_text_of(error)}",
                         result,
@@ -370,13 +370,13 @@ def _follow(run: _Run, ledger: Any, ends: dict[Any, int]) -> None:
             case Uneven(exchanging=(_, *_)) as uneven:
                 raise _UnevenReportsError(
                     f"workers {list(uneven.waiting)} wait in a report for the others, after {uneven.number} reports, "
-                    f"and workers {list(uneven.exchanging)} in a collective: each must report, and train, as often"
+                    f"and workers {list(uneven.exchanging)} in a collective: all must report and train equally often"
                 )
             case Uneven() as uneven:
                 raise _UnevenReportsError(
                     f"workers {list(uneven.waiting)} wait for the others after {uneven.number} reports, and the "
-                    f"training functions of workers {list(uneven.ended)} have ended: every worker must report, and "
-                    f"train, as often"
+                    f"training functions of workers {list(uneven.ended)} have ended: all workers must report and "
+                    f"train equally often"
                 )
 
 

@@ -1,4 +1,4 @@
-"""ActorPool: spread calls over a fixed set of actors, one call at a time on each; the interface is Ray's."""
+"""ActorPool: spread calls over a fixed set of actors, one call at a time on each. The interface is that of Ray."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ class ActorPool:
         self._returned = 0
 
     def map(self, fn: Call, values: Iterable[Any]) -> Iterator[Any]:
-        """The results of `fn(actor, value)` for each value, in the order of the values.
+        """Return the results of `fn(actor, value)` for each value, in the order of the values.
 
-        Results of earlier calls that nobody has taken are dropped, as Ray does.
+        Results of earlier calls that you did not take are dropped, as in Ray.
 
         Args:
             fn: calls a method of the actor, and returns the reference: `lambda actor, value: actor.f.remote(value)`.
-            values: each is one call; as many run at once as there are actors.
+            values: an item for each call. As many calls run at the same time as the pool has actors.
         """
         self._forget_untaken()
         for value in values:
@@ -51,7 +51,7 @@ class ActorPool:
         return self._results(self.get_next)
 
     def map_unordered(self, fn: Call, values: Iterable[Any]) -> Iterator[Any]:
-        """As `map`, in the order in which the calls end."""
+        """Return the results as `map` does, in the order in which the calls end."""
         self._forget_untaken()
         for value in values:
             self.submit(fn, value)
@@ -62,7 +62,7 @@ class ActorPool:
             yield take()
 
     def submit(self, fn: Call, value: Any) -> None:
-        """Have `fn(actor, value)` called, as soon as an actor is idle; take its result with `get_next`."""
+        """Call `fn(actor, value)` as soon as an actor is idle; take its result with `get_next`."""
         if not self._idle:
             self._waiting.append((fn, value))
             return
@@ -78,22 +78,22 @@ class ActorPool:
         self._submitted += 1
 
     def has_next(self) -> bool:
-        """Whether there is a result to come, or to take."""
+        """Return whether a call has a result that you did not take yet, or will have one."""
         return bool(self._running)
 
     def get_next(self, timeout: float | None = None, ignore_if_timedout: bool = False) -> Any:
-        """The next result, in the order of submission.
+        """Return the next result, in the order of submission.
 
         Args:
-            timeout: seconds to wait at most; None: without end.
-            ignore_if_timedout: when the result is late, drop it: the next `get_next` returns the one after it.
+            timeout: the longest wait in seconds; None means no limit.
+            ignore_if_timedout: drop a late result, so that the next `get_next` returns the one after it.
 
         Raises:
-            StopIteration: there is none.
-            TimeoutError: it did not come in time; it can be asked for again, unless it is to be ignored.
+            StopIteration: no result is left.
+            TimeoutError: the result was not ready within the timeout. Call again for it, unless it was to be ignored.
         """
         if not self.has_next():
-            raise StopIteration("the pool has no results to come")
+            raise StopIteration("the pool has no more results")
         while self._returned not in self._refs:  # taken without order, or dropped
             self._returned += 1
         ref = self._refs[self._returned]
@@ -107,14 +107,14 @@ class ActorPool:
         return api.get(returned)
 
     def get_next_unordered(self, timeout: float | None = None, ignore_if_timedout: bool = False) -> Any:
-        """The result of any call that has ended, waiting for the first one that does.
+        """Wait for the first call that ends, and return its result.
 
         Raises:
-            StopIteration: there is none.
-            TimeoutError: none came in time; with `ignore_if_timedout` the oldest one is dropped.
+            StopIteration: no result is left.
+            TimeoutError: no call ended within the timeout. With `ignore_if_timedout` the oldest result is dropped.
         """
         if not self.has_next():
-            raise StopIteration("the pool has no results to come")
+            raise StopIteration("the pool has no more results")
         ready, _ = api.wait(list(self._running), timeout=timeout)
         if not ready:
             if ignore_if_timedout:
@@ -149,23 +149,23 @@ class ActorPool:
         return list(self._waiting)
 
     def has_free(self) -> bool:
-        """Whether an actor is idle and nothing waits for one."""
+        """Return whether an actor is idle and no call waits for one."""
         return bool(self._idle) and not self._waiting
 
     def pop_idle(self) -> Any | None:
-        """Take an idle actor out of the pool; None when there is none."""
+        """Remove an idle actor from the pool and return it; None if no actor is idle."""
         return self._idle.popleft() if self.has_free() else None
 
     def push(self, actor: Any) -> None:
         """Add an actor to the pool.
 
         Raises:
-            TypeError: it is no actor's handle.
-            ValueError: it is in the pool already.
+            TypeError: the argument is not an actor's handle.
+            ValueError: the actor is already in the pool.
         """
         _check_actor(actor)
         if actor in self._idle or any(actor == busy for _, busy, _ in self._running.values()):
-            raise ValueError(f"{actor!r} is in the pool already")
+            raise ValueError(f"{actor!r} is already in the pool")
         self._idle.append(actor)
         self._feed()
 

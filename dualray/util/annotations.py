@@ -1,4 +1,4 @@
-"""Decorators with which libraries over Ray mark their own API. They mark, and change nothing that a call does."""
+"""Decorators with which libraries over Ray mark their own API. They change nothing about a call."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["Deprecated", "DeveloperAPI", "PublicAPI", "RayDeprecationWarning"]
 
 
 class RayDeprecationWarning(DeprecationWarning):
-    """Of what `Deprecated(warning=True)` marks."""
+    """The warning of functions and classes that `Deprecated(warning=True)` marks."""
 
 
 def PublicAPI(*args: Any, stability: str = "stable", api_group: str = "Others") -> Any:  # noqa: N802 - Ray's name
@@ -19,10 +19,10 @@ def PublicAPI(*args: Any, stability: str = "stable", api_group: str = "Others") 
 
     Args:
         stability: "stable", "beta" or "alpha".
-        api_group: for people.
+        api_group: a name for readers of the code.
 
     Raises:
-        ValueError: another stability.
+        ValueError: the stability is unknown.
     """
     if stability not in ("stable", "beta", "alpha"):
         raise ValueError(f"PublicAPI: stability={stability!r} must be 'stable', 'beta' or 'alpha'")
@@ -30,16 +30,16 @@ def PublicAPI(*args: Any, stability: str = "stable", api_group: str = "Others") 
 
 
 def DeveloperAPI(*args: Any) -> Any:  # noqa: N802 - Ray's name
-    """Mark a function or class as one for developers of libraries: `@DeveloperAPI`."""
+    """Mark a function or class as an API for developers of libraries: `@DeveloperAPI`."""
     return _marked(args, lambda target: target)
 
 
 def Deprecated(*args: Any, message: str = "", warning: bool = False) -> Any:  # noqa: N802 - Ray's name
-    """Mark a function or class as one that will go: `@Deprecated(message="Use that one.", warning=True)`.
+    """Mark a function or class as deprecated: `@Deprecated(message="Use that one.", warning=True)`.
 
     Args:
         message: what to use instead.
-        warning: whether a call, or an instance that is made, gives a RayDeprecationWarning. Default: not.
+        warning: whether a call or a new instance gives a RayDeprecationWarning. Default: False.
     """
 
     def warned(target: Any) -> Any:
@@ -63,5 +63,5 @@ def Deprecated(*args: Any, message: str = "", warning: bool = False) -> Any:  # 
 def _marked(args: tuple[Any, ...], mark: Callable[[Any], Any]) -> Any:
     """With the thing itself, or, called with keywords alone, the decorator."""
     if len(args) > 1:
-        raise TypeError(f"it marks one function or class, and was given {args!r}")
+        raise TypeError(f"the decorator takes one function or class, not {args!r}")
     return mark(args[0]) if args else mark

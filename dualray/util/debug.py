@@ -1,4 +1,4 @@
-"""Words that are said once: `if log_once("slow-disk"): logger.warning(...)`."""
+"""Messages that a process logs once: `if log_once("slow-disk"): logger.warning(...)`."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _said: Final = _Said()
 
 
 def log_once(key: str) -> bool:
-    """Whether this process is asked for a key for the first time: True then, and False afterwards.
+    """Return True the first time that this process asks for a key, and False afterwards.
 
-    After `enable_periodic_logging` every key may be said again when nothing new was said for a minute.
+    After `enable_periodic_logging` a key is True again when no new key was logged for a minute.
     """
     if _said.is_silent:
         return False
@@ -41,17 +41,17 @@ def log_once(key: str) -> bool:
 
 
 def disable_log_once_globally() -> None:
-    """From now on `log_once` is False in this process."""
+    """Let `log_once` return False from now on in this process."""
     _said.is_silent = True
 
 
 def enable_periodic_logging() -> None:
-    """From now on `log_once` is True again from time to time."""
+    """Let `log_once` return True again from time to time."""
     _said.is_periodic = True
 
 
 def reset_log_once(key: str | None = None) -> None:
-    """Forget that a key was said; None: all of them."""
+    """Forget that a key was logged; None forgets all keys."""
     if key is None:
         _said.keys.clear()
     else:

@@ -1,4 +1,4 @@
-"""Why a value is not there: asked by the program itself, at any time."""
+"""Explain why a value is not ready; a program can ask at any time."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from dualray.object_ref import ObjectRef
 
 
 def explain(ref: ObjectRef[Any]) -> str:
-    """In words, what the value of a reference waits for: who holds the CPUs that its task needs, what the actor does
-    instead, which argument is missing, what lacks on the nearest node. The same words are in a `GetTimeoutError`.
+    """Return a text that says what the value of a reference waits for.
+
+    It names the tasks or actors that hold the needed CPUs, what the actor does instead, the missing argument, or what
+    the nearest node lacks. A `GetTimeoutError` has the same text.
 
     Raises:
-        TypeError: not a reference.
-        NotInitializedError: before `dualray.init()`.
+        TypeError: the argument is not a reference.
+        NotInitializedError: `dualray.init()` was not called before.
     """
     verbs = runtime.current("explain").verbs
     if not isinstance(ref, ObjectRef):

@@ -1,4 +1,4 @@
-"""Results as they come: of references that there are, and of calls that are made as results are taken."""
+"""Iterators over results in the order in which they are ready."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ __all__ = ["as_completed", "map_unordered"]
 def as_completed(
     refs: list[ObjectRef[Any]], *, chunk_size: int = 10, yield_obj_refs: bool = False, **kwargs: Any
 ) -> Iterator[Any]:
-    """The values of references, as they become ready.
+    """Iterate over the values of references as they become ready.
 
     Args:
         refs: a list of references.
-        chunk_size: for how many more to wait before those that are ready are yielded; default 10. Order within such a
-            batch is that of the list.
-        yield_obj_refs: yield the references themselves, which are ready.
+        chunk_size: number of references to wait for before the ready ones are yielded; default 10. The order within
+            such a chunk is that of the list.
+        yield_obj_refs: yield the ready references in place of their values.
         kwargs: arguments of `wait`: `timeout` in seconds, `fetch_local`.
 
     Raises:
-        ValueError: a chunk_size below 1, `num_returns`, or references that are not unique.
-        Exception: what `get` raises of a reference.
+        ValueError: chunk_size is below 1, `num_returns` is given, or a reference is given twice.
+        Exception: the exception that `get` of a reference raises.
     """
     _check_chunks(chunk_size, kwargs)
     waiting = refs
@@ -43,17 +43,17 @@ def map_unordered(
     yield_obj_refs: bool = False,
     **kwargs: Any,
 ) -> Iterator[Any]:
-    """The results of `fn.remote(item)` for each item, as they become ready.
+    """Iterate over the results of `fn.remote(item)` for each item, as they become ready.
 
     Args:
-        fn: a remote function, or an actor's method.
-        items: read as results are taken.
-        backpressure_size: how many calls may be under way, at most; None: any number. Default 100.
-        chunk_size, yield_obj_refs, kwargs: as of `as_completed`.
+        fn: a remote function, or a method of an actor.
+        items: an iterable, which is read as you take results.
+        backpressure_size: most calls at a time; None means any number. Default 100.
+        chunk_size, yield_obj_refs, kwargs: as for `as_completed`.
 
     Raises:
-        ValueError: as `as_completed`, and a backpressure_size that is not positive.
-        Exception: what a call raises.
+        ValueError: as for `as_completed`, or backpressure_size is not positive.
+        Exception: the exception that a call raises.
     """
     if backpressure_size is not None and backpressure_size <= 0:
         raise ValueError(f"backpressure_size must be positive, or None for any number; it is {backpressure_size!r}")

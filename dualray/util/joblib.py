@@ -1,4 +1,4 @@
-"""The joblib backend "dualray": `Parallel`, and with it scikit-learn, over the CPUs of the cluster.
+"""The joblib backend "dualray": run `Parallel`, and so scikit-learn, on the CPUs of the cluster.
 
     from dualray.util.joblib import register_dualray
 
@@ -6,7 +6,7 @@
     with joblib.parallel_backend("dualray"):
         grid_search.fit(X, y)
 
-Each batch of calls is a task, so that the cluster places it, and runs it again when its worker or node dies.
+Each batch of calls is a task. The cluster places it, and runs it again if its worker or node dies.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ __all__ = ["register_dualray", "register_ray"]
 
 
 def register_dualray() -> None:
-    """Make the backend known to joblib as "dualray", and, for programs written for Ray, as "ray".
+    """Register the backend with joblib as "dualray", and, for programs written for Ray, as "ray".
 
-    Arguments of `joblib.parallel_backend("dualray", ...)`: `ray_remote_args`, options of the tasks that run batches.
+    `joblib.parallel_backend("dualray", ...)` takes `ray_remote_args`, options of the tasks that run batches.
     """
     joblib.register_parallel_backend("dualray", RayBackend)
     joblib.register_parallel_backend("ray", RayBackend)

@@ -1,11 +1,11 @@
-"""Metrics of programs: counters, gauges and histograms with tags; the interface is that of `ray.util.metrics`.
+"""Metrics of programs: counters, gauges and histograms with tags. The interface is that of `ray.util.metrics`.
 
     from dualray.util.metrics import Counter
 
     requests = Counter("requests", description="What was asked.", tag_keys=("route",))
     requests.inc(tags={"route": "/"})
 
-In real mode they are served with the node's own, as `ray_requests_total`, when `init(metrics_port=)` says so: see
+In real mode with `init(metrics_port=)` the node serves them together with its own, as `ray_requests_total`: see
 docs/metrics.md. A simulation counts, and serves nothing. A metric can be pickled, with its default tags.
 """
 
@@ -25,16 +25,17 @@ _NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 
 
 class Metric:
-    """What the three kinds have in common.
+    """Base class of counters, gauges and histograms.
 
     Args:
-        name: letters, digits, `_` and `:`, and no digit first. Of another, nothing is counted: a UserWarning.
-        description: for people.
-        tag_keys: the names of its tags, as a tuple.
+        name: letters, digits, `_` and `:`, and no digit first. A metric with another name gives a UserWarning and
+            counts nothing.
+        description: a text for readers.
+        tag_keys: a tuple with the names of the tags.
 
     Raises:
-        ValueError: an empty name.
-        TypeError: tag keys that are no tuple of texts.
+        ValueError: the name is empty.
+        TypeError: the tag keys are not a tuple of str.
     """
 
     _kind = ""
@@ -61,11 +62,11 @@ class Metric:
         self._default_tags: dict[str, str] = {}
 
     def set_default_tags(self, default_tags: Mapping[str, str]) -> Self:
-        """Tags that are used where a call does not say; the metric itself.
+        """Set the tags of calls that give none, and return the metric.
 
         Raises:
-            ValueError: a tag that is none of its keys.
-            TypeError: a value that is no text.
+            ValueError: a tag is not among the tag keys.
+            TypeError: a value is not a str.
         """
         for key in default_tags:
             if key not in self._tag_keys:
@@ -76,7 +77,7 @@ class Metric:
 
     @property
     def info(self) -> dict[str, Any]:
-        """Its `name`, `description`, `tag_keys` and `default_tags`; of a histogram also its `boundaries`."""
+        """The metric's `name`, `description`, `tag_keys` and `default_tags`, and the `boundaries` of a histogram."""
         return {
             "name": self._name,
             "description": self._description,
@@ -109,16 +110,16 @@ class Metric:
 
 
 class Counter(Metric):
-    """A number that only grows, such as of requests."""
+    """A number that only grows, such as a number of requests."""
 
     _kind = COUNTER
 
     def inc(self, value: float = 1.0, tags: Mapping[str, str] | None = None) -> None:
-        """So many more; default 1. `tags` come before the default ones.
+        """Add a number to the counter; default 1. `tags` take precedence over the default tags.
 
         Raises:
-            ValueError: a value that is not positive, or a tag key without a value.
-            TypeError: a value that is no number, or a tag that is no text.
+            ValueError: the number is not positive, or a tag key has no value.
+            TypeError: the number is not a number, or a tag is not a str.
         """
         self._check_number(value)
         if value <= 0:
@@ -127,15 +128,15 @@ class Counter(Metric):
 
 
 class Gauge(Metric):
-    """A number that goes up and down: the last value counts, of each process."""
+    """A number that goes up and down. The last value of each process counts."""
 
     _kind = GAUGE
 
     def set(self, value: float | None, tags: Mapping[str, str] | None = None) -> None:
-        """Its value now; None changes nothing.
+        """Set the gauge's value; None changes nothing.
 
         Raises:
-            ValueError, TypeError: as for `Counter.inc`, but for the sign.
+            ValueError, TypeError: as for `Counter.inc`, but the number can be negative.
         """
         if value is None:
             return
@@ -144,14 +145,11 @@ class Gauge(Metric):
 
 
 class Histogram(Metric):
-    """How many values lie in which bucket.
+    """The number of values in each bucket.
 
     Args:
-        boundaries: the upper ends of the buckets, positive; what is larger than all of them has a bucket, too.
-        name, description, tag_keys: as of every metric.
-
-    Raises:
-        ValueError: no boundaries, or one that is not positive.
+        boundaries: upper ends of the buckets, positive. Larger values have a bucket, too.
+        name, description, tag_keys: as for every metric.
     """
 
     _kind = HISTOGRAM

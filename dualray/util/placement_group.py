@@ -63,24 +63,24 @@ class PlacementGroup:
 
     @staticmethod
     def empty() -> PlacementGroup:
-        """A handle that stands for no group: what is placed by it is in none."""
+        """Return a handle that stands for no group. What it places is in no group."""
         return PlacementGroup(NO_GROUP, [])
 
     @property
     def bundle_count(self) -> int:
-        """How many bundles it has."""
+        """Number of bundles."""
         return len(self.bundle_specs)
 
     @property
     def is_empty(self) -> bool:
-        """Whether it stands for no group, as `PlacementGroup.empty()` does."""
+        """Whether the handle stands for no group, as `PlacementGroup.empty()` does."""
         return self.id == NO_GROUP
 
     def ready(self) -> ObjectRef[PlacementGroup]:
-        """A reference that is ready, with this group as its value, when all bundles are reserved.
+        """Return a reference that is ready, with this group as its value, when all bundles are reserved.
 
-        `get` of it raises TaskPlacementGroupRemoved when the group is removed before that, and TaskUnschedulableError
-        when the nodes that are left can never take it.
+        `get` of it raises TaskPlacementGroupRemoved if the group is removed before that, and TaskUnschedulableError if
+        the remaining nodes can never take the group.
         """
         strategy = PlacementGroupSchedulingStrategy(self)
         remote: Any = api.remote(_itself)
@@ -89,13 +89,13 @@ class PlacementGroup:
         return ref
 
     def wait(self, timeout_seconds: float | None = 30) -> bool:
-        """Wait until all bundles are reserved; whether they are.
+        """Wait until all bundles are reserved, and return whether they are.
 
         Args:
-            timeout_seconds: how long at most; None: without end.
+            timeout_seconds: the longest wait; None means no limit.
 
         Raises:
-            TaskPlacementGroupRemoved, TaskUnschedulableError: they never will be; see `ready`.
+            TaskPlacementGroupRemoved, TaskUnschedulableError: the bundles can never be reserved; see `ready`.
         """
         ready, _ = api.wait([self.ready()], timeout=timeout_seconds)
         if ready:
@@ -126,18 +126,22 @@ def placement_group(
     lifetime: str | None = None,
     bundle_label_selector: Sequence[Mapping[str, str]] | None = None,
 ) -> PlacementGroup:
-    """Reserve bundles of resources, all of them or none, as soon as there is room. Returns at once: see `ready`.
+    """Reserve bundles of resources, all of them together, when the nodes have space for them.
+
+    The call returns at once: see `ready`.
 
     Args:
-        bundles: what each reserves on one node, by name: `[{"CPU": 2, "GPU": 1}, {"disk": 1}]`.
+        bundles: what each bundle reserves on one node, by name: `[{"CPU": 2, "GPU": 1}, {"disk": 1}]`.
         strategy: "PACK" (few nodes), "SPREAD" (many nodes), "STRICT_PACK" (one node), "STRICT_SPREAD" (a node each).
-        name: for `get_placement_group`; unique among the groups of the cluster.
-        lifetime: None: it ends with the process that makes it; "detached": with `remove_placement_group`.
-        bundle_label_selector: for each bundle, what its node's labels must meet: `[{"zone": "a"}, {}]`.
+        name: name for `get_placement_group`, unique in the cluster.
+        lifetime: None: the group ends with the process that creates it. "detached": it ends with
+            `remove_placement_group`.
+        bundle_label_selector: conditions on the labels of each bundle's node: `[{"zone": "a"}, {}]`.
 
     Raises:
-        PlacementGroupUnschedulableError: the nodes can never take it (in a closed cluster), or the name is taken.
-        ValueError, TypeError: bundles, strategy, lifetime or selectors that are wrong.
+        PlacementGroupUnschedulableError: the nodes can never take the group (in a closed cluster), or the name is
+            taken.
+        ValueError, TypeError: the bundles, strategy, lifetime or selectors are wrong.
     """
     specs = _parse_bundles(bundles)
     if strategy not in VALID_PLACEMENT_GROUP_STRATEGIES:
@@ -167,7 +171,7 @@ def _parse_bundles(bundles: Any) -> list[dict[str, float]]:
     if not isinstance(bundles, list | tuple):
         raise TypeError(f"placement_group: bundles={bundles!r} must be a list of dicts, such as [{{'CPU': 1}}]")
     if not bundles:
-        raise ValueError("placement_group: an empty list of bundles reserves nothing")
+        raise ValueError("placement_group: bundles must not be empty")
     parsed = []
     for index, bundle in enumerate(bundles):
         if not isinstance(bundle, Mapping):
@@ -180,22 +184,22 @@ def _parse_bundles(bundles: Any) -> list[dict[str, float]]:
                 stacklevel=3,
             )
         if "bundle" in bundle:
-            raise ValueError(f"placement_group: bundle {index}: the name 'bundle' is that of bundles themselves")
+            raise ValueError(f"placement_group: bundle {index}: the resource name 'bundle' is reserved; use another")
         try:
             demand = parse_named(bundle)
         except (TypeError, ValueError) as error:
             raise type(error)(f"placement_group: bundle {index}: {error}") from None
         if not demand.units:
-            raise ValueError(f"placement_group: bundle {index}, {bundle!r}, reserves nothing")
+            raise ValueError(f"placement_group: bundle {index}, {bundle!r}, reserves nothing; leave it out")
         parsed.append(demand.as_floats())
     return parsed
 
 
 def remove_placement_group(placement_group: PlacementGroup) -> None:
-    """Give back what a group has reserved, and end the tasks and actors that run in it. A second time, nothing happens.
+    """Give the resources of a group back, and end the tasks and actors that run in it. A second call does nothing.
 
     Raises:
-        TypeError: it is no placement group.
+        TypeError: the argument is not a placement group.
     """
     if not isinstance(placement_group, PlacementGroup):
         raise TypeError(f"remove_placement_group takes a PlacementGroup, not {placement_group!r}")
@@ -203,13 +207,13 @@ def remove_placement_group(placement_group: PlacementGroup) -> None:
 
 
 def get_placement_group(placement_group_name: str) -> PlacementGroup:
-    """The group of this name.
+    """Return the group with this name.
 
     Raises:
-        ValueError: there is none, or it was removed.
+        ValueError: no group has the name, or it was removed.
     """
     if not placement_group_name:
-        raise ValueError("get_placement_group takes the name of a group, not an empty one")
+        raise ValueError("get_placement_group needs a name that is not empty")
     names = []
     for row in _rows():
         if row["state"] != "REMOVED":
@@ -222,7 +226,7 @@ def get_placement_group(placement_group_name: str) -> PlacementGroup:
 
 
 def get_current_placement_group() -> PlacementGroup | None:
-    """The group that the calling task or actor runs in; None outside of any."""
+    """Return the group of the calling task or actor; None outside a group."""
     wanted = runtime.current("get_current_placement_group").verbs.context().placement_group_id
     if wanted is None:
         return None
@@ -230,11 +234,11 @@ def get_current_placement_group() -> PlacementGroup | None:
 
 
 def placement_group_table(placement_group: PlacementGroup | None = None) -> dict[str, Any]:
-    """The state of a group, or, by id, of all groups that there have been.
+    """Return the state of a group, or a dict by id with the states of all groups that the cluster has or had.
 
-    Of each: placement_group_id, name, strategy, state (PENDING, CREATED, RESCHEDULING, INFEASIBLE, REMOVED), reason
-    (why it is not created), bundles (by index, what each reserves), bundles_to_node_id (by index; "" while it has no
-    node), stats (how often nodes were asked, how long it took until it was created, and the state in Ray's words).
+    A state has placement_group_id, name, strategy, state (PENDING, CREATED, RESCHEDULING, INFEASIBLE, REMOVED), reason
+    (why it is not created), bundles (by index, what each reserves), bundles_to_node_id (by index; "" without a node)
+    and stats (how often nodes were asked, how long creation took, and the state in Ray's words).
     """
     table = {row["placement_group_id"]: _as_table(row) for row in _rows()}
     if placement_group is None:

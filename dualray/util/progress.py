@@ -23,20 +23,20 @@ _DESCRIPTION_MAX = 200
 
 
 class tqdm:  # noqa: N801 - Ray's name, and the library's whose bars these look like
-    """A progress bar.
+    """A progress bar for a task, an actor or the driver.
 
     Args:
-        iterable: what to go through; iterating over the bar counts its items, and closes the bar at the end.
-        desc: a text before the bar; of a longer one 200 characters are shown.
-        total: how many units there are; default: the length of `iterable`, if it has one.
-        unit: what is counted; default "it".
-        position: where the bar stands among those of its process: 0, the default, is highest.
-        flush_interval_s: seconds between two states that are sent; default 1. The first, the last and a full one are
+        iterable: what to iterate over. The bar counts its items, and closes at the end.
+        desc: text before the bar, of which at most 200 characters are shown.
+        total: number of units. Default: the length of `iterable`, if it has one.
+        unit: what is counted. Default "it".
+        position: place of the bar among those of its process; 0, the default, is highest.
+        flush_interval_s: seconds between two updates that are sent. Default 1. The first, the last and a full one are
             always sent.
 
     Attributes:
-        n: units that are done.
-        total: as the argument; None: not known.
+        n: number of units that are done.
+        total: as the argument; None if it is not known.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class tqdm:  # noqa: N801 - Ray's name, and the library's whose bars these look 
         self._send(self._sent_s)
 
     def update(self, n: float = 1) -> None:
-        """So many more units are done."""
+        """Add a number of finished units."""
         self.n += n
         self._flush(is_due=self.total is not None and self.n >= self.total)
 
@@ -79,18 +79,18 @@ class tqdm:  # noqa: N801 - Ray's name, and the library's whose bars these look 
         self._flush()
 
     def refresh(self) -> None:
-        """Send the state, if the interval is over: what was assigned to `n` and `total` is not sent by itself."""
+        """Send the state if the interval is over. Assigning `n` or `total` alone sends nothing."""
         self._flush()
 
     def close(self) -> None:
-        """Draw the bar for the last time. Idempotent."""
+        """Draw the bar for the last time. A second call does nothing."""
         if not self._is_closed:
             self._is_closed = True
             self._send(time.monotonic())
 
     def __iter__(self) -> Iterator[Any]:
         if self._iterable is None:
-            raise ValueError("No iterable provided: tqdm(iterable) can be iterated over, tqdm(total=...) is updated")
+            raise ValueError("No iterable provided: iterate over tqdm(iterable), or call update() of tqdm(total=...)")
         try:
             for item in self._iterable:
                 yield item

@@ -22,11 +22,11 @@ __all__ = ["Empty", "Full", "Queue"]
 
 
 class Empty(queue.Empty):
-    """There was no item, or, of a batch, there were not enough."""
+    """The queue is empty, or has too few items for a batch."""
 
 
 class Full(queue.Full):
-    """There was no room, or, for a batch, not enough."""
+    """The queue is full, or has too little space for a batch."""
 
 
 class _QueueActor:
@@ -112,10 +112,10 @@ class _QueueActor:
 
 
 class Queue:
-    """A first-in-first-out queue, usable by every process that it is passed to.
+    """A first-in-first-out queue for every process that has a copy of it.
 
     Args:
-        maxsize: how many items it holds at most; 0, the default, or less: any number.
+        maxsize: most items in the queue. Default 0: any number.
         actor_options: options of the actor that keeps the items, such as `{"num_cpus": 0}`.
 
     Attributes:
@@ -135,52 +135,52 @@ class Queue:
         return f"Queue(maxsize={self.maxsize}, actor={self.actor!r})"
 
     def qsize(self) -> int:
-        """How many items it holds now."""
+        """Return the number of items in the queue."""
         return int(api.get(self._keeper().qsize.remote()))
 
     def size(self) -> int:
-        """How many items it holds now."""
+        """Return the number of items in the queue."""
         return self.qsize()
 
     def empty(self) -> bool:
-        """Whether it holds nothing now."""
+        """Return whether the queue has no items."""
         return self.qsize() == 0
 
     def full(self) -> bool:
-        """Whether it has no room now."""
+        """Return whether the queue has no space."""
         return 0 < self.maxsize <= self.qsize()
 
     def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
         """Add an item.
 
         Args:
-            item: anything that can be pickled; a reference is replaced by its value, as an argument of a task is.
-            block: wait until there is room.
-            timeout: seconds to wait at most; None: without end.
+            item: a value that can be pickled. A reference is replaced by its value, as an argument of a task is.
+            block: wait until the queue has space.
+            timeout: the longest wait in seconds; None means no limit.
 
         Raises:
-            Full: there was no room, or none in time.
-            ValueError: a negative timeout.
-            ActorDiedError: the queue was shut down, or its actor has died.
+            Full: the queue has no space, or had none within the timeout.
+            ValueError: the timeout is negative.
+            ActorDiedError: the queue was shut down, or its actor died.
         """
         deadline = _deadline(timeout) if block else None
         answer = api.get(self._keeper().put.remote(item, block and timeout != 0))
         if isinstance(answer, list):
             self._await(answer[0], deadline, Full(f"no room among {self.maxsize} items within {timeout} s"))
         elif not answer[0]:
-            raise Full(f"no room: the queue holds {self.maxsize} items")
+            raise Full(f"the queue is full: it holds {self.maxsize} items")
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
-        """Take the oldest item.
+        """Remove the oldest item and return it.
 
         Args:
-            block: wait until there is one.
-            timeout: seconds to wait at most; None: without end.
+            block: wait until the queue has an item.
+            timeout: the longest wait in seconds; None means no limit.
 
         Raises:
-            Empty: there was no item, or none in time.
-            ValueError: a negative timeout.
-            ActorDiedError: the queue was shut down, or its actor has died.
+            Empty: the queue has no item, or had none within the timeout.
+            ValueError: the timeout is negative.
+            ActorDiedError: the queue was shut down, or its actor died.
         """
         deadline = _deadline(timeout) if block else None
         answer = api.get(self._keeper().get.remote(block and timeout != 0))
@@ -196,7 +196,7 @@ class Queue:
         block: bool = True,
         timeout: float | None = None,  # noqa: ASYNC109 - Ray's argument
     ) -> None:
-        """`put` for coroutines: the event loop goes on meanwhile.
+        """`put` for coroutines: the event loop runs on while it waits.
 
         Raises:
             Full, ValueError, ActorDiedError: as for `put`.
@@ -206,14 +206,14 @@ class Queue:
         if isinstance(answer, list):
             await self._await_async(answer[0], deadline, Full(f"no room among {self.maxsize} items within {timeout} s"))
         elif not answer[0]:
-            raise Full(f"no room: the queue holds {self.maxsize} items")
+            raise Full(f"the queue is full: it holds {self.maxsize} items")
 
     async def get_async(
         self,
         block: bool = True,
         timeout: float | None = None,  # noqa: ASYNC109 - Ray's argument
     ) -> Any:
-        """`get` for coroutines: the event loop goes on meanwhile.
+        """`get` for coroutines: the event loop runs on while it waits.
 
         Raises:
             Empty, ValueError, ActorDiedError: as for `get`.
@@ -238,22 +238,22 @@ class Queue:
         """Add all of the items, or none.
 
         Raises:
-            Full: there is no room for all.
-            TypeError: something that is no iterable.
+            Full: the queue has no space for all items.
+            TypeError: the argument is not an iterable.
         """
         if not isinstance(items, Iterable):
             raise TypeError(f"put_nowait_batch takes an iterable of items, not {items!r}")
         batch = list(items)
         excess = api.get(self._keeper().put_many.remote(batch))
         if excess:
-            raise Full(f"no room for {len(batch)} items: {excess} too many for maxsize={self.maxsize}")
+            raise Full(f"no space for {len(batch)} items: {excess} too many for maxsize={self.maxsize}")
 
     def get_nowait_batch(self, num_items: int) -> list[Any]:
-        """The oldest `num_items` items, all or none.
+        """Remove the oldest `num_items` items and return them, all or none.
 
         Raises:
-            Empty: there are not as many.
-            TypeError, ValueError: a number that is none, or negative.
+            Empty: the queue has fewer items.
+            TypeError, ValueError: the number is not an int, or is negative.
         """
         if isinstance(num_items, bool) or not isinstance(num_items, int):
             raise TypeError(f"num_items={num_items!r} must be an int")
@@ -261,15 +261,15 @@ class Queue:
             raise ValueError(f"num_items={num_items!r} must not be negative")
         there, items = api.get(self._keeper().get_many.remote(num_items))
         if there < num_items:
-            raise Empty(f"{num_items} items were wanted, and the queue holds {there}")
+            raise Empty(f"the queue has {there} items, and {num_items} were requested")
         return list(items)
 
     def shutdown(self, force: bool = False, grace_period_s: float = 5.0) -> None:
-        """End the actor, and with it what the queue holds; who waits gets an error.
+        """End the queue's actor and drop the items. Waiting calls raise an error.
 
         Args:
-            force: at once; else the calls that were made before come first.
-            grace_period_s: seconds that they get.
+            force: end it at once. If False, the calls that were made before run first.
+            grace_period_s: seconds for those calls.
         """
         if self.actor is None:
             return

@@ -1,7 +1,6 @@
-"""Pickling: a check of what can be pickled, the reason when something cannot, and serializers of your own.
+"""Pickling: check whether a value can be pickled, find the part that cannot, and register serializers of your own.
 
-`register_serializer` is for classes that pickle cannot take and that are not yours to change; for your own, write
-`__reduce__`. `inspect_serializability` says which part of a function, class or object cannot be pickled.
+Use `register_serializer` for classes of others that pickle cannot handle; in your own classes write `__reduce__`.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ __all__ = ["FailureTuple", "deregister_serializer", "inspect_serializability", "
 
 @dataclass(frozen=True, slots=True)
 class FailureTuple:
-    """Something that cannot be pickled: the thing, its path in what was inspected, and what it is part of."""
+    """A part that cannot be pickled: the object, its path in what was inspected, and its parent."""
 
     obj: Any
     name: str
@@ -36,16 +35,16 @@ class FailureTuple:
 def inspect_serializability(
     base_obj: Any, name: str | None = None, depth: int = 3, print_file: TextIO | None = None
 ) -> tuple[bool, set[FailureTuple]]:
-    """Whether an object can be pickled, and if not, its innermost parts that cannot.
+    """Check whether an object can be pickled, and if not, find its innermost parts that cannot.
 
     Args:
         base_obj: a function, a class, or any value.
-        name: what it is called in the report; default: its `__qualname__`, or its type.
+        name: name of the object in the report. Default: its `__qualname__`, or its type.
         depth: how many containers, attributes, closures and globals deep to look.
-        print_file: where the report is printed; default: sys.stdout.
+        print_file: where to print the report. Default: sys.stdout.
 
     Returns:
-        (True, empty set), or (False, what cannot be pickled, each with its path).
+        (True, empty set), or (False, the parts that cannot be pickled, each with its path).
     """
     what = name or getattr(base_obj, "__qualname__", None) or f"the {type(base_obj).__name__}"
     culprits = serialization.find_culprits(base_obj, what, depth_max=depth)
@@ -62,12 +61,14 @@ def register_serializer(
     """Pickle the instances of a class in this process with functions of your own.
 
     Args:
-        cls: exactly this class; subclasses are pickled as before.
-        serializer: makes of an instance something that can be pickled.
-        deserializer: makes an instance of that; it travels with the value, so that receivers need not register.
+        cls: the class; its subclasses are pickled as before.
+        serializer: turns an instance into something that can be pickled.
+        deserializer: turns that into an instance again. It travels with the value, so that receivers need not register
+            it.
 
     Raises:
-        TypeError: `cls` is no class, or one of Python's own containers and numbers; a function is not callable.
+        TypeError: `cls` is not a class, or is one of Python's own containers and numbers; or a function is not
+            callable.
     """
     if not isinstance(cls, type):
         raise TypeError(f"register_serializer takes a class, not {cls!r}")
@@ -78,5 +79,5 @@ def register_serializer(
 
 
 def deregister_serializer(cls: type[Any]) -> None:
-    """Pickle the instances of a class as before; when nothing was registered for it, nothing happens."""
+    """Pickle the instances of a class as before. If nothing was registered for the class, nothing happens."""
     serialization.deregister(cls)

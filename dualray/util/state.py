@@ -116,19 +116,19 @@ class State:
         timeout: float = 5.0,
         raise_on_missing_output: bool = True,
     ) -> Rows:
-        """Rows of one of TABLES.
+        """Return rows of one of TABLES.
 
         Args:
-            table: which.
-            filters: (field, "=", "!=" or "contains", value); all must hold. Values are compared as text. Letters of the
-                field, and of a state, may be of either case.
-            limit: how many rows are returned at most.
+            table: name of the table.
+            filters: (field, "=", "!=" or "contains", value); all must hold. Values are compared as text. The case of
+                letters in fields and states does not matter.
+            limit: most rows to return.
             timeout: seconds that each process has to answer.
-            raise_on_missing_output: raise when somebody has not answered; else `missing` names them.
+            raise_on_missing_output: raise if a process did not answer. If False, `missing` names the processes.
 
         Raises:
-            ValueError: an unknown table, field or predicate, or a limit that is not positive.
-            DualrayError: somebody has not answered.
+            ValueError: the table, a field or a predicate is unknown, or the limit is not positive.
+            DualrayError: a process did not answer.
         """
         if table not in self._tables:
             _unknown("table", table, self._tables)
@@ -137,8 +137,8 @@ class State:
         found, missing = self._source(table, timeout)
         if missing and raise_on_missing_output:
             raise DualrayError(
-                f"{', '.join(missing)} did not answer within {timeout:g} s: ask again, or take what the others "
-                f"say with raise_on_missing_output=False"
+                f"{', '.join(missing)} did not answer within {timeout:g} s; try again, or get the other answers "
+                f"with raise_on_missing_output=False"
             )
         fields = list(dict.fromkeys(field for row in found for field in row))
         rows = [Row({field: row.get(field) for field in fields}) for row in found]
@@ -156,13 +156,13 @@ class State:
         return Rows(rows[:limit], len(rows), missing)
 
     def get(self, table: str, key: str, timeout: float = 5.0) -> Row | None:
-        """The row of one id; None when there is none."""
+        """Return the row with an id; None if no row has it."""
         for row in self.list(table, [(KEYS[table], "=", key)], timeout=timeout, raise_on_missing_output=False):
             return row
         return None
 
     def summarize(self, table: str, timeout: float = 5.0) -> dict[str, Any]:
-        """Counts by state: of tasks by name, of actors by class, of objects by owner."""
+        """Count rows by state: tasks by name, actors by class, objects by owner."""
         by = {"tasks": "name", "actors": "class_name", "objects": "owner"}
         if table not in by:
             _unknown("summary of", table, by)
@@ -193,12 +193,12 @@ live = State(_live)
 
 
 def of_run(directory: str | Path) -> State:
-    """The state at the end of a run that was recorded with `decision_log=`, of either mode.
+    """Return the state at the end of a run of either mode that was recorded with `decision_log=`.
 
-    Moments are seconds since the first node started. The actors and placement groups stand in the head's decision log.
+    Times are seconds since the first node started. Actors and placement groups come from the head's decision log.
 
     Raises:
-        ValueError: the directory holds no trace.
+        ValueError: the directory has no trace.
     """
     from dualray.report.record import read_record  # noqa: PLC0415 - it loads the machines, for records alone
     from dualray.report.state import rows_of_record  # noqa: PLC0415
@@ -294,7 +294,7 @@ def list_jobs(
 
 
 def get_job(id: str, address: str | None = None, timeout: float = 5.0) -> Row | None:  # noqa: A002 - Ray's name
-    """The row of one job, by its job_id; None: it is not the job that asks."""
+    """Return the row of the job with a job_id; None if it is not the job that asks."""
     _check_address("get_job", address)
     return next((row for row in _jobs.list("jobs", timeout=timeout) if row["job_id"] == id), None)
 
@@ -307,10 +307,10 @@ def list_runtime_envs(
     detail: bool = False,
     raise_on_missing_output: bool = True,
 ) -> Rows:
-    """The runtime environment that tasks have unless they say, if there is one: runtime_env (JSON), success, node_id.
+    """Return the default runtime environment of tasks, if there is one: runtime_env (JSON), success, node_id.
 
     Raises:
-        ValueError: as `State.list`.
+        ValueError: as for `State.list`.
     """
     _check_address("list_runtime_envs", address)
     return _environments.list("runtime_envs", filters, limit, timeout, raise_on_missing_output)
@@ -332,19 +332,19 @@ _jobs, _environments = State(_job_of_this_program, ("jobs",)), State(_environmen
 
 
 def summarize_tasks(address: str | None = None, timeout: float = 5.0) -> dict[str, Any]:
-    """How many tasks of each name there are in each state."""
+    """Count the tasks of each name in each state."""
     _check_address("summarize_tasks", address)
     return live.summarize("tasks", timeout)
 
 
 def summarize_actors(address: str | None = None, timeout: float = 5.0) -> dict[str, Any]:
-    """How many actors of each class there are in each state."""
+    """Count the actors of each class in each state."""
     _check_address("summarize_actors", address)
     return live.summarize("actors", timeout)
 
 
 def summarize_objects(address: str | None = None, timeout: float = 5.0) -> dict[str, Any]:
-    """How many objects each process owns, in which states, and how many bytes they have."""
+    """Count the objects that each process owns, with their states and bytes."""
     _check_address("summarize_objects", address)
     return live.summarize("objects", timeout)
 
@@ -355,15 +355,15 @@ def summarize_objects(address: str | None = None, timeout: float = 5.0) -> dict[
 def list_logs(
     *, node_id: str | None = None, glob_filter: str = "*", directory: str | Path | None = None
 ) -> dict[str, list[str]]:
-    """The log files on this machine, by what they are of: `head`, `node`, `daemon`, `worker_out`, `worker_err` ...
+    """Return the log files on this machine by kind: `head`, `node`, `daemon`, `worker_out`, `worker_err` ...
 
     Args:
-        node_id: of this node alone; by default of every node of the cluster that is on this machine.
-        glob_filter: of these names alone, such as `"*-w3.*"`.
-        directory: instead of a running cluster's, the logs that `init(log_directory=)` has kept here.
+        node_id: only files of this node. Default: every node of the cluster on this machine.
+        glob_filter: only names that match, such as `"*-w3.*"`.
+        directory: read the logs that `init(log_directory=)` kept here, in place of a running cluster's.
 
     Raises:
-        ValueError: there is no such node or directory; outside of a cluster: none runs here, or several do.
+        ValueError: the node or the directory does not exist. Outside a cluster: no cluster runs here, or several do.
         DualrayError: in sim mode, which has no log files.
     """
     return _logs(directory).names("list_logs", node_id, glob_filter, _path(directory))
@@ -384,24 +384,24 @@ def get_log(
     attempt_number: int | None = None,
     directory: str | Path | None = None,
 ) -> Iterator[Any]:
-    """What is in a log file on this machine, or what a task, an actor or a process has printed, in chunks.
+    """Return the content of a log file, or the output of a task, an actor or a process, in chunks.
 
     Args:
-        node_id: look there alone; by default on every node of the cluster that is on this machine.
-        filename: a name as `list_logs` has it; or
-        actor_id: in hex: what this actor has printed, in all its lives; or
-        task_id: in hex: what this task has printed; or
-        pid: what tasks have printed in this process.
-        follow: go on with what comes, until the session ends.
-        tail: so many lines from the end; -1: all.
-        suffix: not of a file: "out" for stdout, "err" for stderr.
-        encoding: of the text; None: bytes are returned.
-        errors: what becomes of bytes that are no text, as of `bytes.decode`.
-        attempt_number: of a task: one attempt, 0 is the first; None: all.
-        directory: as of `list_logs`.
+        node_id: look only on this node. Default: every node of the cluster on this machine.
+        filename: a name from `list_logs`; or
+        actor_id: in hex: the output of this actor, through all restarts; or
+        task_id: in hex: the output of this task; or
+        pid: the output of tasks in this process.
+        follow: continue with new output until the session ends.
+        tail: number of lines from the end; -1 returns all.
+        suffix: "out" for stdout, "err" for stderr; not for a file.
+        encoding: encoding of the text; None returns bytes.
+        errors: how to handle bytes that cannot be decoded, as for `bytes.decode`.
+        attempt_number: one attempt of a task, from 0; None returns all.
+        directory: as for `list_logs`.
 
     Raises:
-        ValueError: not exactly one of `filename`, `actor_id`, `task_id` and `pid`; nothing like it is there; or as of
+        ValueError: not exactly one of `filename`, `actor_id`, `task_id` and `pid` is given; nothing matches; or as for
             `list_logs`.
         DualrayError: in sim mode, which has no log files.
     """

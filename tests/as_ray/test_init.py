@@ -251,7 +251,7 @@ def test_what_is_lost_is_made_again_unless_the_settings_of_ray_say_that_it_is_no
 def test_settings_of_ray_are_those_of_who_starts_the_cluster():
     with Cluster(mode="sim") as cluster:
         cluster.add_node(num_cpus=1, object_store_memory=1e8, _system_config={"max_direct_call_object_size": 10})
-        with pytest.raises(ValueError, match="whoever starts a cluster says its settings"):
+        with pytest.raises(ValueError, match="only the program that starts a cluster"):
             init(address=cluster.address, _system_config={"max_direct_call_object_size": 10})
         with init(address=cluster.address):
             ref = dualray.put(bytes(100))

@@ -63,4 +63,4 @@ def test_run_names_the_option_when_there_is_no_ray(file: Path):
     command = [sys.executable, "-c", hidden, "run", "squares.py", "--mode", "sim"]
     done = subprocess.run(command, cwd=file.parent, capture_output=True, text=True, timeout=100)
     assert done.returncode == 1
-    assert done.stderr.endswith("dualray: Ray is not installed; --as-ray lets `import ray` mean dualray\n")
+    assert done.stderr.endswith("dualray: Ray is not installed; --as-ray lets `import ray` import dualray\n")

@@ -204,7 +204,7 @@ def test_a_method_that_returns_a_wrong_number_of_values():
 
 def test_a_methods_duration_is_said_where_it_is_defined():
     dog = ray.remote(Dog).remote("Rex")
-    with pytest.raises(ValueError, match=r"duration=2 is read where the method is defined: put @dualray.method"):
+    with pytest.raises(ValueError, match=r"cannot set duration=2. Put @dualray.method"):
         dog.pair.options(duration=2)
 
 

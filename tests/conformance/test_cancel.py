@@ -410,7 +410,7 @@ def test_force_is_refused_for_methods(tally: Tally, gate: Gate):
 
 
 def test_what_cannot_be_cancelled_is_refused_in_words():
-    with pytest.raises(ValueError, match="which put has made"):
+    with pytest.raises(ValueError, match="cancel takes the reference of a task's result"):
         ray.cancel(ray.put(1))
     with pytest.raises(TypeError, match="cancel takes an ObjectRef, not 1"):
         ray.cancel(1)

@@ -147,7 +147,7 @@ def test_bad_faults(faults, words):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"mode": "real", "nodes": 3}, "init(nodes=...) belongs to sim mode, and mode='real' was given: leave out one"),
+        ({"mode": "real", "nodes": 3}, "init(nodes=...) belongs to sim mode, and mode='real' was given; leave one out"),
         ({"mode": "real", "faults": ["kill node-1 at 1s"]}, "init(faults=...) belongs to sim mode"),
         ({"mode": "sim", "num_redis_shards": 1}, "init(num_redis_shards=...) belongs to real mode"),
     ],
@@ -159,12 +159,12 @@ def test_an_argument_of_the_other_mode(arguments, words):
 def test_an_argument_of_the_other_mode_where_the_mode_came_from_outside(mode, monkeypatch):
     monkeypatch.setenv("DUALRAY_MODE", mode)
     other = {"num_redis_shards": 1} if mode == "sim" else {"nodes": 3, "faults": []}
-    with pytest.warns(UserWarning, match="ignored") as warned:
+    with pytest.warns(UserWarning, match="init ignores") as warned:
         ray.init(num_cpus=1, **other)
     try:
         [warning] = warned
-        assert "ignored" in str(warning.message)
-        assert f"mode {mode!r} was chosen by environment" in str(warning.message)
+        assert "init ignores" in str(warning.message)
+        assert f"mode {mode!r}, from environment" in str(warning.message)
         assert warning.filename == __file__
         assert get(f.remote(1)) == ((1,), {})
     finally:

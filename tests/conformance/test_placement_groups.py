@@ -151,7 +151,7 @@ def test_what_can_never_be_placed_is_refused_and_says_what_lacks(cluster):
 @pytest.mark.parametrize(
     ("bundles", "options", "message"),
     [
-        ([], {}, "empty list"),
+        ([], {}, "bundles must not be empty"),
         ([{}], {}, "bundle 0, {}, reserves nothing"),
         ([{"CPU": 0}], {}, "reserves nothing"),
         ([{"CPU": -1}], {}, "bundle 0: num_cpus=-1"),
@@ -405,7 +405,7 @@ def test_the_options_of_earlier_releases_name_a_group():
     assert get(held.remote())[0] in node_ids()
     assert get(whereabouts.options(placement_group=None).remote())[0] in node_ids()
     assert get(whereabouts.options(placement_group="default").remote())[0] in node_ids()
-    with pytest.raises(ValueError, match="both say where"):
+    with pytest.raises(ValueError, match="both choose the place"):
         whereabouts.options(placement_group=group, scheduling_strategy="SPREAD")
     with pytest.raises(ValueError, match="bundle index must be -1"):
         whereabouts.options(placement_group_bundle_index=0)

@@ -100,7 +100,7 @@ def test_a_dead_actors_calls_fail_and_the_pool_goes_on():
 
 
 def test_actors_can_be_added_and_taken_out(pool):
-    with pytest.raises(ValueError, match="in the pool already"):
+    with pytest.raises(ValueError, match="already in the pool"):
         pool.push(pool._idle[0])
     with pytest.raises(TypeError, match="actor handles"):
         pool.push("no actor")

@@ -301,7 +301,9 @@ def test_a_function_that_captures_too_much_is_refused():
         def f(self):
             return len(large)
 
-    with pytest.raises(ValueError, match=r"The remote function .*f is too large: it has 9\d MiB"):
+    with pytest.raises(
+        ValueError, match=r"The remote function .*f is too large: with the values that it captures it has 9\d MiB"
+    ):
         f.remote()
     with pytest.raises(ValueError, match=r"The actor Actor is too large.*with put"):
         Actor.remote()
@@ -542,7 +544,7 @@ def test_memory_of_stores_is_no_resource_to_ask_for():
     assert get(Kept.remote().__ray_ready__.remote())
     with pytest.warns(DeprecationWarning, match="Setting 'object_store_memory' for bundles is deprecated"):
         ray.util.remove_placement_group(_group_of_store_memory())
-    with pytest.raises(ValueError, match="the name 'bundle' is that of bundles themselves"):
+    with pytest.raises(ValueError, match="the resource name 'bundle' is reserved"):
         ray.util.placement_group([{"bundle": 1}])
 
 

@@ -131,22 +131,22 @@ def test_each_environment_imports_its_own_modules(tmp_path):
     ("environment", "error", "message"),
     [
         ({"env_var": {}}, ValueError, "has no key 'env_var'. Did you mean 'env_vars'"),
-        ({"uv": ["numpy"]}, ValueError, "which dualray does not install: install the packages on each node"),
+        ({"uv": ["numpy"]}, ValueError, "which dualray does not set up; install the packages on each node"),
         ({"pip": ["numpy>=99"]}, RuntimeEnvSetupError, "pip: 'numpy>=99' is not what is installed ("),
         ({"pip": ["no-such-package==1"]}, RuntimeEnvSetupError, "Run `pip install no-such-package==1` on each node"),
         ({"pip": 5}, TypeError, "must be a list of requirements"),
-        ({"pip": ["numpy >> 2"]}, ValueError, "which is no requirement such as 'numpy>=2'"),
-        ({"pip": ["x @ https://host/x.whl"]}, ValueError, "dualray fetches nothing"),
+        ({"pip": ["numpy >> 2"]}, ValueError, "which is not a requirement such as 'numpy>=2'"),
+        ({"pip": ["x @ https://host/x.whl"]}, ValueError, "dualray downloads nothing"),
         ({"pip": "/no/such/file.txt"}, ValueError, "cannot be read: No such file"),
         ({"pip": {"package": []}}, ValueError, "pip has no key 'package'. Known: packages"),
-        ({"env_vars": {"A": 1}}, TypeError, "both must be texts"),
-        ({"env_vars": ["A"]}, TypeError, "must be a dict of name to text"),
+        ({"env_vars": {"A": 1}}, TypeError, "both must be str"),
+        ({"env_vars": ["A"]}, TypeError, "must be a dict of name to value"),
         ({"py_modules": "path"}, TypeError, "must be a list of paths"),
-        ({"working_dir": "s3://bucket/code.zip"}, ValueError, "must be a path"),
+        ({"working_dir": "s3://bucket/code.zip"}, ValueError, "must be a local path"),
         (
             {"working_dir": "/no/such/directory"},
             RuntimeEnvSetupError,
-            "working_dir='/no/such/directory' is no directory",
+            "working_dir='/no/such/directory' is not a directory",
         ),
         ({"py_modules": ["/no/such/module.py"]}, RuntimeEnvSetupError, "'/no/such/module.py', which is not here"),
         ("text", TypeError, "must be a dict"),
@@ -195,7 +195,7 @@ def test_a_directory_that_is_gone_when_the_task_begins(tmp_path):
     directory.mkdir()
     task = here.options(runtime_env={"working_dir": str(directory)})
     directory.rmdir()
-    with pytest.raises(RuntimeEnvSetupError, match="is no directory"):
+    with pytest.raises(RuntimeEnvSetupError, match="is not a directory"):
         get(task.remote())
 
 

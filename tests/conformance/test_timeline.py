@@ -38,7 +38,7 @@ def test_the_timeline_of_the_program(tmp_path):
 
 @pytest.mark.usefixtures("recorded")
 def test_a_task_has_no_timeline():
-    with pytest.raises(DualrayError, match="timeline is for the program that called"):
+    with pytest.raises(DualrayError, match="timeline is only for the program that called"):
         get(draw_in_a_task.remote())
 
 
@@ -47,7 +47,7 @@ def test_a_run_that_is_not_recorded_says_how_to(start, mode):
     if mode == "sim":
         assert ray.timeline() is not None
         return
-    with pytest.raises(DualrayError, match=r"not recorded. Start it with dualray.init\(decision_log='DIR'\)"):
+    with pytest.raises(DualrayError, match=r"no decision log. Start it with init\(decision_log='DIR'\)"):
         ray.timeline()
 
 

@@ -104,7 +104,7 @@ def test_a_clock_cannot_be_skewed_on_real_processes() -> None:
 )
 def test_head_and_first_node_are_on_one_machine(words: str) -> None:
     fault = parse_fault(f"{words} at 1s for 1s")
-    with pytest.raises(ValueError, match=r"the head is a process on node-0's machine"):
+    with pytest.raises(ValueError, match=r"the head runs on node-0's machine"):
         check_plan([fault], ["node-0", "node-1"])
 
 

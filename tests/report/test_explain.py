@@ -112,9 +112,11 @@ def test_reconstruction_says_what_was_missed_and_what_runs_again(lives: Lives):
         assert "was wanted and no copy was left" in words(teller.tell(subject))
         told = words(teller.tell(subject + "0" * 8))
         if lives.tasks[subject].name == "load":
-            assert re.search(r"Its task is to run again, as attempt 1, for object [0-9a-f]{8}:0, which is made", told)
+            assert re.search(
+                r"Its task is to run again, as attempt 1, for object [0-9a-f]{8}:0, which is computed", told
+            )
         else:
-            assert re.search(r"no copy is known \(\d+ lost so far\): the head asks its owner, driver-1", told)
+            assert re.search(r"the head knows no copy \(\d+ lost so far\): it asks the owner, driver-1", told)
             assert f"task {subject[:8]} (augment) runs again, as attempt 1: reconstruction" in told
 
 
@@ -171,7 +173,7 @@ def test_id_is_found_by_its_beginning_and_as_errors_write_it(lives: Lives):
 
 @pytest.mark.parametrize("wanted", ["", "zzzz"])
 def test_id_that_there_is_not(lives: Lives, wanted: str):
-    with pytest.raises(ValueError, match=r"none was given|its first tasks are [0-9a-f]{32} "):
+    with pytest.raises(ValueError, match=r"the id is empty|its first tasks are [0-9a-f]{32} "):
         find_id(lives, wanted)
 
 
@@ -215,7 +217,7 @@ def test_actor_tells_of_its_restart_and_its_calls_of_where_they_went(tmp_path: P
     assert "fault: kill actor" in made
     assert "The head restarts the actor, as attempt 1." in made
     last = words(teller.tell([task.task for task in lives.tasks.values() if task.name == "Counter.add"][-1]))
-    assert "it goes to the actor's worker" in last
+    assert "which goes to the actor's worker" in last
     assert "grants a lease" not in last
     assert "fault: kill actor" in last
     assert "because its actor was RESTARTING" in last

@@ -210,14 +210,13 @@ def test_nothing_to_draw():
 
 
 def test_the_first_sentence_names_an_actor_that_calls_waited_for(tmp_path: Path):
-    @ray.remote
     class Slow:
         @ray.method(duration=1)
         def go(self) -> None:
             pass
 
     def calls() -> None:
-        slow = Slow.remote()
+        slow = ray.remote(Slow).remote()
         ray.get([slow.go.remote() for _ in range(10)])
 
     simulate(calls, tmp_path)

@@ -180,7 +180,7 @@ class RealRuntime(ProcessRuntime):
     def trace_source(self) -> Path:
         directory = self.session.record_directory
         if directory is None:
-            raise DualrayError("timeline: this run is not recorded. Start it with dualray.init(decision_log='DIR').")
+            raise DualrayError("timeline: this run has no decision log. Start it with init(decision_log='DIR').")
         return directory
 
     # ---- End -------------------------------------------------------------------------------------------------

@@ -255,8 +255,8 @@ def _make_directories(spill_directory: str) -> tuple[Path, Path]:
             continue
         return directory, shared_memory / directory.name
     raise FileExistsError(
-        f"somebody else makes the directories of new sessions in {tempfile.gettempdir()} or {SHARED_MEMORY} before "
-        f"this process can, {_NAMES_TRIED_MAX} times in a row: set TMPDIR to a directory of your own"
+        f"the directories of new sessions in {tempfile.gettempdir()} or {SHARED_MEMORY} existed before this process "
+        f"could create them, {_NAMES_TRIED_MAX} times in a row; set TMPDIR to a directory of your own"
     )
 
 

@@ -102,8 +102,8 @@ class NodeStore:
                 raise
             free = shutil.disk_usage(directory).free
             raise DualrayError(
-                f"{directory.parent} has no room for the index of the object store, {layout.data_offset:,} bytes: "
-                f"{free:,} bytes are free"
+                f"{directory.parent} has {free:,} bytes free, and the index of the object store needs "
+                f"{layout.data_offset:,}: free some, or lower the limit store_objects_max"
             ) from error
         self._store = SharedMemoryStore(directory)
         self._places: dict[bytes, _Place] = {}

@@ -71,7 +71,7 @@ class CoreQueries(CoreWaiting):
         """
         rows = self.rows_of([HEAD], table, self.config.state_timeout_ns)[HEAD]
         if rows is None:
-            raise DualrayError(f"the head has not answered within {self.config.state_timeout_ns / 1e9:g} s")
+            raise DualrayError(f"the head did not answer within {self.config.state_timeout_ns / 1e9:g} s")
         return rows
 
     # ---- Named actors --------------------------------------------------------------------------------------
@@ -177,7 +177,8 @@ class CoreQueries(CoreWaiting):
         """
         if len(demands) > self.config.bundles_max:
             raise ValueError(
-                f"request_resources: {len(demands)} different bundles, and bundles_max is {self.config.bundles_max}"
+                f"request_resources: {len(demands)} different bundles, and the limit bundles_max allows "
+                f"{self.config.bundles_max}"
             )
         self.dispatch(
             ResourcesWanted(

@@ -109,7 +109,8 @@ def as_payload(function_name: str, exception: Exception, instance: Any = None) -
     except Exception as why:  # noqa: BLE001 - pickling runs the user's code
         note = f"{text}(The exception itself could not be pickled: {why})\n"
         cause = DualrayError(
-            f"{type(exception).__qualname__} isn't serializable, and did not arrive: {why}\nIts traceback:\n{text}"
+            f"{type(exception).__qualname__} isn't serializable, so the exception itself could not be sent: {why}\n"
+            f"Its traceback:\n{text}"
         )
         payload = serialize(_failure(function_name, note, cause, heading)).to_bytes()
     text = text if words is None else words.worded(heading, text) + "\n"

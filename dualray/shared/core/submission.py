@@ -84,9 +84,9 @@ class CoreSubmission(CoreTasks):
             raise
         if len(pickled) > FUNCTION_BYTES_MAX:
             raise ValueError(
-                f"The {what.replace('actor class ', 'actor ')} is too large: it has "
-                f"{len(pickled) >> 20} MiB with what it captures, and may have {FUNCTION_BYTES_MAX >> 20}. Put that "
-                f"into the object store once, with put(), and pass the reference"
+                f"The {what.replace('actor class ', 'actor ')} is too large: with the values that it captures it has "
+                f"{len(pickled) >> 20} MiB, and the limit is {FUNCTION_BYTES_MAX >> 20} MiB. Put large values into the "
+                f"object store with put(), and pass the references"
             )
         identity = function_id(pickled)
         if identity not in self._exported:

@@ -35,7 +35,7 @@ def parse_resources(
     if resources is not None and not isinstance(resources, Mapping):
         raise TypeError(f"resources={resources!r} must be a dict of name to amount, such as {{'disk': 1}}")
     if resources is not None and any(BUNDLE in str(name) for name in resources):
-        raise ValueError(f"resources={dict(resources)!r}: names with {BUNDLE!r} are those of placement groups")
+        raise ValueError(f"resources={dict(resources)!r}: only dualray can give resources names with {BUNDLE!r}")
     amounts: dict[str, int] = {}
     for option, name, amount in (("num_cpus", CPU, num_cpus), ("num_gpus", GPU, num_gpus)):
         if amount is not None:
@@ -44,11 +44,11 @@ def parse_resources(
         if not isinstance(name, str):
             raise TypeError(f"resources={dict(resources or {})!r}: the name {name!r} must be a string")
         if not name:
-            raise ValueError(f"resources={dict(resources or {})!r}: an empty resource name")
+            raise ValueError(f"resources={dict(resources or {})!r}: the name of a resource must not be empty")
         if name == "bundle":
             raise ValueError(
-                f"resources={dict(resources or {})!r}: the name 'bundle' is that of bundles of placement groups. (The "
-                f"resource should not include `bundle`.)"
+                f"resources={dict(resources or {})!r}: the name 'bundle' is reserved for bundles of placement groups. "
+                f"(The resource should not include `bundle`.)"
             )
         if name in _OPTIONS:
             raise ValueError(f"resources names {name!r}; use {_OPTIONS[name]}= for it")

@@ -73,8 +73,8 @@ def load_all_yaml(text: str) -> list[Any]:
     loader = _Loader(text)
     documents = []
     try:
-        while loader.check_data():
-            documents.append(loader.get_data())
+        while loader.check_node():
+            documents.append(loader.construct_document(loader.get_node()))
     finally:
         loader.dispose()
     return documents

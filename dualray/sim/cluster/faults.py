@@ -99,13 +99,13 @@ class FaultInjector:
             if NodeID(name) not in self._cluster.nodes and name not in joining and not grows:
                 raise ValueError(f"fault '{fault}': there is no {name!r}; nodes are {known[0]} to {known[-1]}")
         if fault.kind in ENDS_PROCESSES and fault.node == driver_node:
-            raise ValueError(f"fault '{fault}': {fault.node} runs the driver, and would end the program with it")
+            raise ValueError(f"fault '{fault}': {fault.node} runs the driver, so this fault would end the program")
         if fault.kind is FaultKind.PARTITION:
             ends = {driver_node, HEAD}
             one, other = set(fault.nodes), set(fault.others)
             if (one & ends and not ends <= one and not other) or (one & ends and other & ends):
                 raise ValueError(
-                    f"fault '{fault}': it parts the driver, on {driver_node}, from the head, and would end the program"
+                    f"fault '{fault}': it cuts the driver, on {driver_node}, off from the head, which ends the program"
                 )
         if fault.kind is FaultKind.CLOG_NODE and fault.node == driver_node:
             raise ValueError(

@@ -59,7 +59,7 @@ class RunWatch:
         if self._kernel.now_ns != self._standstill_ns:
             self._standstill_ns, self._standstill_since = self._kernel.now_ns, events
         elif events - self._standstill_since >= STANDSTILL_EVENTS_MAX:
-            raise self._stuck(f"{STANDSTILL_EVENTS_MAX:,} events have passed at {self._now_words()}: this is a loop")
+            raise self._stuck(f"{STANDSTILL_EVENTS_MAX:,} events passed at {self._now_words()}, an endless loop")
 
     def lift_time_limit(self) -> None:
         """The program has ended: its time limit is no concern of what comes after it."""
@@ -67,7 +67,7 @@ class RunWatch:
             self._time_limit.cancel()
 
     def _time_is_up(self) -> None:
-        raise self._stuck(f"The time limit of the scenario is over at {self._now_words()}")
+        raise self._stuck(f"The scenario reached its time limit at {self._now_words()}")
 
     def _now_words(self) -> str:
         return f"{self._kernel.now_ns / 1e9:.6f} s of virtual time"

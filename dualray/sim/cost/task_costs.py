@@ -112,7 +112,7 @@ class TaskCosts:
         what = f"{task.name}: duration"
         if isinstance(said, str):
             if said == MEASURED:
-                raise ValueError(f"{what}: '{MEASURED}' is said of tasks and plain methods, and not by a function")
+                raise ValueError(f"{what}: '{MEASURED}' is for tasks and plain methods; a function cannot return it")
             distribution = self._distributions.get(said)
             if distribution is None:
                 distribution = self._distributions[said] = parse_distribution(said, what)

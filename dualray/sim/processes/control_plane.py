@@ -53,7 +53,7 @@ def reach_tables(process: Client) -> None:
     answered.wait()
     timer.cancel()
     if cluster.pauses.are_tables_away:
-        raise ControlPlaneError(f"the control plane of the simulation has not answered for {CLIENT_TRIES_NS / 1e9:g} s")
+        raise ControlPlaneError(f"the control plane of the simulation did not answer for {CLIENT_TRIES_NS / 1e9:g} s")
 
 
 def load_function(process: Loader, function: FunctionID) -> Export:

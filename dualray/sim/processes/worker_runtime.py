@@ -20,7 +20,7 @@ VIRTUAL_PORT: Final = 12345
 
 def no_logs() -> DualrayError:
     """What a simulation raises when it is asked for its log files."""
-    return DualrayError("a simulation has no log files; what its tasks print is on its driver's own stdout")
+    return DualrayError("a simulation has no log files; its tasks print to the driver's stdout")
 
 
 class WorkerRuntime:

@@ -46,9 +46,9 @@ def substitutions(user_fiber: Callable[[], Fiber | None], refuses: Callable[[Fib
             if fiber is not None and not is_importing(sys._getframe()) and refuses(fiber, name):
                 raise PermissionError(
                     errno.EPERM,
-                    f"{name}() leads out of the simulation: what a task on {fiber.owner.hostname} does there takes "
-                    f"real time, and may come out otherwise the next time. Give the task a duration= and return what "
-                    f'it would, or allow it: sim_unsafe="allow" among its options, or in dualray.init(mode="sim", ...)',
+                    f"{name}() uses something outside the simulation: in a task on {fiber.owner.hostname} it takes "
+                    f"real time, and its result may differ in the next run. Give the task a duration= and return a "
+                    f'fixed value, or allow the call: sim_unsafe="allow" in its options or in init(mode="sim")',
                 )
             return original(*args, **kwargs)
 

@@ -211,7 +211,7 @@ class ProcessCalls:
         def no_alarm(fiber: Fiber, *args: Any) -> Any:
             if fiber.owner is not self._driver_owner():
                 raise PermissionError(
-                    errno.EPERM, "alarms are real time's, and would strike the simulator: wait in a thread instead"
+                    errno.EPERM, "an alarm would interrupt the simulator in real time; wait in a thread instead"
                 )
             return real_alarm(*args) if len(args) == 1 else real_setitimer(*args)
 
@@ -308,4 +308,4 @@ def _is_started(fiber: Fiber) -> bool:
 
 
 def _killpg(fiber: Fiber, group: int, signal_number: int) -> NoReturn:
-    raise PermissionError(errno.EPERM, "there are no process groups in a simulation")
+    raise PermissionError(errno.EPERM, "a simulation has no process groups")

@@ -193,8 +193,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
 def _refusing(name: str) -> Callable[..., Any]:
     def refuse(self: VirtualLoop, *args: Any, **kwargs: Any) -> Any:
         raise NotImplementedError(
-            f"{name}: an event loop of a simulation has no sockets, pipes, subprocesses and signals, for what comes "
-            f"from outside comes in no order that a seed could repeat; run this program in real mode"
+            f"{name}: an event loop of a simulation has no sockets, pipes, subprocesses and signals, because a seed "
+            f"cannot repeat their order; run this program in real mode"
         )
 
     refuse.__name__ = name

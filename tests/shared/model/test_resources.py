@@ -55,7 +55,7 @@ def test_order_of_names_does_not_matter():
         ({"num_gpus": 1.5}, ValueError, "num_gpus=1.5: more than one GPU must be a whole number of GPUs"),
         ({"resources": {"CPU": 1}}, ValueError, "resources names 'CPU'; use num_cpus= for it"),
         ({"resources": {"GPU": 1}}, ValueError, "resources names 'GPU'; use num_gpus= for it"),
-        ({"resources": {"": 1}}, ValueError, "resources={'': 1}: an empty resource name"),
+        ({"resources": {"": 1}}, ValueError, "resources={'': 1}: the name of a resource must not be empty"),
         ({"resources": {"disk": -2}}, ValueError, "resources['disk']=-2 must be between 0 and 1,000,000"),
         ({"resources": {"memory": 1}}, ValueError, "resources names 'memory'; use memory= for it"),
         ({"memory": -1}, ValueError, "memory=-1 must be between 0 and 70,368,744,177,664 bytes (64 TiB)"),

@@ -500,7 +500,7 @@ def test_a_partition_that_heals_soon_is_waited_for(start):
 
 def test_a_program_that_never_ends_ends_at_the_time_limit(start):
     start(extra="time_limit: 1h\n")
-    with pytest.raises(dualray.exceptions.SimulationDeadlockError, match="time limit of the scenario is over at 3600"):
+    with pytest.raises(dualray.exceptions.SimulationDeadlockError, match="scenario reached its time limit at 3600"):
         sleep_for_ever()
 
 

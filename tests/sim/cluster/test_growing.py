@@ -225,14 +225,14 @@ def test_a_request_with_labels_launches_of_the_group_that_has_them(start: Callab
         ({"bundles": [1]}, TypeError, "bundle 0 is 1, and must be a dict"),
         ({"bundles": [{"CPU": 1}, {"CPU": "many"}]}, TypeError, "bundle 1: "),
         ({"bundles": [{"CPU": -1}]}, ValueError, "bundle 0: "),
-        ({"bundles": [{}]}, ValueError, "bundle 0, {}, asks for nothing"),
+        ({"bundles": [{}]}, ValueError, "bundle 0, {}, demands nothing"),
         ({"bundle_label_selectors": [{"zone": "a"}]}, ValueError, "has 1 selectors for 0 bundles"),
         ({"bundles": [{"CPU": 1}], "bundle_label_selectors": {"zone": "a"}}, TypeError, "must be a list of dicts"),
-        ({"bundles": [{"CPU": 1}], "bundle_label_selectors": [{"zone": 1}]}, TypeError, "must be text on both sides"),
+        ({"bundles": [{"CPU": 1}], "bundle_label_selectors": [{"zone": 1}]}, TypeError, "must be a str and a str"),
         (
             {"bundles": [{f"r{n}": 1} for n in range(1001)]},
             ValueError,
-            "1001 different bundles, and bundles_max is 1000",
+            "1001 different bundles, and the limit bundles_max allows 1000",
         ),
     ],
 )

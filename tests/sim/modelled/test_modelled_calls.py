@@ -75,12 +75,12 @@ def test_large_results_take_no_memory_of_this_machine():
     ("options", "words"),
     [
         ({"execute": 1}, "execute=1 must be True or False"),
-        ({"execute": True, "returns": 1}, "returns= is for calls that are not executed: add execute=False"),
+        ({"execute": True, "returns": 1}, "returns= is for calls that are not executed; add execute=False"),
         ({"execute": True, "returns_size": 1}, "returns_size= is for calls"),
         ({"returns_size": -1}, "returns_size=-1 must not be negative"),
         ({"returns_size": "2 apples"}, "returns_size"),
         ({"returns_size": 1.5}, "must be bytes"),
-        ({"num_returns": "streaming"}, "num_returns='streaming' with execute=False"),
+        ({"num_returns": "streaming"}, "num_returns='streaming' must be a number, because of execute=False"),
         ({"exekute": False}, "Did you mean 'execute'"),
     ],
 )
@@ -95,7 +95,7 @@ def test_a_generator_needs_a_number():
     def items():
         yield 1
 
-    with pytest.raises(ValueError, match="say num_returns= of this generator"):
+    with pytest.raises(ValueError, match="needs num_returns=, a number, for this generator"):
         items.remote()
 
 
