@@ -7,10 +7,9 @@ in a second of real time at most. Neither changes what the run does, nor what it
 
 from __future__ import annotations
 
-import weakref
+# By name: a simulation replaces what stands in the modules `atexit` and `time`.
+from atexit import register, unregister
 from pathlib import Path
-
-# By name: a simulation replaces what stands in the module `time`.
 from time import monotonic, sleep
 from typing import Any, BinaryIO, Final
 
@@ -74,7 +73,7 @@ class RunLogs:
             kernel.on_event(self._wait, every=1)
         if directory is not None:
             self._trace = _TraceFile(directory / "cluster.trace", rows)
-            weakref.finalize(self, self._trace.close)  # also of a program that ends without shutdown()
+            register(self._trace.close)  # of a program that ends without shutdown()
             kernel.on_event(self._look, every=LOOK_EVERY_EVENTS)
 
     def begin_digests(self) -> None:
@@ -117,5 +116,6 @@ class RunLogs:
             sink.close()
         if self._trace is not None:
             self._trace.close()
+            unregister(self._trace.close)
         if self.directory is not None and self.digests is not None:
             self.digests.write(self.directory)
