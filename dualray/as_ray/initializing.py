@@ -229,7 +229,7 @@ def _join(address: str, said: dict[str, Any]) -> ClusterContext:
 def _runs_here() -> bool:
     """Whether "auto" has a cluster to join, or several. That of a program which did not start this one is none: test
     processes that run side by side each have their own."""
-    from dualray.real.cluster.address import find_session, is_of_ancestor  # noqa: PLC0415 - few join
+    from dualray.real.cluster.joining import find_session, is_of_ancestor  # noqa: PLC0415 - few join
 
     try:
         session = find_session("auto")

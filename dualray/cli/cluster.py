@@ -108,7 +108,8 @@ def start_command(
     """
     # Here, and not above: other commands need neither sockets nor redis.
     try:
-        from dualray.real.cluster.address import parse_endpoint, read_secret  # noqa: PLC0415
+        from dualray.real.cluster.address import read_secret  # noqa: PLC0415
+        from dualray.real.net.addresses import parse_endpoint  # noqa: PLC0415
     except DualrayError as error:  # an extra is not installed
         refuse(error)
     from dualray.real.cluster.encryption import tls_files_of  # noqa: PLC0415

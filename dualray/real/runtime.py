@@ -75,13 +75,18 @@ def start(settings: Mapping[str, Any], config: Config) -> RealRuntime:
 
 def _join(settings: Mapping[str, Any]) -> RealRuntime:
     """Take part in a running cluster as one more driver."""
-    from dualray.real.cluster.address import find_session, next_driver  # noqa: PLC0415 - only who joins needs a client
+    from dualray.real.cluster.joining import find_session, next_beside_the_first  # noqa: PLC0415 - few join
     from dualray.real.processes.driver import RealRuntime  # noqa: PLC0415 - as above
 
     raise_open_files()
     check_open_files()
     session = find_session(settings["address"])
-    number = next_driver(session)
+    if session.cluster is None:
+        number = next_beside_the_first(session)
+    else:
+        from dualray.real.cluster.address import next_driver  # noqa: PLC0415 - of an extra
+
+        number = next_driver(session)
     return _started(
         RealRuntime(
             dataclasses.replace(

@@ -10,23 +10,19 @@ A name is given out once: `node-3` is the fourth node that ever joined, and a dr
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import os
-import socket
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from dualray.exceptions import AuthenticationError, DualrayError
 from dualray.extras import needs
-from dualray.real import files
 from dualray.real.cluster.encryption import Encryption
 from dualray.real.cluster.gateway import RoutedConnection
 from dualray.real.control_plane.shards import SHARDS
+from dualray.real.net.addresses import parse_endpoint
 from dualray.real.net.frames import Refusal
 from dualray.real.net.handshake import PROTOCOL_VERSION as TRANSPORT_VERSION
 from dualray.real.session import session as sessions
@@ -58,15 +54,6 @@ class ClusterInfo:
     job_root: str
     record_directory: Path | None
     redis_shards: int = 0
-
-
-def parse_endpoint(text: str, name: str) -> tuple[str, int]:
-    """(host, port) of "host:port", "[ipv6]:port" included; ValueError when it is none."""
-    host, _, port = text.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
-    if not host or not port.isdigit() or not 0 < int(port) < 65536:
-        raise ValueError(f"{name}={text!r} must be host:port")
-    return host, int(port)
 
 
 def read_secret(path: Path | None) -> bytes | None:
@@ -203,117 +190,17 @@ def remote_client(endpoint: tuple[str, int], secret: bytes, encryption: Encrypti
 # ---- Drivers -----------------------------------------------------------------------------------------------------
 
 
-def find_session(address: str) -> Session:
-    """The session, on this machine, of a node of the cluster at `address`: "host:port", the directory of a session that
-    a program has started with `init()`, a path in it, or "auto". "auto" is the session of an ancestor of this process,
-    else the cluster that `dualray start` has started, else that of any program.
-
-    Raises:
-        DualrayError: there is none, or "auto" fits several clusters.
-    """
-    if address.startswith("/"):
-        return _session_at(Path(address))
-    running = [session for session in sessions.running() if (session.directory / sessions.JOINED_FILE).exists()]
-    if address == "auto" and (found := _sessions_of_programs(are_of_ancestors=bool(running))):
-        return _only(found)
-    if address == "auto":
-        clusters = sorted({_address_of(session) for session in running})
-        if len(clusters) > 1:
-            raise DualrayError(f"address='auto': several clusters run here: {', '.join(clusters)}. Give one's address.")
-        fitting = running
-    else:
-        fitting = [session for session in running if _is_at(session, parse_endpoint(address, "address"))]
-    if not fitting:
-        what = "no cluster" if address == "auto" else f"no node of the cluster at {address}"
-        where = (
-            "`dualray start --head`, or a program that calls init(),"
-            if address == "auto"
-            else f"`dualray start --address {address}`"
-        )
-        raise DualrayError(f"{what} runs on this machine for this user: run {where} here first")
-    return min(fitting, key=lambda session: (not _has_head(session), int(session.node.removeprefix("node-"))))
-
-
-def _session_at(path: Path) -> Session:
-    for session in sessions.all_running():
-        if path.resolve().is_relative_to(session.directory.resolve()):
-            return session
-    raise DualrayError(f"no cluster of this user has its session at {path}: its program has ended, or never ran here")
-
-
-def _sessions_of_programs(*, are_of_ancestors: bool) -> list[Session]:
-    """Those that programs on this machine have made with `init()`; where there is one of an ancestor, that alone."""
-    found = [session for session in sessions.all_running() if session.cluster is None and _is_up(session)]
-    family = [session for session in found if is_of_ancestor(session)]
-    return family if family or are_of_ancestors else found
-
-
-def _only(found: list[Session]) -> Session:
-    if len(found) > 1:
-        places = ", ".join(str(session.directory) for session in found)
-        raise DualrayError(f"address='auto': several clusters run here: {places}. Name one of them.")
-    return found[0]
-
-
-def _is_up(session: Session) -> bool:
-    return (session.directory / sessions.CONTROL_PLANE_FILE).exists()
-
-
-def is_of_ancestor(session: Session) -> bool:
-    """Whether an ancestor of this process has made the session."""
-    return sessions.founder_of(session.directory) in {process.pid for process in psutil.Process().parents()}
-
-
-def _address_of(session: Session) -> str:
-    return session.cluster.address if session.cluster is not None else ""
-
-
-def _has_head(session: Session) -> bool:
-    return session.cluster is not None and session.cluster.has_head
-
-
-def _is_at(session: Session, endpoint: tuple[str, int]) -> bool:
-    host, port = parse_endpoint(_address_of(session), "the cluster's address")
-    if port != endpoint[1]:
-        return False
-    wanted, ours = _ips(endpoint[0]), _ips(host)
-    is_loopback = any(ip == "::1" or ip.startswith("127.") for ip in wanted)
-    return bool(wanted & ours) or (is_loopback and _has_head(session))
-
-
-def _ips(host: str) -> set[str]:
-    try:
-        return {str(entry[4][0]) for entry in socket.getaddrinfo(host, None)}
-    except OSError:
-        return {host}
-
-
 def next_driver(session: Session) -> int:
     """A number for a driver that joins, never used before in its cluster.
 
     Raises:
         DualrayError: the control plane does not answer.
     """
-    if session.cluster is None:
-        return _next_beside_the_first(session)
+    assert session.cluster is not None
     try:
         with local_client(session) as client:
             return int(client.hincrby(_CLUSTER, "drivers", 1))
     except redis.RedisError as error:
         raise DualrayError(
-            f"the {HEAD} of the cluster at {_address_of(session)} does not answer {session.node}: {error}"
+            f"the {HEAD} of the cluster at {session.cluster.address} does not answer {session.node}: {error}"
         ) from error
-
-
-def _next_beside_the_first(session: Session) -> int:
-    """As `next_driver`, in a session that a program has made. Its control plane may start again with empty tables, so a
-    directory for each number says that it is taken."""
-    for number in itertools.count(2):
-        try:
-            files.make_directory(session.directory / f"driver-{number}")
-        except FileExistsError:
-            continue
-        except OSError as error:
-            raise DualrayError(f"the cluster at {session.directory} is ending: {error.strerror}") from error
-        return number
-    raise AssertionError("never reached")

@@ -41,6 +41,7 @@ from dualray.real.cluster.provider import LocalStarter, Provider, Starter
 from dualray.real.control_plane.shards import socket_names
 from dualray.real.limits import check_open_files, raise_open_files
 from dualray.real.logs import log_to
+from dualray.real.net.addresses import parse_endpoint
 from dualray.real.net.frames import Refusal
 from dualray.real.net.loop import Loop
 from dualray.real.processes.runner import EXIT_TO_REJOIN
@@ -94,7 +95,7 @@ class Daemon:
             self.info, node = self._new_cluster(), NodeID("node-0")
         else:
             assert secret is not None, "a node that joins has the secret"
-            head = addresses.parse_endpoint(options.address, "address")
+            head = parse_endpoint(options.address, "address")
             encryption = Encryption(secret, is_on=options.tls, files=files)
             with addresses.remote_client(head, secret, encryption) as client:
                 self.info, node = addresses.read_info(client), addresses.next_node(client)
@@ -170,7 +171,7 @@ class Daemon:
             session_directory=self.session.directory,
             socket_dir=self.session.sockets,
             secret=self.session.secret,
-            bind=addresses.parse_endpoint(self.place.endpoint, "endpoint"),
+            bind=parse_endpoint(self.place.endpoint, "endpoint"),
             control_plane=self.session.redis_socket,
             shards=socket_names(self.info.redis_shards),
             has_head=self.place.has_head,

@@ -208,7 +208,7 @@ def _read_status(fd: int) -> dict[str, str]:
 
 def _known_secret(address: str) -> bytes:
     try:
-        from dualray.real.cluster.address import find_session  # noqa: PLC0415 - of an extra
+        from dualray.real.cluster.joining import find_session  # noqa: PLC0415 - psutil takes time to import
 
         return find_session(address).secret
     except DualrayError:

@@ -89,3 +89,12 @@ def listen(path: Path) -> socket.socket:
         hidden.unlink(missing_ok=True)
         raise
     return listener
+
+
+def parse_endpoint(text: str, name: str) -> tuple[str, int]:
+    """(host, port) of "host:port", "[ipv6]:port" included; ValueError when it is none."""
+    host, _, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not host or not port.isdigit() or not 0 < int(port) < 65536:
+        raise ValueError(f"{name}={text!r} must be host:port")
+    return host, int(port)
