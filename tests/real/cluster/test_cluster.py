@@ -110,7 +110,7 @@ def test_a_frozen_node_comes_back_as_its_next_incarnation(cluster, tmp_path: Pat
     node.freeze()
     assert dualray.get(refs, timeout=60) == [x * x for x in range(6)], "others do its work"
     assert states()["node-1"] == (False, 0)
-    assert "node-1 is silent" in log_of(cluster.head_node, "head")
+    assert "node-1 does not answer" in log_of(cluster.head_node, "head")
     node.thaw()
     eventually(lambda: states()["node-1"] == (True, 1), "it has joined again")
     assert "ends: the head declared incarnation 0 of node-1 dead" in log_of(node, "node-1")
@@ -153,7 +153,7 @@ def test_a_node_that_is_silent_for_less_than_its_suspicion_stays(cluster) -> Non
     node = cluster.add_node(num_cpus=1, resources={"r": 1})
     assert dualray.get(node_id.options(resources={"r": 1}).remote()) == "node-1"
     node.freeze()
-    eventually(lambda: "node-1 is silent" in log_of(cluster.head_node, "head"), "the silence is noticed")
+    eventually(lambda: "node-1 does not answer" in log_of(cluster.head_node, "head"), "the silence is noticed")
     node.thaw()
     eventually(lambda: "node-1 answers again" in log_of(cluster.head_node, "head"), "its end is noticed")
     assert dualray.get(node_id.options(resources={"r": 1}).remote()) == "node-1"
