@@ -153,7 +153,7 @@ def _words(found: dict[str, list[tuple[float, float]]], kind: str, which: int) -
     """The median, and by how much a run of the kind took longer than the one without a server in its round."""
     median = statistics.median(row[which] for row in found[kind])
     changes = [100 * (row[which] / bare[which] - 1) for row, bare in zip(found[kind], found["no server"], strict=True)]
-    low, middle, high = statistics.quantiles(changes, n=4)
+    low, middle, high = statistics.quantiles(changes, n=4) if len(changes) > 1 else changes * 3
     return f"{median:6.2f} s {middle:+5.1f} % ({low:+.1f} to {high:+.1f})"
 
 

@@ -89,5 +89,5 @@ def test_its_page_is_served_and_tells_why_it_has_no_stories(recorded: Path):
 def test_what_is_no_record_is_refused(tmp_path: Path):
     path = tmp_path / "other.parquet"
     path.write_bytes(b"PAR1 no more")
-    assert "is no whole Parquet file" in in_process("dashboard", path, code=2)
+    assert "is not a complete Parquet file" in in_process("dashboard", path, code=2)
     assert "there is no file" in in_process("dashboard", tmp_path / "none.parquet", code=2)

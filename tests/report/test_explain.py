@@ -113,7 +113,7 @@ def test_reconstruction_says_what_was_missed_and_what_runs_again(lives: Lives):
         told = words(teller.tell(subject + "0" * 8))
         if lives.tasks[subject].name == "load":
             assert re.search(
-                r"Its task is to run again, as attempt 1, for object [0-9a-f]{8}:0, which is computed", told
+                r"Its task is to run again, as attempt 1, for object [0-9a-f]{8}:0, which is made", told
             )
         else:
             assert re.search(r"the head knows no copy \(\d+ lost so far\): it asks the owner, driver-1", told)
@@ -217,7 +217,7 @@ def test_actor_tells_of_its_restart_and_its_calls_of_where_they_went(tmp_path: P
     assert "fault: kill actor" in made
     assert "The head restarts the actor, as attempt 1." in made
     last = words(teller.tell([task.task for task in lives.tasks.values() if task.name == "Counter.add"][-1]))
-    assert "which goes to the actor's worker" in last
+    assert "it goes to the actor's worker" in last
     assert "grants a lease" not in last
     assert "fault: kill actor" in last
     assert "because its actor was RESTARTING" in last

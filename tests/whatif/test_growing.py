@@ -138,7 +138,7 @@ def test_prices_of_groups() -> None:
     assert parse_prices("cpu=0.40, gpu=2.80") == {"cpu": 0.4, "gpu": 2.8}
     growth = parse_growth(CLUSTER % "", "grows.yaml")
     assert with_prices(growth, {"cpu": 1.5}).cluster.scaling["cpu"].price == 1.5
-    with pytest.raises(ValueError, match=r"there is no group 'cpus'. Did you mean 'cpu'?"):
+    with pytest.raises(ValueError, match=r"the cluster has no group 'cpus'. Did you mean 'cpu'?"):
         with_prices(growth, {"cpus": 1.5})
     for wrong in ("0.4", "cpu=", "cpu=-1", "=3", "cpu=many"):
         with pytest.raises(ValueError, match="must be a group and its price for an hour"):

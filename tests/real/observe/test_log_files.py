@@ -95,7 +95,7 @@ def test_nodes_are_told_apart():
         with pytest.raises(ValueError, match=r"several files 'daemon.log': of node-0 of .*, node-1 of"):
             get_log(filename="daemon.log")
         assert "worker node-1/w0 has pid" in "".join(get_log(filename="node-1.log", node_id="node-1"))
-        with pytest.raises(ValueError, match="no logs of node 'node-7' lie here"):
+        with pytest.raises(ValueError, match="this machine has no logs of node 'node-7'"):
             list_logs(node_id="node-7")
 
 
