@@ -134,7 +134,6 @@ def test_both_modes_run_without_any_extra():
 @pytest.mark.parametrize(
     ("extra", "program", "what"),
     [
-        ("cluster", 'ray.init(address="127.0.0.1:1")', "A cluster that other processes join needs redis"),
         ("metrics", "ray.init(mode='real', num_cpus=1, metrics_port=0)", "metrics_port= needs prometheus_client"),
         (
             "runtime-env",
@@ -150,13 +149,18 @@ def test_whoever_needs_an_extra_is_told_how_to_install_it(extra: str, program: s
     assert said.endswith(f"{what}, which is not installed: pip install 'dualray[{extra}]'"), done.stderr
 
 
-@pytest.mark.parametrize("words", [["start", "--head", "--port", "0"], ["status"], ["list", "nodes"]], ids=" ".join)
-def test_a_command_about_clusters_says_that_they_are_an_extra(words: list[str]):
-    program = f"sys.argv[1:] = {[*words]!r}\nfrom dualray.cli import app_main\napp_main()"
-    done = without(list(BRINGS["cluster"]), program)
-    assert done.returncode == 2, done.stderr
-    assert "pip install 'dualray[cluster]'" in done.stderr
-    assert "Traceback" not in done.stderr
+CLUSTER = """
+from dualray.cluster_utils import Cluster
+
+with Cluster(initialize_head=True, connect=True, head_node_args={"num_cpus": 1}) as cluster:
+    cluster.add_node(num_cpus=1, resources={"far": 1})
+    print(ray.get(ray.remote(resources={"far": 1})(len).remote("seven77")))
+"""
+
+
+def test_a_cluster_of_several_nodes_needs_no_extra():
+    done = without(EVERY_EXTRA, CLUSTER)
+    assert done.stdout == "7\n", done.stderr
 
 
 @pytest.mark.parametrize(

@@ -106,14 +106,11 @@ def start_command(
 
     Example: dualray start --head --node-ip 10.0.0.1
     """
-    # Here, and not above: other commands need neither sockets nor redis.
-    try:
-        from dualray.real.cluster.address import read_secret  # noqa: PLC0415
-        from dualray.real.net.addresses import parse_endpoint  # noqa: PLC0415
-    except DualrayError as error:  # an extra is not installed
-        refuse(error)
+    # Here, and not above: other commands need no sockets.
+    from dualray.real.cluster.address import read_secret  # noqa: PLC0415
     from dualray.real.cluster.encryption import tls_files_of  # noqa: PLC0415
     from dualray.real.cluster.launch import launch_plan, node_options, read_growth, start_node  # noqa: PLC0415
+    from dualray.real.net.addresses import parse_endpoint  # noqa: PLC0415
     from dualray.real.session.session import METRICS_FILE  # noqa: PLC0415
 
     if head == (address is not None):

@@ -84,7 +84,7 @@ def _join(settings: Mapping[str, Any]) -> RealRuntime:
     if session.cluster is None:
         number = next_beside_the_first(session)
     else:
-        from dualray.real.cluster.address import next_driver  # noqa: PLC0415 - of an extra
+        from dualray.real.cluster.address import next_driver  # noqa: PLC0415 - few join
 
         number = next_driver(session)
     return _started(

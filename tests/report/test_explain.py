@@ -112,9 +112,7 @@ def test_reconstruction_says_what_was_missed_and_what_runs_again(lives: Lives):
         assert "was wanted and no copy was left" in words(teller.tell(subject))
         told = words(teller.tell(subject + "0" * 8))
         if lives.tasks[subject].name == "load":
-            assert re.search(
-                r"Its task is to run again, as attempt 1, for object [0-9a-f]{8}:0, which is made", told
-            )
+            assert re.search(r"Its task is to run again, as attempt 1, for object [0-9a-f]{8}:0, which is made", told)
         else:
             assert re.search(r"the head knows no copy \(\d+ lost so far\): it asks the owner, driver-1", told)
             assert f"task {subject[:8]} (augment) runs again, as attempt 1: reconstruction" in told

@@ -15,27 +15,19 @@ import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from dualray.exceptions import AuthenticationError, DualrayError
-from dualray.extras import needs
 from dualray.real.cluster.encryption import Encryption
-from dualray.real.cluster.gateway import RoutedConnection
+from dualray.real.cluster.gateway import RoutedClient
+from dualray.real.control_plane.resp import ReplyError, RespClient
 from dualray.real.control_plane.shards import SHARDS
 from dualray.real.net.addresses import parse_endpoint
 from dualray.real.net.frames import Refusal
 from dualray.real.net.handshake import PROTOCOL_VERSION as TRANSPORT_VERSION
-from dualray.real.session import session as sessions
 from dualray.real.session.session import Session
 from dualray.shared.model.codec import PROTOCOL_VERSION
 from dualray.shared.model.config import Config
 from dualray.shared.model.ids import HEAD, NodeID
-
-with needs("A cluster that other processes join", "cluster"):
-    import redis
-    from redis.backoff import NoBackoff
-    from redis.retry import Retry
-
 
 _CLUSTER = "dualray:cluster"
 _ENDPOINTS = "dualray:endpoints"
@@ -83,7 +75,7 @@ def read_secret(path: Path | None) -> bytes | None:
 # ---- The tables --------------------------------------------------------------------------------------------------
 
 
-def publish(client: Any, info: ClusterInfo) -> None:
+def publish(client: RespClient, info: ClusterInfo) -> None:
     """The head: say what this cluster is."""
     fields = {
         "address": info.address,
@@ -94,16 +86,17 @@ def publish(client: Any, info: ClusterInfo) -> None:
         "protocol": _PROTOCOL,
     }
     for name, value in fields.items():
-        client.hset(_CLUSTER, name, value)
+        client.call("HSET", _CLUSTER, name, value)
 
 
-def read_info(client: Any) -> ClusterInfo:
+def read_info(client: RespClient) -> ClusterInfo:
     """What this cluster is.
 
     Raises:
         DualrayError: it is still starting, or speaks another version of the protocol.
     """
-    fields = {name.decode(): value.decode() for name, value in client.hgetall(_CLUSTER).items()}
+    flat = [each.decode() for each in client.call("HGETALL", _CLUSTER)]
+    fields = dict(zip(flat[::2], flat[1::2], strict=True))
     if "protocol" not in fields:
         raise DualrayError("the cluster's head is still starting; try again in some seconds")
     if fields["protocol"] != _PROTOCOL:
@@ -117,23 +110,23 @@ def read_info(client: Any) -> ClusterInfo:
         seed=json.loads(fields["seed"]),
         job_root=fields["job_root"],
         record_directory=Path(fields["record_directory"]) if fields["record_directory"] else None,
-        redis_shards=client.llen(SHARDS),
+        redis_shards=client.call("LLEN", SHARDS),
     )
 
 
-def next_node(client: Any) -> NodeID:
+def next_node(client: RespClient) -> NodeID:
     """A name for a node that joins."""
-    return NodeID(f"node-{client.hincrby(_CLUSTER, 'nodes', 1) - 1}")
+    return NodeID(f"node-{client.call('HINCRBY', _CLUSTER, 'nodes', 1) - 1}")
 
 
-def set_endpoint(client: Any, node: NodeID, endpoint: str) -> None:
+def set_endpoint(client: RespClient, node: NodeID, endpoint: str) -> None:
     """Say where a node's gateway is."""
-    client.hset(_ENDPOINTS, node, endpoint)
+    client.call("HSET", _ENDPOINTS, node, endpoint)
 
 
-def endpoint_of(client: Any, node: str) -> tuple[str, int]:
+def endpoint_of(client: RespClient, node: str) -> tuple[str, int]:
     """Where a node's gateway is; LookupError when no node has this name."""
-    found = client.hget(_ENDPOINTS, node)
+    found = client.call("HGET", _ENDPOINTS, node)
     if found is None:
         raise LookupError(f"the cluster has no node {node!r}")
     return parse_endpoint(found.decode(), f"the endpoint of {node}")
@@ -142,49 +135,31 @@ def endpoint_of(client: Any, node: str) -> tuple[str, int]:
 # ---- Clients -----------------------------------------------------------------------------------------------------
 
 
-def local_client(session: Session) -> Any:
+def local_client(session: Session) -> RespClient:
     """A client of the control plane, on a machine that has a session."""
-    return redis.Redis(
-        unix_socket_path=str(session.redis_socket),
-        password=session.password,
-        protocol=2,
-        socket_timeout=_REPLY_TIMEOUT_S,
-        retry=Retry(NoBackoff(), 0),
-    )
+    return RespClient(session.redis_socket, session.password, timeout_s=_REPLY_TIMEOUT_S)
 
 
 @contextlib.contextmanager
-def remote_client(endpoint: tuple[str, int], secret: bytes, encryption: Encryption) -> Iterator[Any]:
+def remote_client(endpoint: tuple[str, int], secret: bytes, encryption: Encryption) -> Iterator[RespClient]:
     """A client of the control plane, through the head's gateway.
 
     Raises:
         DualrayError: nobody answers at the endpoint.
         AuthenticationError: who answers does not share the secret.
     """
-    pool = redis.ConnectionPool(
-        connection_class=RoutedConnection,
-        endpoint=endpoint,
-        secret=secret,
-        encryption=encryption,
-        password=sessions.password_of(secret),
-        protocol=2,
-        socket_timeout=_REPLY_TIMEOUT_S,
-        retry=Retry(NoBackoff(), 0),
-    )
     where = f"{endpoint[0]}:{endpoint[1]}"
     try:
-        with redis.Redis(connection_pool=pool) as client:
+        with RoutedClient(endpoint, secret, encryption, timeout_s=_REPLY_TIMEOUT_S) as client:
             yield client
     except Refusal as refusal:
         raise AuthenticationError(f"the cluster at {where} refuses this process: {refusal}") from refusal
-    except (OSError, redis.ConnectionError, redis.TimeoutError) as error:
+    except OSError as error:
         hint = "" if encryption.is_on_for(endpoint[0]) else "; if that node was started with --tls, give --tls here too"
         raise DualrayError(
             f"no cluster answers at {where}: {error}. Is `dualray start --head` running there, and can this machine "
             f"reach that port{hint}?"
         ) from error
-    finally:
-        pool.disconnect()
 
 
 # ---- Drivers -----------------------------------------------------------------------------------------------------
@@ -199,8 +174,8 @@ def next_driver(session: Session) -> int:
     assert session.cluster is not None
     try:
         with local_client(session) as client:
-            return int(client.hincrby(_CLUSTER, "drivers", 1))
-    except redis.RedisError as error:
+            return int(client.call("HINCRBY", _CLUSTER, "drivers", 1))
+    except (OSError, ReplyError, AuthenticationError) as error:
         raise DualrayError(
             f"the {HEAD} of the cluster at {session.cluster.address} does not answer {session.node}: {error}"
         ) from error

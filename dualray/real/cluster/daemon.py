@@ -28,8 +28,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from dualray.exceptions import DualrayError
-from dualray.extras import needs
+from dualray.exceptions import AuthenticationError, DualrayError
 from dualray.real.cluster import address as addresses
 from dualray.real.cluster import launch
 from dualray.real.cluster.encryption import CertificateFiles, Encryption
@@ -38,6 +37,7 @@ from dualray.real.cluster.launch_commands import CommandPlace, CommandStarter, L
 from dualray.real.cluster.node_faults import NodeFaults
 from dualray.real.cluster.node_options import START_TIMEOUT_S, NodeOptions
 from dualray.real.cluster.provider import LocalStarter, Provider, Starter
+from dualray.real.control_plane.resp import ReplyError
 from dualray.real.control_plane.shards import socket_names
 from dualray.real.limits import check_open_files, raise_open_files
 from dualray.real.logs import log_to
@@ -53,10 +53,6 @@ from dualray.real.store.object_store import ARENA_FILE
 from dualray.shared.model.config import Config
 from dualray.shared.model.ids import HEAD, NodeID
 from dualray.shared.model.resources import Resources
-
-with needs("A cluster that other processes join", "cluster"):
-    import redis
-
 
 REJOIN_TIMEOUT_S: Final = 60.0
 """How long a node that was declared dead tries to reach the head before it gives up."""
@@ -195,7 +191,7 @@ class Daemon:
             try:
                 with addresses.local_client(self.session) as client:
                     found = self._endpoints[home] = addresses.endpoint_of(client, home)
-            except redis.RedisError as error:
+            except (OSError, ReplyError, AuthenticationError) as error:
                 raise LookupError(f"the control plane does not say where {home} is: {error}") from error
         return found
 
@@ -294,12 +290,12 @@ class Daemon:
         while not self._is_told_to_end:
             try:
                 with addresses.local_client(self.session) as client:
-                    client.ping()
+                    client.call("PING")
                 self._incarnation += 1  # with each attempt: the head may have seen, and lost, the one before
                 self._start_node(deadline)
                 _log.warning("%s joined the cluster again as incarnation %d", self.session.node, self._incarnation)
                 return True
-            except (DualrayError, redis.RedisError) as error:
+            except (DualrayError, OSError, ReplyError) as error:
                 if time.monotonic() > deadline or self._head_has_ended():
                     _log.error("%s gives up: %s", self.session.node, error)
                     return False
@@ -408,7 +404,7 @@ def main() -> None:
             "address": daemon.place.address,
             "endpoint": daemon.place.endpoint,
         }
-    except (DualrayError, OSError, redis.RedisError) as error:
+    except (DualrayError, OSError, ReplyError) as error:
         status = {"error": f"{type(error).__name__}: {error}"}
     with contextlib.suppress(BrokenPipeError), os.fdopen(options.status_fd, "w") as pipe:
         json.dump(status, pipe)

@@ -45,9 +45,9 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from dualray.extras import needs
 from dualray.real import files
 from dualray.real.cluster.encryption import Encryption
+from dualray.real.control_plane.resp import RespClient
 from dualray.real.limits import limit_in_words
 from dualray.real.net.addresses import home_of, is_address, is_objects_address, listen, socket_path
 from dualray.real.net.conditions import LinkConditions
@@ -56,13 +56,9 @@ from dualray.real.net.handshake import ASK_BYTES, GONE, HANDED, NOT_YET, Identit
 from dualray.real.net.loop import Loop
 from dualray.real.net.wire import Lane, Wire
 from dualray.real.observe.counters import GATEWAY_COUNTERS_FILE, GATEWAY_REASONS, SharedCounters
-from dualray.real.session.session import GATEWAY_FILE
+from dualray.real.session.session import GATEWAY_FILE, password_of
 from dualray.shared.model.config import Config
 from dualray.shared.model.ids import HEAD
-
-with needs("A cluster that other processes join", "cluster"):
-    import redis
-
 
 _log = logging.getLogger(__name__)
 
@@ -151,18 +147,18 @@ def dial(
     return sock
 
 
-class RoutedConnection(redis.Connection):
-    """redis-py's connection to the control plane of a cluster, from a machine that has no session of it yet."""
+class RoutedClient(RespClient):
+    """A client of the control plane of a cluster, from a machine that has no session of it yet."""
 
-    def __init__(self, *, endpoint: tuple[str, int], secret: bytes, encryption: Encryption, **options: object) -> None:
-        super().__init__(host=endpoint[0], port=endpoint[1], **options)  # type: ignore[no-untyped-call]  # redis-py's
+    def __init__(self, endpoint: tuple[str, int], secret: bytes, encryption: Encryption, *, timeout_s: float) -> None:
+        super().__init__(Path(f"{endpoint[0]}:{endpoint[1]}"), password_of(secret), timeout_s=timeout_s)
         self._endpoint = endpoint
         self._secret = secret
         self._encryption = encryption
 
-    def _connect(self) -> socket.socket:
+    def _dial(self) -> socket.socket:
         sock = dial(self._endpoint, CONTROL_PLANE, self._secret, encryption=self._encryption)
-        sock.settimeout(self.socket_timeout)
+        sock.settimeout(self.timeout_s)
         return sock
 
 

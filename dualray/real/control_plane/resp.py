@@ -2,7 +2,8 @@
 
 redis-py does this and much more, and importing it, with asyncio and ssl, takes 0.13 s and 12 MiB: as long as all the
 rest of starting a session. Head, driver and every worker speak six commands on one private Unix socket, and each needs
-them at once. Where time does not matter (clusters, subscribers) dualray uses redis-py.
+them at once. The nodes of a cluster find one another with a few more, through the head's gateway (cluster/gateway.py).
+Subscribers use redis-py.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import socket
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from dualray.exceptions import AuthenticationError
 
@@ -77,10 +78,25 @@ class RespClient:
         with self._lock:
             self._close()
 
-    def _connect(self) -> socket.socket:
-        sock = self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def _dial(self) -> socket.socket:
+        """A connection to the server, before the password."""
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         sock.settimeout(self.timeout_s)
-        sock.connect(self._path)
+        try:
+            sock.connect(self._path)
+        except BaseException:
+            sock.close()
+            raise
+        return sock
+
+    def _connect(self) -> socket.socket:
+        sock = self._socket = self._dial()
         (reply,) = self._exchange(sock, [("AUTH", self._password)])
         if isinstance(reply, ReplyError):
             if str(reply).startswith(_REFUSALS):
