@@ -8,7 +8,6 @@ over and over is waiting for them: then they go on with the real time.
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from typing import Any, Final
 
 from dualray import runtime
 from dualray.sim.usercode.substitutions import is_users
+from dualray.sim.usercode.switching import frame_at
 from dualray.sim.usercode.virtual_time import EPOCH_NS
 
 __all__ = ["PROGRAM_CLOCK", "ProgramClock"]
@@ -74,7 +74,8 @@ class _Clock:
         self._unit = unit
 
     def __call__(self) -> Any:
-        if runtime.current_or_none() is not None or not is_users(sys._getframe(1).f_globals):
+        caller = None if runtime.current_or_none() is not None else frame_at(1)
+        if caller is None or not is_users(caller.f_globals):  # None also beneath compiled code, which is ours
             return self.original()
         read_ns = self._offset_ns + self._program.read_ns()
         return read_ns if self._unit == 1 else read_ns / self._unit
