@@ -18,7 +18,9 @@ from dualray.cli.printing import (
     AUTOSCALE_HELP,
     DRY_RUN_HELP,
     PORT_HELP,
+    AsJson,
     count_of,
+    print_json,
     refuse,
     say,
     show,
@@ -227,6 +229,7 @@ def status_command(
     dry_run: Annotated[
         bool, Option("--dry-run", help=f"{DRY_RUN_HELP} The scaling policy says what to launch and end.")
     ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show a cluster's nodes and groups of nodes, and which tasks and actors wait for resources, and why.
 
@@ -234,19 +237,28 @@ def status_command(
     """
     if policy is not None and not dry_run:
         refuse("--policy needs --dry-run: `dualray status` only prints what another policy would do")
+    if as_json and dry_run:
+        refuse("--dry-run prints no JSON; leave out --json")
     try:
         api.init(address=os.environ.get("DUALRAY_ADDRESS", address) if address == "auto" else address)
     except (DualrayError, ValueError) as error:
         refuse(error)
     try:
-        verbs = runtime.current("status").verbs
+        running = runtime.current("status")
+        verbs = running.verbs
         if dry_run:
             _show_dry_run(verbs.head_rows("scale_view"), policy)
             return
+        where = running.addresses()["control_plane_address"]
+        waits = [row["words"] for row in verbs.head_rows("waits")]
+        if as_json:
+            print_json({"address": where, "nodes": api.nodes(), **autoscaler.status(), "waits": waits})
+            return
+        say(f"Cluster at {where}")
         _show_nodes()
         _show_groups(autoscaler.status())
-        for row in verbs.head_rows("waits"):
-            say(f"Waits: {row['words']}")
+        for words in waits:
+            say(f"Waits: {words}")
     except (DualrayError, ValueError) as error:
         refuse(error)
     finally:

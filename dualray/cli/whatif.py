@@ -6,7 +6,7 @@ import os
 import sys
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from dualray.as_ray import install
 from dualray.cli.after_run import run_as_main
@@ -22,6 +22,8 @@ from dualray.cli.printing import (
     REPORT_HELP,
     SCRIPT_ARGS_HELP,
     SEEDS_HELP,
+    AsJson,
+    print_json,
     refuse,
     say,
     say_aside,
@@ -255,6 +257,7 @@ def predict_command(
     ] = False,
     strict: Annotated[bool, Option(help="Refuse configurations outside the calibrated range.")] = False,
     report: Annotated[Path | None, Option(help=f"{REPORT_HELP} It is a page about the predictions.")] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Predict how long a recorded run would take on other clusters, and compare them.
 
@@ -265,6 +268,11 @@ def predict_command(
     """
     sys.path.insert(0, "")  # a policy of one's own lies in the working directory
     try:
+        if as_json and (autoscale or causes or needs or what_help):
+            raise ValueError(
+                "--json prints the answers and the rows; leave out --autoscale, --causes, --memory-needs and "
+                "--what-would-help"
+            )
         check_page(report)
         if deadline is not None:
             parse_time_ns(deadline, "--deadline")
@@ -288,7 +296,8 @@ def predict_command(
             memory=[0 if it == "0" else it for it in _list(memory) or []],
             faults=["" if it == "none" else it for it in _list(faults) or []],
         )
-        say(f"{trace}: {loaded.words}")
+        if not as_json:
+            say(f"{trace}: {loaded.words}")
         with Progress("replays", len(configs) * seeds) as progress:
             found = predict(
                 loaded,
@@ -305,8 +314,11 @@ def predict_command(
                 strict=strict,
                 on_done=lambda done, total: progress.update(completed=done, total=total),
             )
-        _show(found, deadline, probability)
         chosen = found.chosen(deadline)
+        if as_json:
+            print_json(_as_json(found, chosen, deadline, probability))
+        else:
+            _show(found, deadline, probability)
         if causes and chosen is not None:
             _show_causes(found, chosen)
         if needs and chosen is not None:
@@ -316,11 +328,19 @@ def predict_command(
             _show_help(found, chosen, jobs)
         if report is not None:
             found.write_page(report, deadline=deadline, probability=probability)
-            print(f"{report}: open it in a browser; it needs no network")
+            print(f"{report}: open it in a browser; it needs no network", file=sys.stderr if as_json else sys.stdout)
     except ValueError as error:
         refuse(error)
     if not found.possible:
         raise Exit(FAILED)
+
+
+def _as_json(found: Prediction, chosen: Row | None, deadline: str | None, probability: float) -> dict[str, Any]:
+    return {
+        "answers": list(verdicts_of(found, deadline, probability)),
+        "chosen": None if chosen is None else chosen.plain(),
+        "rows": [row.plain() for row in found.rows],
+    }
 
 
 def _price(text: str | None) -> float | None:

@@ -48,6 +48,10 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     kept = ray.get(actor.remote().add.remote())
     ray.shutdown()
     assert kept is not None
+    ray.init(mode="sim", record=made / "run.parquet")
+    actor = Counter
+    ray.get([actor.remote().add.remote() for _ in range(2)])
+    ray.shutdown()
     return made
 
 
@@ -61,6 +65,7 @@ COMMANDS = {
     "list nodes": "list nodes --log log",
     "list tasks": "list tasks --log log",
     "memory": "memory --log log",
+    "predict": "predict run.parquet --nodes 1,2 --seeds 1 --jobs 1",
     "replay": "replay log",
     "scenario check": "scenario check small.yaml",
     "scenario list": "scenario list .",
@@ -87,4 +92,4 @@ def test_a_command_prints_one_json_value_with_the_keys_of_the_page(
 
 
 def test_the_page_has_no_command_that_is_not_tested():
-    assert set(DOCUMENTED) == set(COMMANDS)
+    assert set(DOCUMENTED) == {*COMMANDS, "status"}  # of a real cluster: tests/real/session/test_second_driver.py

@@ -127,6 +127,7 @@ def test_a_session_that_has_ended_is_named():
 def test_the_commands_find_the_cluster_of_a_program(counter):
     for words, expected in (
         (["status"], "node-0"),
+        (["status"], "Cluster at /"),
         (["list", "actors", "--json"], '"counter"'),
         (["get", "actor", "counter"], "ALIVE"),
         (["summary", "tasks"], "Counter.add"),
@@ -137,3 +138,15 @@ def test_the_commands_find_the_cluster_of_a_program(counter):
         )
         assert shown.returncode == 0, shown.stderr
         assert expected in shown.stdout, shown.stdout
+
+
+def test_the_state_of_a_cluster_comes_as_json(counter):
+    command = [sys.executable, "-m", "dualray.cli", "status", "--json"]
+    shown = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert shown.returncode == 0, shown.stderr
+    found = json.loads(shown.stdout)
+    page = (Path(__file__).parents[3] / "docs" / "api" / "json.md").read_text()
+    row = next(line for line in page.splitlines() if line.startswith("| `status` |"))
+    assert row == f"| `status` | {', '.join(f'`{key}`' for key in sorted(found))} |"
+    assert [node["NodeID"] for node in found["nodes"]] == ["node-0"]
+    assert ray.runtime.current("test").addresses()["control_plane_address"] == found["address"]
