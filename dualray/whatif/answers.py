@@ -41,6 +41,9 @@ def verdicts_of(prediction: Predicted, deadline: str | None, probability: float 
     elif prediction.is_scaling:
         first = min(prediction.possible, key=lambda row: row.makespan_s)
         lines.append(f"No knee, still scaling. Fastest: {first.configuration.short(varying)}: {_span(first)}.")
+    elif len(prediction.possible) > 1:
+        first = min(prediction.possible, key=lambda row: row.makespan_s)
+        lines.append(f"Fastest: {first.configuration.short(varying)}: {_span(first)}.")
     if deadline is not None:
         found = prediction.cheapest(deadline)
         if found is not None:

@@ -35,10 +35,12 @@ class Trace:
     def words(self) -> str:
         """For people."""
         facts = self.graph.facts
-        return (
-            f"{len(self.graph.tasks):,} tasks of {len({it.name for it in self.graph.templates})} functions, "
-            f"{_seconds(self.graph.makespan_ns)} on {len(facts['nodes'])} nodes ({facts['machine']})"
+        counts = [len(self.graph.tasks), len({it.name for it in self.graph.templates}), len(facts["nodes"])]
+        tasks, functions, nodes = (
+            f"{count:,} {what}{'' if count == 1 else 's'}"
+            for count, what in zip(counts, ("task", "function", "node"), strict=True)
         )
+        return f"{tasks} of {functions}, {_seconds(self.graph.makespan_ns)} on {nodes} ({facts['machine']})"
 
     @property
     def own(self) -> Configuration:

@@ -99,7 +99,7 @@ def test_the_command_records_a_script(tmp_path):
         cwd=tmp_path,
     )
     assert (done.returncode, done.stdout) == (0, "204\n"), done.stderr
-    assert "9 tasks of 1 functions" in done.stderr
+    assert "9 tasks of 1 function" in done.stderr
 
 
 def refusal(path: Path) -> str:
