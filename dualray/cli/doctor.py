@@ -102,7 +102,10 @@ def doctor_command(
     if as_json:
         print(json.dumps([asdict(check) for check in checks], indent=2))
     else:
+        fixes = [check for check in checks if check.fix and check.result != "wrong"]
         verdict = f"{len(wrong)} of {len(checks)} checks failed" if wrong else f"all {len(checks)} checks passed"
+        if fixes:
+            verdict += f", {len(fixes)} with advice"
         print(f"dualray {dualray.__version__}: {verdict}")
         for check in checks:
             print(f"  {check.result:<5}  {check.name:<13}  {check.found}")

@@ -160,7 +160,7 @@ def explain_command(
         ),
     ] = None,
     seed: Annotated[int | None, Option(help=SCENARIO_SEED_HELP)] = None,
-    log: Annotated[Path | None, Option(help=f"{LOG_HELP} It is another way to give DIRECTORY.")] = None,
+    log: Annotated[Path | None, Option(help=f"{LOG_HELP} The same as giving it as the second argument.")] = None,
     regret: Annotated[
         bool, Option("--regret", help="Run SCENARIO again with each other node that had room, and show what it saves.")
     ] = False,
@@ -213,7 +213,7 @@ def _record_of(source: Path | None, seed: int | None) -> Record:
     if source is None:
         raise ValueError(
             "`dualray explain` needs a run: give a scenario file, or a directory that a run wrote with "
-            "--decision-log DIR"
+            "--decision-log DIR. Why a task of a running cluster waits: `dualray status`"
         )
     if source.suffix not in SCENARIO_SUFFIXES:
         if seed is not None:
