@@ -87,7 +87,7 @@ def test_where_the_cluster_is(monkeypatch):
 
 def test_auto_starts_a_cluster_where_none_runs(monkeypatch):
     monkeypatch.setenv("DUALRAY_MODE", "real")
-    monkeypatch.setattr("dualray.real.cluster.address.sessions.running", list)
+    monkeypatch.setattr("dualray.real.cluster.joining.sessions.running", list)
     with init(address="auto", num_cpus=1) as context:
         assert context.runtime.mode == "real"
 

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -73,6 +74,12 @@ def second(tmp_path: Path, address: str, code: str = SECOND) -> subprocess.Compl
     )
 
 
+def told(ran: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    """What the program printed itself, among the lines of its tasks."""
+    found: dict[str, Any] = json.loads(next(line for line in ran.stdout.splitlines() if line.startswith("{")))
+    return found
+
+
 @pytest.mark.parametrize("field", ["auto", "session_dir", "control_plane_address"])
 def test_a_second_program_uses_the_first_ones_cluster_and_leaves_it_running(tmp_path, counter, field):
     actor = counter
@@ -80,7 +87,7 @@ def test_a_second_program_uses_the_first_ones_cluster_and_leaves_it_running(tmp_
     ran = second(tmp_path, address)
     assert ran.returncode == 0, ran.stderr
     lines = ran.stdout.splitlines()
-    found = json.loads(next(line for line in lines if line.startswith("{")))
+    found = told(ran)
     assert (found["count"], found["squares"], found["large"]) == (2, [0, 1, 4], 1 << 20)
     assert found["job"] == "00000002"
     assert sum("square of" in line for line in lines) == 3, "what its tasks print comes to it, and not to the first"
@@ -90,7 +97,7 @@ def test_a_second_program_uses_the_first_ones_cluster_and_leaves_it_running(tmp_
 
 
 def test_each_program_that_joins_has_a_job_of_its_own(tmp_path, counter):
-    jobs = {json.loads(second(tmp_path, "auto").stdout.splitlines()[-1])["job"] for _ in range(2)}
+    jobs = {told(second(tmp_path, "auto"))["job"] for _ in range(2)}
     assert jobs == {"00000002", "00000003"}
 
 
