@@ -34,13 +34,13 @@ class Mine:
 
 mine = Mine.options(name="mine").remote()
 large = ray.put(bytes(1 << 20))
-print(json.dumps({
+with open("found.json", "w") as file: json.dump({
     "count": ray.get(counter.add.remote()),
     "squares": ray.get([square.remote(x) for x in range(3)]),
     "mine": ray.get(mine.pid.remote()),
     "large": len(ray.get(large)),
     "job": ray.get_runtime_context().get_job_id(),
-}))
+}, file)
 """
 
 
@@ -74,30 +74,28 @@ def second(tmp_path: Path, address: str, code: str = SECOND) -> subprocess.Compl
     )
 
 
-def told(ran: subprocess.CompletedProcess[str]) -> dict[str, Any]:
-    """What the program printed itself, among the lines of its tasks."""
-    found: dict[str, Any] = json.loads(next(line for line in ran.stdout.splitlines() if line.startswith("{")))
-    return found
+def told(tmp_path: Path, address: str) -> tuple[dict[str, Any], str]:
+    """What the second program found, and what it printed. A file: its tasks' lines come between its own."""
+    ran = second(tmp_path, address)
+    assert ran.returncode == 0, ran.stderr
+    return json.loads((tmp_path / "found.json").read_text()), ran.stdout
 
 
 @pytest.mark.parametrize("field", ["auto", "session_dir", "control_plane_address"])
 def test_a_second_program_uses_the_first_ones_cluster_and_leaves_it_running(tmp_path, counter, field):
     actor = counter
     address = field if field == "auto" else ray.runtime.current("test").addresses()[field]
-    ran = second(tmp_path, address)
-    assert ran.returncode == 0, ran.stderr
-    lines = ran.stdout.splitlines()
-    found = told(ran)
+    found, printed = told(tmp_path, address)
     assert (found["count"], found["squares"], found["large"]) == (2, [0, 1, 4], 1 << 20)
     assert found["job"] == "00000002"
-    assert sum("square of" in line for line in lines) == 3, "what its tasks print comes to it, and not to the first"
+    assert printed.count("square of") == 3, "what its tasks print comes to it, and not to the first"
     assert ray.get(actor.add.remote()) == 3
     with pytest.raises(ValueError, match="mine"):
         ray.get_actor("mine")  # it ended with the driver that made it
 
 
 def test_each_program_that_joins_has_a_job_of_its_own(tmp_path, counter):
-    jobs = {told(second(tmp_path, "auto"))["job"] for _ in range(2)}
+    jobs = {told(tmp_path, "auto")[0]["job"] for _ in range(2)}
     assert jobs == {"00000002", "00000003"}
 
 
