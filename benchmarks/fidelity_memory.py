@@ -1,4 +1,4 @@
-"""What is predicted of memory, and what then happens: `python -m benchmarks.fidelity_memory`.
+"""Compares predicted with measured memory: `python -m benchmarks.fidelity_memory`.
 
 Ten programs, of which half spill, are recorded with one CPU and a large store, predicted for three CPUs and the store
 that each names, and then run there. Compared are the most that the store and the workers held at once, and the bytes
@@ -196,7 +196,7 @@ PROGRAMS: dict[str, tuple[Callable[[], None], int]] = {
     "shuffle beyond": (shuffle_beyond, 48),
     "both": (both, 96),
 }
-"""What runs, and the store of its run, in MiB."""
+"""Each program, with the size of its store in MiB."""
 
 
 def _ordered(*calls: tuple[Any, int], apart_s: float = 0.35, seconds: float = 1.5) -> None:
@@ -224,7 +224,7 @@ ENDED: dict[str, tuple[Callable[[], None], int]] = {
     "one alone": (lambda: _ordered((small, 20), (small, 20), (large, 380)), 400),
     "enough": (lambda: _ordered((small, 60), (large, 100), (small, 60)), 600),
 }
-"""What runs, and the memory that its workers may use, in MiB."""
+"""Each program, with the memory that its workers may use in MiB."""
 
 
 # ---- Measuring -----------------------------------------------------------------------------------------------------
@@ -232,13 +232,13 @@ ENDED: dict[str, tuple[Callable[[], None], int]] = {
 
 @dataclass(slots=True)
 class Held:
-    """What a node held: the most of its store, the most of its workers, and what was written to disk; in bytes."""
+    """The peaks of a node's store and workers, and the bytes that it spilled."""
 
     store_bytes: int = 0
     heap_bytes: int = 0
     spilled_bytes: int = 0
     ended: str = ""
-    """Whose worker was ended first."""
+    """The name of the task whose worker was ended first."""
     workers: dict[int, None] = field(default_factory=dict)
 
 
