@@ -108,7 +108,7 @@ def run(mode: str, count: int, pages: str) -> tuple[float, float]:
         (directory / "empty.trace").touch()
         shown = open_pages = None
         if pages != "no server":
-            command = [sys.executable, "-m", "dualray.cli", "dashboard", str(directory)]
+            command = [sys.executable, "-m", "dualray", "dashboard", str(directory)]
             shown = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
             assert shown.stdout is not None
             link = shown.stdout.readline().split()[-1]

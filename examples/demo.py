@@ -35,7 +35,7 @@ from dualray.report.traces import natural, read_traces
 from dualray.shared.proof.trace import TraceEvent, TraceKind
 
 PROGRAM = Path(__file__).with_name("lbfgs.py")
-DUALRAY = (sys.executable, "-m", "dualray.cli")
+DUALRAY = (sys.executable, "-m", "dualray")
 GRADIENT = "Network.loss_and_gradient"
 DRIVER_NODE = "node-0"
 VIRTUAL_CPUS = 2  # of each virtual node

@@ -69,7 +69,7 @@ def run(mode: str, nodes: int, program_args: Sequence[str], address: str = "") -
     Raises:
         DemoFailed: it failed, or took too long.
     """
-    command = [sys.executable, "-m", "dualray.cli", "run", str(PROGRAM), "--mode", mode]
+    command = [sys.executable, "-m", "dualray", "run", str(PROGRAM), "--mode", mode]
     if mode == "sim":
         command += ["--nodes", str(nodes), "--num-cpus", str(CPUS)]
     command += ["--", "--json", *program_args]

@@ -214,7 +214,7 @@ def explore(mutant: Mutant, *, seeds: int, timeout_s: float, scenarios: Sequence
             left_s = timeout_s - (time.monotonic() - began_s)
             if left_s <= 0 or by:
                 break
-            words = ["-m", "dualray.cli", "explore", str(ROOT / "scenarios" / f"{name}.yaml"), "--seeds", str(seeds)]
+            words = ["-m", "dualray", "explore", str(ROOT / "scenarios" / f"{name}.yaml"), "--seeds", str(seeds)]
             words += ["--stop-after", "1", "--no-shrink", "--seed-timeout", "20"]
             try:
                 done = run_in(tree, words, timeout_s=max(left_s, 30.0))

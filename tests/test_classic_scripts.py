@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 SCRIPTS = Path(__file__).parent.parent / "dualray" / "classic" / "scripts"
-CALL = "-m dualray.cli "
+CALL = "-m dualray "
 
 
 def said(script: str, *flags: str) -> subprocess.CompletedProcess[str]:

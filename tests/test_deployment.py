@@ -176,7 +176,7 @@ def test_the_scripts_start_a_cluster_of_two_nodes_and_end_it(tmp_path, monkeypat
     """As parallel-ssh runs them: the worker's script comes on standard input."""
     program = tmp_path / "bin" / "dualray"
     program.parent.mkdir()
-    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m dualray.cli "$@"\n')
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m dualray "$@"\n')
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("DUALRAY_BIN", str(program.parent))

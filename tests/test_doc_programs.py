@@ -33,7 +33,7 @@ def test_a_page_prints_what_it_shows(page: Path, tmp_path: Path):
     assert steps, "a page with a program shows how it is run"
     for command, output in steps:
         program, *words = shlex.split(command)
-        words = words if program == "python" else ["-m", "dualray.cli", *words]
+        words = words if program == "python" else ["-m", "dualray", *words]
         done = subprocess.run(
             [sys.executable, *words],
             cwd=tmp_path,

@@ -34,7 +34,7 @@ def test_the_command_line_is_where_it_was():
     [script] = entry_points(group="console_scripts", name="dualray")
     assert script.value == "dualray.cli:app_main"
     assert callable(script.load())
-    finished = subprocess.run([sys.executable, "-m", "dualray.cli", "version"], capture_output=True, text=True)
+    finished = subprocess.run([sys.executable, "-m", "dualray", "version"], capture_output=True, text=True)
     assert finished.stdout.startswith("dualray "), finished.stderr
 
 

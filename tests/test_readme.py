@@ -24,7 +24,7 @@ def test_the_simulated_runs_print_what_the_page_shows(tmp_path: Path):
     assert len(shown) == 2
     for command, output in shown:
         done = subprocess.run(
-            [sys.executable, "-m", "dualray.cli", *shlex.split(command)],
+            [sys.executable, "-m", "dualray", *shlex.split(command)],
             cwd=tmp_path,
             env={"PYTHONPATH": str(ROOT), "PATH": ""},
             capture_output=True,
@@ -43,7 +43,7 @@ def test_the_quickstart_prints_what_it_shows(tmp_path: Path):
         if "--seeds" in command:
             continue  # tests/testing/test_explore.py does so
         done = subprocess.run(
-            [sys.executable, "-m", "dualray.cli", *shlex.split(command)],
+            [sys.executable, "-m", "dualray", *shlex.split(command)],
             cwd=tmp_path,
             env={"PYTHONPATH": str(ROOT), "PATH": ""},
             capture_output=True,

@@ -381,7 +381,7 @@ def test_compiled_core_trains_the_demo_in_both_modes(compiled, tmp_path):
     ],
 )
 def test_compiled_core_runs_what_the_command_line_offers(compiled, tmp_path, words):
-    run(sys.executable, "-m", "dualray.cli", *words.split(), cwd=tmp_path, PYTHONPATH=str(compiled))
+    run(sys.executable, "-m", "dualray", *words.split(), cwd=tmp_path, PYTHONPATH=str(compiled))
 
 
 @pytest.mark.slow

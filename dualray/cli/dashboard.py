@@ -131,7 +131,7 @@ def _started(words: Sequence[str], pace: float | None, stack: contextlib.ExitSta
     directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dualray-dashboard-")))
     record, kept, output = directory / "run", directory / "logs", directory / "output"
     record.mkdir()
-    command = [sys.executable, "-m", "dualray.cli"]
+    command = [sys.executable, "-m", "dualray"]
     command += (
         ["run", "--decision-log", str(record)] if is_script else ["scenario", "run", "--decision-log", str(record)]
     )

@@ -113,7 +113,7 @@ def test_a_program_that_imports_ray(mode, tmp_path):
 
 def test_the_command_runs_scripts_and_modules(tmp_path):
     (tmp_path / "program.py").write_text("import ray, sys\nprint(ray.init().ray_version, __name__, sys.argv[1:])\n")
-    dualray = (sys.executable, "-m", "dualray.cli", "run", "--mode", "sim", "--as-ray")
+    dualray = (sys.executable, "-m", "dualray", "run", "--mode", "sim", "--as-ray")
     script = run(*dualray, "program.py", "-m", "3", cwd=tmp_path)
     assert script.stdout == "2.60.0 __main__ ['-m', '3']\n", script.stderr
     module = run(*dualray, "-m", "program", "--batch", "4", cwd=tmp_path)
@@ -122,7 +122,7 @@ def test_the_command_runs_scripts_and_modules(tmp_path):
     (tmp_path / "plain.py").write_text(
         "from importlib.util import find_spec\nprint('as_ray' in str(getattr(find_spec('ray'), 'origin', None)))\n"
     )
-    plain = run(sys.executable, "-m", "dualray.cli", "run", "plain.py", cwd=tmp_path)
+    plain = run(sys.executable, "-m", "dualray", "run", "plain.py", cwd=tmp_path)
     assert plain.stdout == "False\n", plain.stderr
 
 

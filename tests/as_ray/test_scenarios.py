@@ -48,7 +48,7 @@ def test_a_function_is_told_to_import_for_itself(file: Path):
 
 
 def dualray(directory: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "dualray.cli", *words]
+    command = [sys.executable, "-m", "dualray", *words]
     return subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=100)
 
 

@@ -42,7 +42,7 @@ def script(tmp_path: Path) -> Path:
 def dualray_command(*args: object, **environment: str) -> subprocess.CompletedProcess[str]:
     """`dualray ARGS`, as a user would."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("DUALRAY_")}
-    command = [sys.executable, "-m", "dualray.cli", *map(str, args)]
+    command = [sys.executable, "-m", "dualray", *map(str, args)]
     return subprocess.run(command, capture_output=True, text=True, env=clean | environment, timeout=60)
 
 

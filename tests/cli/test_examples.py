@@ -19,7 +19,7 @@ def test_every_example_and_scenario_is_listed_with_words() -> None:
 def test_a_copy_runs(tmp_path: Path) -> None:
     target = tmp_path / "here"
     assert "now try dualray run" in in_process("examples", "--copy", target)
-    command = [sys.executable, "-m", "dualray.cli", "run", "examples/core/monte_carlo_pi.py", "--mode", "sim"]
+    command = [sys.executable, "-m", "dualray", "run", "examples/core/monte_carlo_pi.py", "--mode", "sim"]
     ended = subprocess.run(command, cwd=target, capture_output=True, text=True, timeout=100)
     assert ended.returncode == 0, ended.stderr
     assert in_process("scenario", "check", target / "scenarios" / "jitter.yaml")

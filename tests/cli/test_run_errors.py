@@ -23,7 +23,7 @@ def test_the_error_that_ended_the_program_comes_first(tmp_path):
     (tmp_path / "fails.py").write_text(PROGRAM)
     for mode in ("sim", "real"):
         ran = subprocess.run(
-            [sys.executable, "-m", "dualray.cli", "run", "fails.py", "--mode", mode],
+            [sys.executable, "-m", "dualray", "run", "fails.py", "--mode", mode],
             cwd=tmp_path,
             capture_output=True,
             text=True,

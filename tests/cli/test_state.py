@@ -198,7 +198,7 @@ def test_the_commands_ask_a_running_cluster():
         assert ray.get(square.remote(3), timeout=30) == 9
 
         def ask(*arguments: str) -> str:
-            command = [sys.executable, "-m", "dualray.cli", *arguments, "--address", cluster.address]
+            command = [sys.executable, "-m", "dualray", *arguments, "--address", cluster.address]
             result = subprocess.run(
                 command, capture_output=True, text=True, timeout=60, env={**os.environ, "COLUMNS": "200"}
             )

@@ -64,7 +64,7 @@ def test_a_script_is_started_shown_and_cleared_away(
     made.mkdir()
     script = tmp_path / "steps.py"
     script.write_text(SCRIPT)
-    command = [sys.executable, "-m", "dualray.cli", "dashboard", "--pace", "2"]
+    command = [sys.executable, "-m", "dualray", "dashboard", "--pace", "2"]
     monkeypatch.setenv("TMPDIR", str(made))
     shown = subprocess.Popen(
         [*command, str(script), "--mode", "sim", "--given", "7"],

@@ -116,7 +116,7 @@ def watched(tmp_path: Path, *, pace: float | None) -> DirectoryFeed:
     file, record, output = tmp_path / "watched.yaml", tmp_path / "run", tmp_path / "output"
     file.write_text(SCENARIO)
     record.mkdir()
-    command = [sys.executable, "-m", "dualray.cli", "scenario", "run", str(file), "--decision-log", str(record)]
+    command = [sys.executable, "-m", "dualray", "scenario", "run", str(file), "--decision-log", str(record)]
     environment = dict(os.environ) | ({} if pace is None else {"DUALRAY_PACE": str(pace)})
     with output.open("wb") as sink:
         program = subprocess.Popen(command, stdout=sink, stderr=subprocess.STDOUT, env=environment)

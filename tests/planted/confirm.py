@@ -98,7 +98,7 @@ def confirm(name: str, text: str) -> Confirmation:
 
 def _run(tree: Path, file: Path) -> tuple[bool, str]:
     """Whether the scenario fails on real processes, and how."""
-    words = ["-m", "dualray.cli", "scenario", "run", str(file), "--mode", "real"]
+    words = ["-m", "dualray", "scenario", "run", str(file), "--mode", "real"]
     try:
         done = run_in(tree, words, timeout_s=TRY_TIMEOUT_S)
     except subprocess.TimeoutExpired:

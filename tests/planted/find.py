@@ -74,7 +74,7 @@ def hunt(bug: PlantedBug, *, jobs: int = 1, shrink_runs: int = SHRINK_RUNS) -> H
     scenario = ROOT / "scenarios" / f"{bug.scenario}.yaml"
     with tree_with({bug.change.path: bug.change.applied()}) as tree:
         output = tree / "failures"
-        words = ["-m", "dualray.cli", "explore", str(scenario), "--seeds", str(bug.seeds), "--stop-after", "1"]
+        words = ["-m", "dualray", "explore", str(scenario), "--seeds", str(bug.seeds), "--stop-after", "1"]
         words += ["--jobs", str(jobs), "--seed-timeout", str(SEED_TIMEOUT_S), "--output", str(output)]
         words += ["--shrink-runs", str(shrink_runs)]
         explored = run_in(tree, words, timeout_s=EXPLORE_TIMEOUT_S)
@@ -126,12 +126,12 @@ def _holds(file: Path) -> bool:
     scenario = load_scenario(file)
     calm = file.with_name("as_it_is.yaml")
     calm.write_text(dump_scenario(scenario.model_copy(update={"swarm": Swarm(most=0)})))
-    words = ["-m", "dualray.cli", "explore", str(calm), "--seeds", "1", "--no-shrink"]
+    words = ["-m", "dualray", "explore", str(calm), "--seeds", "1", "--no-shrink"]
     return run_in(ROOT, words, timeout_s=RUN_TIMEOUT_S).returncode == 0
 
 
 def _run(tree: Path, file: Path) -> int:
-    return run_in(tree, ["-m", "dualray.cli", "scenario", "run", str(file)], timeout_s=RUN_TIMEOUT_S).returncode
+    return run_in(tree, ["-m", "dualray", "scenario", "run", str(file)], timeout_s=RUN_TIMEOUT_S).returncode
 
 
 def hunt_all(bugs: Iterable[PlantedBug], *, jobs: int) -> Iterator[Hunt]:

@@ -116,7 +116,7 @@ def test_a_wrong_result_is_found(tmp_path: Path) -> None:
 
 
 def chaos(*args: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "dualray.cli", "chaos", *args]
+    command = [sys.executable, "-m", "dualray", "chaos", *args]
     return subprocess.run(command, capture_output=True, text=True, timeout=100)
 
 
@@ -219,7 +219,7 @@ def test_a_tail_gives_each_row_once_also_when_rows_come_in_pieces(tmp_path: Path
 @pytest.mark.timeout(300)
 def test_a_run_that_is_terminated_leaves_no_paused_node_behind(tmp_path: Path) -> None:
     """A node that is stopped (SIGSTOP) when the run is told to end hears nothing of it by itself."""
-    command = [sys.executable, "-m", "dualray.cli", "chaos", "--nodes", "2", "--decision-log", str(tmp_path / "record")]
+    command = [sys.executable, "-m", "dualray", "chaos", "--nodes", "2", "--decision-log", str(tmp_path / "record")]
     log = (tmp_path / "log").open("w+")
     run = subprocess.Popen([*command, "--fault", "pause node-1 at 1s for 1000s"], stdout=log, stderr=log)
     try:

@@ -15,7 +15,7 @@ from dualray.cli.app import app
 from dualray.recording.calibration import Calibration, load_calibration
 from dualray.whatif.calibrate import noise_of, slowdown_of
 
-COMMAND = [sys.executable, "-m", "dualray.cli", "calibrate"]
+COMMAND = [sys.executable, "-m", "dualray", "calibrate"]
 
 MEASURED = Calibration(
     machine="here", date="2026-01-01", costs={"submit_ns": 40_000, "seal_ns": 7_000}, slowdown=0.1, error=0.05

@@ -21,7 +21,7 @@ from dualray.whatif.answers import verdicts_of
 from dualray.whatif.predicted import Trace
 from tests.whatif.programs import everything
 
-COMMAND = [sys.executable, "-m", "dualray.cli", "predict"]
+COMMAND = [sys.executable, "-m", "dualray", "predict"]
 OWN = "tests.whatif.programs:LastNodeFirst"
 
 

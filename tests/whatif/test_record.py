@@ -18,7 +18,7 @@ from dualray.recording.file import METADATA_KEY, SCHEMA_VERSION, read_record_fil
 from dualray.recording.graph import graph_of
 from tests.whatif.programs import everything
 
-COMMAND = [sys.executable, "-m", "dualray.cli"]
+COMMAND = [sys.executable, "-m", "dualray"]
 
 
 def recorded(path: Path, mode: str) -> None:

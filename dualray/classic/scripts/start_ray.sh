@@ -52,4 +52,4 @@ while [ "$count" -gt 0 ]; do
     esac
 done
 
-exec "${DUALRAY_PYTHON:-python}" -m dualray.cli start "$@"
+exec "${DUALRAY_PYTHON:-python}" -m dualray start "$@"

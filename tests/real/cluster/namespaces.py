@@ -63,7 +63,7 @@ class Machine:
 
     def dualray(self, *args: str) -> str:
         done = subprocess.run(
-            self.command("-m", "dualray.cli", *args),
+            self.command("-m", "dualray", *args),
             env=self.environment, capture_output=True, text=True, timeout=90,
         )  # fmt: skip
         assert done.returncode == 0, done.stdout + done.stderr

@@ -330,7 +330,7 @@ def test_drivers_have_numbers_of_their_own(cluster) -> None:
 
 def dualray_command(*args: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "dualray.cli", *args],
+        [sys.executable, "-m", "dualray", *args],
         capture_output=True,
         text=True,
         timeout=60,

@@ -202,7 +202,7 @@ def machines(tmp_path: Path) -> Iterator[Path]:
                 touch "tried-$DUALRAY_LAUNCH_ID"; echo "a hiccup" >&2; exit 3
             fi
             export PYTHONPATH={Path.cwd()}
-            eval "{sys.executable} -m dualray.cli ${{DUALRAY_LAUNCH_START#dualray }}" > said-$$ || exit 4
+            eval "{sys.executable} -m dualray ${{DUALRAY_LAUNCH_START#dualray }}" > said-$$ || exit 4
             sed -n 's/.*daemon pid \\([0-9]*\\).*/\\1/p' said-$$ > "machine-$DUALRAY_LAUNCH_ID"
             """
         )
@@ -358,7 +358,7 @@ def test_a_line_that_a_crash_has_cut_off_is_no_machine(tmp_path: Path) -> None:
 
 def dualray_cli(*words: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "dualray.cli", *map(str, words)], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-m", "dualray", *map(str, words)], capture_output=True, text=True, timeout=60, check=False
     )
 
 
@@ -433,7 +433,7 @@ def test_status_shows_supply_and_demand_and_what_another_policy_would_launch(tmp
             ("Greedy", "the head would refuse the decision of --policy 'mine:Greedy': group cpu gets 41"),
             ("Absent", "Absent"),
         ):
-            command = [sys.executable, "-m", "dualray.cli", *dry, "--policy", f"mine:{name}"]
+            command = [sys.executable, "-m", "dualray", *dry, "--policy", f"mine:{name}"]
             ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environment)
             assert words in ended.stdout + ended.stderr
             assert ended.returncode == (0 if name == "Eager" else 2)

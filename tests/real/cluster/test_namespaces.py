@@ -256,7 +256,7 @@ def test_what_a_node_has_that_the_driver_cannot_reach_runs_elsewhere(
 def test_only_who_knows_the_secret_gets_in(driver: Driver, network: Network) -> None:
     stranger = network.machine()
     done = subprocess.run(
-        stranger.command("-m", "dualray.cli", "start", "--address", f"{network.machines[0].address}:6399"),
+        stranger.command("-m", "dualray", "start", "--address", f"{network.machines[0].address}:6399"),
         env=stranger.environment | {"DUALRAY_SECRET": "not that secret at all"},
         capture_output=True, text=True, timeout=60,
     )  # fmt: skip

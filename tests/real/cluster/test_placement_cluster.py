@@ -42,7 +42,7 @@ def nodes_of(group: PlacementGroup) -> list[str]:
 
 def test_the_command_takes_labels():
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "dualray.cli", *arguments]
+        command = [sys.executable, "-m", "dualray", *arguments]
         return subprocess.run(command, capture_output=True, text=True, timeout=60, env=os.environ)
 
     for wrong, why in (("zone", "key=value"), ("{", "JSON"), ("a b=c", "the key 'a b'")):

@@ -241,7 +241,7 @@ def test_a_task_can_read_logs(printed):
 
 def test_follow_ends_with_ctrl_c(printed):
     follower = subprocess.Popen(
-        [sys.executable, "-m", "dualray.cli", "logs", "actor", printed.actor, "-f", "--tail", "1", "--session", MINE],
+        [sys.executable, "-m", "dualray", "logs", "actor", printed.actor, "-f", "--tail", "1", "--session", MINE],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )

@@ -101,12 +101,12 @@ def test_each_worker_says_where_it_is(stacks_directory):
     assert of_coroutines.count(" in leaf") == 2
     assert of_coroutines.count("Coroutine ") == 3
     done = subprocess.run(
-        [sys.executable, "-m", "dualray.cli", "stack"], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-m", "dualray", "stack"], capture_output=True, text=True, timeout=60, check=True
     )
     for words in (" in here_it_sleeps", "runs Threaded.waits (task ", " in leaf", f"{stacks_directory.parent}, node-0"):
         assert words in done.stdout
     full = subprocess.run(
-        [sys.executable, "-m", "dualray.cli", "stack", "--full"], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-m", "dualray", "stack", "--full"], capture_output=True, text=True, timeout=60, check=True
     )
     assert len(full.stdout) > 2 * len(done.stdout)
     assert len(refs) == 3
@@ -166,7 +166,7 @@ def test_the_signal_disturbs_no_call(stacks_directory):
 
 def test_without_a_cluster_it_says_so():
     done = subprocess.run(
-        [sys.executable, "-m", "dualray.cli", "stack"], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-m", "dualray", "stack"], capture_output=True, text=True, timeout=60, check=True
     )
     assert "No real cluster of this user runs on this machine" in done.stdout
     assert "any debugger" in done.stdout

@@ -139,14 +139,14 @@ def test_the_commands_find_the_cluster_of_a_program(counter):
         (["memory"], "bytes"),
     ):
         shown = subprocess.run(
-            [sys.executable, "-m", "dualray.cli", *words], capture_output=True, text=True, timeout=60
+            [sys.executable, "-m", "dualray", *words], capture_output=True, text=True, timeout=60
         )
         assert shown.returncode == 0, shown.stderr
         assert expected in shown.stdout, shown.stdout
 
 
 def test_the_state_of_a_cluster_comes_as_json(counter):
-    command = [sys.executable, "-m", "dualray.cli", "status", "--json"]
+    command = [sys.executable, "-m", "dualray", "status", "--json"]
     shown = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert shown.returncode == 0, shown.stderr
     found = json.loads(shown.stdout)

@@ -32,7 +32,7 @@ print(pickle.loads(pickled) is time.time)
 def test_the_clocks_do_not_jump_when_the_simulation_begins_and_ends(tmp_path):
     (tmp_path / "program.py").write_text(PROGRAM)
     finished = subprocess.run(
-        [sys.executable, "-m", "dualray.cli", "run", "--mode", "sim", "program.py"],
+        [sys.executable, "-m", "dualray", "run", "--mode", "sim", "program.py"],
         cwd=tmp_path,
         capture_output=True,
         text=True,
