@@ -125,10 +125,8 @@ DIFFERENCES = {
         "test_resources.py::test_a_tasks_context",
         "test_resources.py::test_the_drivers_context",
     ),
-    "If a task raises a BaseException that is not an `Exception`, the task fails and its worker continues. A "
-    "KeyboardInterrupt cancels the task.": (
+    "A task that raises a KeyboardInterrupt is cancelled, and its worker continues.": (
         "test_process_oddities.py::test_a_keyboard_interrupt_that_a_task_raises_ends_its_worker_and_not_the_driver",
-        "test_worker_death.py::test_a_base_exception_that_nobody_catches_ends_the_worker_and_not_the_cluster",
     ),
     "Ray sends no text that is not Unicode. An error message with a lone surrogate becomes an encoding error.": (
         "test_errors.py::test_texts_with_lone_surrogates",

@@ -165,17 +165,38 @@ def test_children_of_a_dead_parent_do_not_disturb_its_retry(tally):
     assert get(parent.remote()) == [0, 1, 2, 3]
 
 
-def test_a_base_exception_that_nobody_catches_ends_the_worker_and_not_the_cluster():
-    class Stop(BaseException):
-        pass
+class Stop(BaseException):
+    """As a library raises that lets no `except Exception` hold it up."""
 
-    @ray.remote(max_retries=0)
+
+def test_a_base_exception_is_an_error_of_its_task():
+    @ray.remote(num_cpus=1)
     def stop():
         raise Stop("now")
 
-    with pytest.raises(WorkerCrashedError, match="Stop"):
+    with pytest.raises(TaskError, match="Stop: now") as caught:
         get(stop.remote())
+    assert isinstance(caught.value.cause, Stop)
     assert get(echo.remote(1)) == 1
+
+
+def test_an_actor_survives_a_base_exception():
+    @ray.remote
+    class Stopping:
+        def __init__(self):
+            self.calls = 0
+
+        def stop(self):
+            self.calls += 1
+            raise Stop("now")
+
+        def count(self):
+            return self.calls
+
+    actor = Stopping.remote()
+    with pytest.raises(TaskError, match="Stop: now"):
+        get(actor.stop.remote())
+    assert get(actor.count.remote()) == 1
 
 
 # ---- retry_exceptions ----------------------------------------------------------------------------------------------

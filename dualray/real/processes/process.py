@@ -106,6 +106,10 @@ def _raise(error: BaseException) -> None:
     raise error
 
 
+class Terminated(BaseException):
+    """The process was sent SIGTERM, and its actor does something at its end."""
+
+
 class UserProcess:
     """See the module.
 
@@ -374,6 +378,10 @@ class UserProcess:
 
     def tell(self, words: str) -> None:
         self._tell(words)
+
+    @property
+    def process_stops(self) -> tuple[type[BaseException], ...]:
+        return (Terminated,)
 
     def run_at_exit(self) -> None:
         atexit._run_exitfuncs()

@@ -23,7 +23,7 @@ from dualray.real.observe import stacks
 from dualray.real.observe.worker_output import MarkedFile, TellingHandler, bar_line, marked_stream
 from dualray.real.processes.gpus import VisibleGpus
 from dualray.real.processes.interrupts import TaskInterrupts
-from dualray.real.processes.process import Signal, UserProcess
+from dualray.real.processes.process import Signal, Terminated, UserProcess
 from dualray.real.processes.process_runtime import ProcessRuntime
 from dualray.real.processes.runner import EXIT_AFTER_ERROR
 from dualray.real.session import session as sessions
@@ -124,7 +124,7 @@ def main(argv: Mapping[str, str]) -> None:
             execute(task)
             if task.spec.creates is not None and task.spec.creates.has_shutdown:
                 signal.signal(signal.SIGTERM, _raise_terminated)
-    except _Terminated:
+    except Terminated:
         core.shut_down()
         sys.stdout.flush()
         sys.stderr.flush()
@@ -146,12 +146,8 @@ def _start(process: UserProcess) -> None:
         _end_starved(OSError(error.errno, limit_in_words(error)))
 
 
-class _Terminated(BaseException):
-    """The process was sent SIGTERM, and its actor does something at its end."""
-
-
 def _raise_terminated(_signal: int, _frame: FrameType | None) -> None:
-    raise _Terminated
+    raise Terminated
 
 
 def _on_lost(process: UserProcess, peer: str) -> None:

@@ -98,7 +98,7 @@ def failure_in_words(task_id: TaskID, name: str, error: ErrorInfo) -> str:
     return f"{heading}\n{error.message.rstrip()}\n"
 
 
-def as_payload(function_name: str, exception: Exception, instance: Any = None) -> tuple[bytes, ErrorInfo]:
+def as_payload(function_name: str, exception: BaseException, instance: Any = None) -> tuple[bytes, ErrorInfo]:
     """What user code raised, pickled, and the error that goes with it. `instance` is the actor that raised it."""
     text = _user_traceback(exception)
     words = exceptions.rays_words()

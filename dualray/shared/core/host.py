@@ -184,5 +184,9 @@ class Host(Protocol):
     def run_at_exit(self) -> None:
         """The process is about to end, and is not killed: call what user code has registered with `atexit`."""
 
+    @property
+    def process_stops(self) -> tuple[type[BaseException], ...]:
+        """What this mode raises in user code to end its process: no task catches one."""
+
     def wake(self) -> None:
         """What finalizers and tasks have queued is to be taken in soon."""

@@ -129,6 +129,11 @@ class TaskRunner:
             self._core.current_task = None
             self._core.dispatch(ActorExitAsked(task_id=task.spec.task_id))
             return
+        except BaseException as exception:
+            if isinstance(exception, (GeneratorExit, *self._host.process_stops)):
+                raise
+            results, small_bytes = [], 0
+            error = self._failed(task, exception)
         if small_bytes:
             if not self._core.ends_later(task, small_bytes, start_ns):
                 self.end_small(task, small_bytes, start_ns)
@@ -232,7 +237,7 @@ class TaskRunner:
             core.trace(TraceKind.TASK_STARTED, spec.task_id, "", spec.template.name, task.attempt)
         return start_ns
 
-    def _failed(self, task: RunTask | TaskPushed, exception: Exception) -> ErrorInfo:
+    def _failed(self, task: RunTask | TaskPushed, exception: BaseException) -> ErrorInfo:
         """What user code raised is the payload of its first result. That it could not even be loaded is no error of its
         own: the task may be tried again, like one whose worker is gone."""
         if isinstance(exception, ControlPlaneError) and task.spec.template.function_id not in self.loaded:

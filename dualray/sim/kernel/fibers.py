@@ -76,6 +76,10 @@ class FiberKilled(BaseException):
     """Raised inside a fiber whose worker is dead. A BaseException: `except Exception` does not hold it up."""
 
 
+FIBER_STOPS: Final = (FiberKilled, GreenletExit)
+"""What ends a fiber: its worker is dead, or nothing refers to its simulation any more."""
+
+
 class FiberOwner(Protocol):
     """Whose code runs in a fiber: the virtual process. Read by dualray.sim.usercode.isolation."""
 

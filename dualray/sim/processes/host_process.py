@@ -15,7 +15,7 @@ from dualray.shared.model.events import Event
 from dualray.shared.model.ids import HEAD, Address, FunctionID, NodeID
 from dualray.shared.model.resources import GPU, UNITS
 from dualray.sim.kernel.calendar import Calendar
-from dualray.sim.kernel.fibers import FiberSignal
+from dualray.sim.kernel.fibers import FIBER_STOPS, FiberSignal
 from dualray.sim.processes import control_plane
 from dualray.sim.processes.node import ClusterOfNodes
 from dualray.sim.processes.object_store import VirtualStore
@@ -119,6 +119,10 @@ class HostProcess(Process):
     def tell(self, words: str) -> None:
         if not self.is_silent:
             sys.stderr.write(words)
+
+    @property
+    def process_stops(self) -> tuple[type[BaseException], ...]:
+        return FIBER_STOPS
 
     def run_at_exit(self) -> None:
         functions, self.exit_functions = self.exit_functions, ()
