@@ -36,6 +36,9 @@ from dualray.shared.units import size_words
 from dualray.sim.kernel.fibers import Fiber, FiberOwner, FiberScheduler
 from dualray.sim.usercode.process_calls import VirtualExit
 
+if sys.platform != "win32":
+    import resource
+
 __all__ = ["MEMORY_THREAD", "MemoryGuard", "MemoryStop"]
 
 MEMORY_THREAD: Final = "dualray-memory-guard"
@@ -220,8 +223,6 @@ class MemoryGuard:
         """Let requests fail from there on; None: as it was."""
         if sys.platform != "linux":  # elsewhere it counts nothing that user code asks for
             return
-        import resource  # noqa: PLC0415 - there is none on Windows
-
         soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
         if size_bytes is None:
             if self._soft_limit is not None:

@@ -127,7 +127,9 @@ class Shown:
             return
         found: dict[str, None] = {}
         self._count = len(modules)
-        for name in [name for name in modules if name not in self._others]:
+        for name in list(modules):  # at once: the thread that watches the memory may import something
+            if name in self._others:
+                continue
             if not can_be_own(name, modules[name]):
                 if not _is_being_imported(modules[name]):
                     self._others.add(name)

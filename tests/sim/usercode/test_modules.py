@@ -466,3 +466,17 @@ def test_a_second_simulation_begins_anew(start: Any) -> None:
         assert [dualray.get(function.remote()) for _ in range(2)] == [1, 2]
         dualray.shutdown()
         assert sys.modules["tests.sim.usercode.module_state"] is module_state
+
+
+def test_another_thread_may_import_while_modules_are_looked_for(monkeypatch):
+    """As the thread that watches the memory does: here between any two names."""
+
+    class Importing(set[str]):
+        def __contains__(self, name: object) -> bool:
+            monkeypatch.setitem(sys.modules, f"imported_beside_{name}", ModuleType("imported"))
+            return super().__contains__(name)
+
+    shown = modules.Shown()
+    shown._others = Importing()
+    shown.look()
+    assert "imported_beside_sys" in sys.modules
