@@ -257,7 +257,8 @@ _OF_EVERY_ACTOR = {
 
 
 def _methods_of(cls: type[Any]) -> dict[str, _Method]:
-    """The public methods of a class, inherited ones too."""
+    """The public methods of a class, inherited ones too, and those of its special methods that no object has, such as
+    `__len__`."""
     return {
         name: _Method(
             _options_of(getattr(cls, name)),
@@ -265,8 +266,12 @@ def _methods_of(cls: type[Any]) -> dict[str, _Method]:
             getattr(getattr(cls, name), INVOCATION_DECORATOR, None),
         )
         for name in dir(cls)
-        if callable(getattr(cls, name)) and (not name.startswith("__") or name == "__call__")
+        if callable(getattr(cls, name)) and (not name.startswith("__") or _is_own_special_method(cls, name))
     }
+
+
+def _is_own_special_method(cls: type[Any], name: str) -> bool:
+    return name == "__call__" or (not hasattr(object, name) and inspect.isfunction(getattr(cls, name)))
 
 
 def _parameters_of_method(cls: type[Any], name: str) -> Parameters | None:
@@ -292,6 +297,10 @@ class ActorID(bytes):
     def binary(self) -> bytes:
         """Return the id as 16 bytes."""
         return bytes(self)
+
+    def is_nil(self) -> bool:
+        """Whether it stands for no actor: False."""
+        return False
 
     @property
     def job_id(self) -> HexId:

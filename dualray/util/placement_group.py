@@ -46,6 +46,10 @@ class GroupID(bytes):
         """The id: 16 bytes."""
         return bytes(self)
 
+    def is_nil(self) -> bool:
+        """Whether it stands for no group."""
+        return self == NO_GROUP
+
 
 class PlacementGroup:
     """A handle to a placement group; it can be passed to tasks and actors.

@@ -52,6 +52,37 @@ def test_a_function_is_called_with_remote_and_options():
         add._remote((1, 2), num_cpu=1)
 
 
+@ray.remote
+class Shelf:
+    def __init__(self, *books):
+        self.books = list(books)
+
+    def __len__(self):
+        return len(self.books)
+
+    def __getitem__(self, index):
+        return self.books[index]
+
+    def __repr__(self):
+        return "a shelf"
+
+
+def test_special_methods_of_an_actors_class_are_called_by_name():
+    shelf = Shelf.remote("one", "two")
+    assert get([shelf.__len__.remote(), shelf.__getitem__.remote(1)]) == [2, "two"]
+    assert not hasattr(shelf, "__iter__")
+    assert repr(shelf).startswith("Actor(Shelf, ")
+
+
+def test_ids_say_whether_they_are_of_nothing():
+    counter = Counter.remote()
+    group = ray.util.placement_group([{"CPU": 1}])
+    assert not counter._actor_id.is_nil()
+    assert not group.id.is_nil()
+    assert PlacementGroup.empty().id.is_nil()
+    ray.util.remove_placement_group(group)
+
+
 def test_a_class_and_a_method_are_called_with_remote_and_options():
     counter = Counter._remote([5], {}, num_cpus=0)
     assert get(counter.increase._remote()) == 6
