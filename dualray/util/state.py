@@ -23,6 +23,7 @@ from typing import Any, NoReturn
 from dualray import runtime
 from dualray.exceptions import DualrayError
 from dualray.shared.model.ids import job_of
+from dualray.shared.model.resources import HEAD_NODE
 
 DEFAULT_LIMIT = 100
 TABLES = ("tasks", "actors", "objects", "nodes", "workers", "placement_groups")
@@ -52,10 +53,19 @@ def _job_id(any_id: str) -> str:
     return f"{job_of(bytes.fromhex(any_id)):08x}"
 
 
+def _node_ip(resources: dict[str, float]) -> str | None:
+    """The address in the name of a node's own resource, `node:10.0.0.1`."""
+    names = (name.removeprefix("node:") for name in resources if name.startswith("node:") and name != HEAD_NODE)
+    return next(names, None)
+
+
 _RAYS_NAMES: dict[str, tuple[str, str, Callable[[Any], Any]]] = {
     "func_or_class_name": ("task_id", "name", str),
     "object_size": ("object_id", "size_bytes", int),
     "node_name": ("resources_total", "node_id", str),
+    "node_ip": ("resources_total", "resources_total", _node_ip),
+    "is_head_node": ("resources_total", "resources_total", lambda total: HEAD_NODE in total),
+    "language": ("required_resources", "task_id", lambda _: "PYTHON"),
     "is_alive": ("worker_type", "state", lambda state: state != "DEAD"),
     "job_id": ("class_name", "actor_id", _job_id),
     "creator_job_id": ("bundles", "placement_group_id", _job_id),

@@ -349,7 +349,11 @@ def test_rows_answer_to_rays_names(gate):
     [actor] = list_actors(None, [("state", "=", "alive"), ("class_name", "=", "Named")], detail=True)
     assert actor.job_id == actor["job_id"] == task.job_id
     assert get_objects(refs[1].hex(), address="auto").object_size > 8000
-    assert list_nodes()[0].node_name == "node-0"
+    node = list_nodes()[0]
+    assert (node.node_name, node.is_head_node) == ("node-0", True)
+    assert node.node_ip == ray.nodes()[0]["NodeManagerAddress"]
+    assert list_nodes(filters=[("is_head_node", "=", True)]) == [node]
+    assert list_tasks()[0].language == "PYTHON"
     assert all(row.is_alive for row in list_workers())
     with pytest.raises(AttributeError, match="this row has no 'object_size'"):
         actor.object_size  # noqa: B018
