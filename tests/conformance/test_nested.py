@@ -92,6 +92,19 @@ def test_an_actor_may_wait_for_tasks():
     assert get(Worker.remote().squares.remote(4)) == [0, 1, 4, 9]
 
 
+def test_an_actor_keeps_its_cpus_while_a_method_waits():
+    @ray.remote(num_cpus=2)
+    class Holder:
+        def ask(self):
+            return ray.get(square.remote(3))
+
+    holder = Holder.remote()
+    asked = holder.ask.remote()
+    assert ray.wait([asked], timeout=1)[0] == []
+    ray.kill(holder)
+    assert get(square.remote(4)) == 16
+
+
 def test_a_task_may_return_the_reference_of_its_child():
     @ray.remote
     def parent():

@@ -73,7 +73,7 @@ def _who_holds(core: CoreQueries, demand: Mapping[str, float]) -> list[str]:
     holders = []
     for worker in (row for rows in answers.values() for row in rows or ()):
         held = {name: amount for name, amount in worker["resources"].items() if name in demand}
-        if held and not worker["is_blocked"]:
+        if held:
             amounts = ", ".join(f"{amount:g} {name}" for name, amount in held.items())
             holders.append(f"{worker['leased_for']} on {worker['worker_id']} ({amounts})")
     if not holders:

@@ -75,6 +75,7 @@ _ADDED: dict[type, int] = {
     commands.StopWorker: 1,
     events.DrainAsked: 1,
     events.NodeDraining: 1,
+    events.WorkerBlocked: 1,
     events.WorkerUnwanted: 1,
 }
 """How many of the last fields of a class are younger than 0.1.0. They are written when one of them has another value

@@ -90,6 +90,7 @@ class Lease:
         "is_wanted",
         "key",
         "lease_id",
+        "lends",
         "name",
         "owner",
         "resources",
@@ -109,5 +110,7 @@ class Lease:
         self.gpu_shares = gpu_shares
         self.worker: Worker | None = None
         self.blocked = False
+        self.lends = False
+        """Whether others may have its CPU while its task waits."""
         self.is_wanted = False
         """For another driver."""

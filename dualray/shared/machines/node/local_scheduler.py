@@ -59,8 +59,10 @@ from dualray.shared.model.events import (
     LeasesReturned,
     LeaseWanted,
     ResourcesReported,
+    WorkerBlocked,
     WorkerExited,
     WorkerRetired,
+    WorkerUnblocked,
 )
 from dualray.shared.model.ids import HEAD, Address, LeaseID, NodeID, ObjectID, PlacementGroupID, RequestID, is_driver
 from dualray.shared.model.resources import Resources, fits, gpu_units, is_cpu
@@ -452,27 +454,42 @@ class LocalScheduler:
                 del self.held[lease.owner]
         if lease.is_wanted:
             self.waits_until_ns[lease.owner] = self.out.now_ns + self.config.lease_turn_ns
-        self._changed = self.resources.give(self._held_by(lease)) or self._changed
+        self._changed = self.resources.give(self.held_by(lease)) or self._changed
         for share in lease.gpu_shares:
             share.pool[share.gpu] += share.units
         self._release(lease.key)
         if lease.group is not None and self.reserved.dissolve(lease.group):
             self._changed = True
 
-    def _held_by(self, lease: Lease) -> Resources:
-        if not lease.blocked:
+    def held_by(self, lease: Lease) -> Resources:
+        """What nobody else can have meanwhile: a worker that lends its CPU holds the rest."""
+        if not lease.lends:
             return lease.resources
         return Resources(tuple((name, amount) for name, amount in lease.resources.units if not is_cpu(name)))
 
-    def set_blocked(self, address: Address, blocked: bool) -> None:
-        """A worker's task waits in `get`, or goes on."""
-        worker = self.workers.get(address)
-        lease = worker.lease if worker is not None else None
-        if lease is None or lease.blocked == blocked:
+    def on_blocked(self, event: WorkerBlocked) -> None:
+        """A worker's task waits."""
+        worker = self.workers.get(event.worker)
+        if worker is None or worker.lease is None:
             return
-        lease.blocked = blocked
+        worker.lease.blocked = True
+        if event.lends:
+            self._lend(worker.lease, True)
+
+    def on_unblocked(self, event: WorkerUnblocked) -> None:
+        """A worker's task goes on."""
+        worker = self.workers.get(event.worker)
+        if worker is None or worker.lease is None:
+            return
+        worker.lease.blocked = False
+        self._lend(worker.lease, False)
+
+    def _lend(self, lease: Lease, lends: bool) -> None:
+        if lease.lends == lends:
+            return
+        lease.lends = lends
         cpus = Resources(tuple((name, amount) for name, amount in lease.resources.units if is_cpu(name)))
-        has_changed = self.resources.give(cpus) if blocked else self.resources.take(cpus)
+        has_changed = self.resources.give(cpus) if lends else self.resources.take(cpus)
         self._changed = has_changed or self._changed
 
     def on_worker_exited(self, event: WorkerExited) -> None:
@@ -585,7 +602,7 @@ class LocalScheduler:
             for gpu, free in bundle.gpus_free.items():
                 shares[gpu] = shares.get(gpu, 0) + free
         for lease in self.leases.values():
-            for name, amount in self._held_by(lease).units:
+            for name, amount in self.held_by(lease).units:
                 held[name] = held.get(name, 0) + amount
             for share in lease.gpu_shares:
                 shares[share.gpu] = shares.get(share.gpu, 0) + share.units

@@ -29,7 +29,9 @@ class NodeRows:
                     "leased_by": worker.lease.owner if worker.lease is not None else None,
                     "leased_for": worker.lease.name if worker.lease is not None else None,
                     "is_blocked": worker.lease is not None and worker.lease.blocked,
-                    "resources": in_plain_names(worker.lease.resources).as_floats() if worker.lease is not None else {},
+                    "resources": in_plain_names(self.scheduler.held_by(worker.lease)).as_floats()
+                    if worker.lease is not None
+                    else {},
                 }
                 for worker in self.scheduler.workers.values()
             ]

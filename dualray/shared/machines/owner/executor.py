@@ -163,6 +163,7 @@ class Executor:
                 self.values.borrows.meet(event.reply_to)
         if spec.creates is not None:
             self.is_actor = True
+            self.values.waiting.keeps_cpu = True
             if spec.creates.is_concurrent:
                 self._become_concurrent(spec.creates)
         if spec.deps:

@@ -76,6 +76,8 @@ class Waits:
         self.pins = pins
         self.worklists = worklists
         self.waits: dict[WaitID, Wait] = {}
+        self.keeps_cpu = False
+        """Whether this process is an actor, which keeps its CPU while a method waits."""
 
     @property
     def is_blocked(self) -> bool:
@@ -116,12 +118,12 @@ class Waits:
             wait.timed = True
             self.out.add(ArmTimer(timer=f"wait:{wait_id}", delay_ns=event.timeout_ns))
         if wait.task_id is not None:
-            self.block(wait_id)
+            self.block(wait_id, lends=not self.keeps_cpu)
 
-    def block(self, wait_id: WaitID) -> None:
-        """The task of this process lends its CPU until the wait is over."""
+    def block(self, wait_id: WaitID, *, lends: bool = True) -> None:
+        """The task of this process waits, and lends its CPU until the wait is over if `lends` is True."""
         self.waits[wait_id].blocked = True
-        self.out.send(self.node, WorkerBlocked(worker=self.address))
+        self.out.send(self.node, WorkerBlocked(worker=self.address, lends=lends))
 
     def on_timer(self, wait_id: WaitID) -> None:
         """The wait's time is over."""

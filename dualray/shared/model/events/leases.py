@@ -86,9 +86,13 @@ class LeasedWorkerDied:
 
 @dataclass(slots=True, kw_only=True)
 class WorkerBlocked:
-    """A worker's task waits in `get` or `wait`: its CPU may be leased to others."""
+    """A worker's task waits in `get` or `wait`, or for its arguments.
+
+    Its CPU may be leased to others meanwhile, unless `lends` is False: an actor keeps its CPU while a method waits.
+    """
 
     worker: Address
+    lends: bool = True
 
 
 @dataclass(slots=True, kw_only=True)

@@ -331,6 +331,18 @@ def test_a_lease_that_ends_while_blocked_gives_back_what_it_still_held(end):
     assert free(node) == {"CPU": 1, "GPU": 1}
 
 
+def test_an_actor_that_waits_keeps_its_cpu_until_it_lends_it(node):
+    node.ask()
+    node(WorkerBlocked(worker=W1, lends=False))
+    assert free(node) == {"CPU": 1}
+    node(WorkerBlocked(worker=W1))
+    assert free(node) == {"CPU": 2}
+    node(WorkerUnblocked(worker=W1))
+    assert free(node) == {"CPU": 1}
+    node(WorkerBlocked(worker=W1, lends=False), WorkerUnblocked(worker=W1))
+    assert free(node) == {"CPU": 1}
+
+
 def test_a_worker_that_is_blocked_twice_lends_its_cpu_once(node):
     node.ask()
     node(WorkerBlocked(worker=W1), WorkerBlocked(worker=W1))

@@ -375,6 +375,14 @@ def test_a_task_that_waits_lends_its_cpu(worker):
     assert sent(worker.finish(2, worker="node-0/w5"), WorkerUnblocked) == [WorkerUnblocked(worker=WORKER)]
 
 
+def test_an_actor_whose_method_waits_keeps_its_cpu(worker):
+    worker.machine.executor.values.waiting.keeps_cpu = True
+    worker.pushed(task(1, owner=OTHER))
+    worker.submit(task(2, owner=WORKER))
+    commands = worker.wait(1, ref(oid(2), WORKER), of_task=1)
+    assert sent(commands, WorkerBlocked) == [WorkerBlocked(worker=WORKER, lends=False)]
+
+
 def test_a_task_that_finds_what_it_waits_for_keeps_its_cpu(worker):
     worker.pushed(task(1, owner=OTHER))
     worker.put(1)
