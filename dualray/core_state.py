@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dualray.runtime import CoreVerbs
-from dualray.shared.machines.state_rows import RUNNING, TASK_STATES
+from dualray.shared.machines.state_rows import AT_WORKER, TASK_STATES
 from dualray.shared.model.ids import HEAD, Address, job_of, node_of
 from dualray.shared.model.states import StoredState, TaskState
 
@@ -82,10 +82,10 @@ def _tasks(
     rows: dict[str, dict[str, Any]] = {}
     for row in live:
         known = rows.get(row["task_id"])
-        if known is None or (row["state"] == RUNNING and known["state"] not in ("FINISHED", "FAILED")):
+        if known is None or (row["state"] in AT_WORKER and known["state"] not in ("FINISHED", "FAILED")):
             rows[row["task_id"]] = {**(known or {}), **row}
-        elif known["state"] == RUNNING:
-            rows[row["task_id"]] = {**row, "state": RUNNING, "worker_id": known["worker_id"]}
+        elif known["state"] in AT_WORKER:
+            rows[row["task_id"]] = {**row, "state": known["state"], "worker_id": known["worker_id"]}
     for task_id, fields in ended.items():
         known = rows.get(task_id)
         state = TASK_STATES[TaskState(fields["state"])]
@@ -93,7 +93,7 @@ def _tasks(
             rows[task_id] = {
                 "task_id": task_id,
                 "name": fields["name"],
-                "type": "ACTOR_TASK" if "." in fields["name"] else "NORMAL_TASK",
+                "type": "ACTOR_TASK" if "." in fields["name"] or "method" in fields else "NORMAL_TASK",
                 "attempt_number": int(fields["attempt"]),
                 "state": state,
                 "worker_id": fields["worker"],

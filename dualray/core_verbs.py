@@ -17,6 +17,7 @@ from dualray.core_terms import actor_demands, placed, selector_for, task_demand
 from dualray.exceptions import OufOfBandObjectRefSerializationException
 from dualray.options import ActorOptions, MethodOptions, Returns, TaskOptions
 from dualray.runtime import CoreVerbs
+from dualray.shared.core.execution import Execution
 from dualray.shared.handles import EXIT_OUTSIDE, SHUTDOWN, ActorExit, ProcessKey
 from dualray.shared.labels import parse_selector
 from dualray.shared.model.demands import parse_named
@@ -148,9 +149,7 @@ class VerbsOverCore:
             node_id=core.node,
             worker_id=core.address,
             task_id=execution.task_id.hex() if execution.is_task else None,
-            task_name=_task_name(execution.name, template, is_of_actor=execution.actor_id is not None)
-            if execution.is_task
-            else None,
+            task_name=_task_name(execution) if execution.is_task else None,
             function_name=partial(_function_name, core),
             attempt=execution.attempt,
             actor_id=execution.actor_id.hex() if execution.actor_id is not None else None,
@@ -310,15 +309,16 @@ class VerbsOverCore:
     def prepare_method(
         self, actor: ActorInfo, name: str, options: MethodOptions, returns: Returns, *, is_last: bool, collect: Collect
     ) -> FunctionTemplate:
-        name = f"{options.name or actor.class_name}.{name}"  # the core takes the method's name from behind the dot
         retries, retried = options.max_task_retries, options.retry_exceptions
         function_id = actor.function
         if not isinstance(retried, bool):  # the class's export does not say which exceptions
             dynamic = collect if returns.kind == Streaming.DYNAMIC else None
-            function_id = self.core.export(None, duration=None, what=name, collect=dynamic, retried=tuple(retried))
+            what = options.name or f"{actor.class_name}.{name}"
+            function_id = self.core.export(None, duration=None, what=what, collect=dynamic, retried=tuple(retried))
         return FunctionTemplate(
             function_id=function_id,
-            name=name,
+            name=options.name or f"{actor.class_name}.{name}",
+            method=name if options.name else "",
             resources=NOTHING,
             placement=NOTHING,
             num_returns=returns.number,
@@ -449,7 +449,7 @@ def _function_name(core: CoreVerbs) -> str | None:
     last = getattr(target, "__name__", execution.name)
     if execution.actor_id is not None:
         _, dot, method = execution.name.rpartition(".")
-        method = method if dot else "__init__"
+        method = execution.method or (method if dot else "__init__")
         last = f"{last}.{method}"
         creates = execution.constructor.creates if execution.constructor is not None else None
         if creates is not None and creates.is_async:
@@ -457,12 +457,10 @@ def _function_name(core: CoreVerbs) -> str | None:
     return f"{getattr(target, '__module__', '')}.{last}"
 
 
-def _task_name(name: str, actor: FunctionTemplate | None, *, is_of_actor: bool) -> str:
-    """The name of a task: of a method `Class.method`, unless the call gave it one, which stands before the dot."""
-    before, dot, _ = name.rpartition(".")
-    if not dot and actor is not None and is_of_actor:
-        return f"{name}.__init__"
-    return before if dot and actor is not None and actor.name not in (name, before) else name
+def _task_name(execution: Execution) -> str:
+    """The name of a task: of a method `Class.method`, unless the call has a name of its own."""
+    is_constructor = execution.actor_id is not None and not execution.method and "." not in execution.name
+    return f"{execution.name}.__init__" if is_constructor else execution.name
 
 
 def _limits_of(promises: ActorSpec) -> ActorLimits:

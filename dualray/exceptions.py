@@ -185,9 +185,18 @@ def _revive_task_error(
 
 
 class TaskCancelledError(DualrayError):
-    """`dualray.cancel` cancelled the task, or a task whose result it takes as an argument."""
+    """`dualray.cancel` cancelled the task, or a task whose result it takes as an argument.
 
+    Attributes:
+        task_id: the id, in hex, of the task that `get` was called for. None if it is not known.
+    """
+
+    task_id: str | None = None
     error_message = _Words()
+
+    def __str__(self) -> str:
+        words = super().__str__()
+        return f"Task: TaskID({self.task_id}) was cancelled. {words}" if self.task_id and rays_words() else words
 
 
 class WorkerCrashedError(DualrayError):

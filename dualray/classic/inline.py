@@ -255,7 +255,8 @@ class InlineProcess(InlineRefusals):
 
     def _call(self, template: FunctionTemplate, actor: _Actor | None, args: list[Any], kwargs: dict[str, Any]) -> Any:
         if actor is not None and actor.instance is not None:
-            return getattr(actor.instance, template.name.rpartition(".")[2])(*args, **kwargs)
+            method = template.method or template.name.rpartition(".")[2]
+            return getattr(actor.instance, method)(*args, **kwargs)
         export = self._shared.loaded.get(template.function_id)
         if export is None:
             export = deserialize_own(self._shared.functions[template.function_id])

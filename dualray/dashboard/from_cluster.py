@@ -18,6 +18,7 @@ from dualray.dashboard.demand import Demand
 from dualray.dashboard.feeds import LOG_LINES, WATCHED_S, LogFile, kept_logs
 from dualray.dashboard.happened import Happened
 from dualray.dashboard.tables import Tables
+from dualray.shared.machines.state_rows import CALL_FETCHES, CALL_WAITS
 from dualray.shared.model.resources import NODE_PREFIX
 from dualray.util import state
 
@@ -26,6 +27,7 @@ __all__ = ["ClusterFeed"]
 LOOK_S: Final = 1.0
 ASK_NS: Final = 2_000_000_000
 ENDED: Final = ("FINISHED", "FAILED")
+_QUEUED: Final = ("PENDING_NODE_ASSIGNMENT", "SUBMITTED_TO_WORKER", CALL_FETCHES, CALL_WAITS)
 
 _Rows = dict[str, dict[str, Any]]
 
@@ -220,7 +222,7 @@ class ClusterFeed:
         for row in rows["tasks"].values():
             states[row["state"]] = states.get(row["state"], 0) + 1
         alive = [row for row in rows["nodes"].values() if row["state"] != "DEAD"]
-        queued = states.get("PENDING_NODE_ASSIGNMENT", 0) + states.get("SUBMITTED_TO_WORKER", 0)
+        queued = sum(states.get(state, 0) for state in _QUEUED)
         blocked = states.get("PENDING_ARGS_AVAIL", 0)
         running = states.get("RUNNING", 0)
         cpus = sum(row["resources_total"].get("CPU", 0.0) for row in alive)

@@ -302,3 +302,26 @@ def test_an_actor_ends_with_the_process_that_made_it():
         for _ in range(500):
             get(child.add.remote())
     eventually(resources_are_free, "the child's CPU is free")
+
+
+def test_an_actor_ends_with_its_maker_that_still_waited_for_an_argument(gate):
+    """No process has called the actor before its maker dies."""
+
+    @ray.remote
+    def late():
+        gate.wait()
+
+    @ray.remote
+    class Parent:
+        def give(self):
+            return Counter.remote(late.remote())
+
+        def die(self):
+            os._exit(3)
+
+    parent = Parent.remote()
+    child = get(parent.give.remote())
+    with pytest.raises(ActorDiedError):
+        get(parent.die.remote())
+    with pytest.raises(ActorDiedError, match="its owner has died"):
+        get(child.add.remote())

@@ -386,5 +386,5 @@ def test_a_name_is_what_a_call_and_its_errors_are_called():
     actor = Named.remote()
     names = [actor.name.options(name="good").remote(), actor.name.remote(), actor.name.options(name="a.b").remote()]
     assert get(names) == ["good", "Named.name", "a.b"]
-    with pytest.raises(TaskError, match=r"good\.fail raised"):
+    with pytest.raises(TaskError, match=r"good raised"):
         get(actor.fail.options(name="good").remote())

@@ -45,8 +45,9 @@ def test_a_task_that_runs_is_interrupted(tally: Tally):
     ref = sleep.remote(tally)
     started(tally)
     ray.cancel(ref)
-    with pytest.raises(TaskCancelledError, match=r"sleep .* was cancelled"):
+    with pytest.raises(TaskCancelledError, match=r"sleep .* was cancelled") as raised:
         get(ref)
+    assert raised.value.task_id == ref.task_id()
     assert get(ready.remote(1)) == (1,)
 
 

@@ -99,6 +99,27 @@ def test_tasks_are_listed_in_every_state(cluster, gate):
     eventually(lambda: (get_task(task_id) or {}).get("state") == "FINISHED", "its end is in the table")
 
 
+@pytest.mark.parametrize("concurrency", [1, 2])
+def test_calls_that_an_actor_has_not_begun(gate, concurrency):
+    @ray.remote
+    class Door:
+        def wait(self):
+            gate.wait()
+
+    door = Door.options(max_concurrency=concurrency).remote()
+    name = f"wait-{concurrency}"
+    refs = [door.wait.options(name=name).remote() for _ in range(concurrency + 2)]
+
+    def has_begun() -> bool:
+        rows = list_tasks(filters=[("name", "=", name)])
+        states = [row.state for row in sorted(rows, key=lambda row: row.state)]
+        return states == [*["PENDING_ACTOR_TASK_ORDERING_OR_CONCURRENCY"] * 2, *["RUNNING"] * concurrency]
+
+    eventually(has_begun, "some calls run, and two wait in their actor")
+    gate.open()
+    get(refs)
+
+
 def test_a_task_that_has_ended_is_still_known():
     @ray.remote
     def short():

@@ -14,6 +14,7 @@ const SHOWN = {
 };
 const WORDS = {
   PENDING_ARGS_AVAIL: "waits for arguments", PENDING_NODE_ASSIGNMENT: "waits for a worker", SUBMITTED_TO_WORKER: "sent to its worker",
+  PENDING_ACTOR_TASK_ARGS_FETCH: "its actor fetches arguments", PENDING_ACTOR_TASK_ORDERING_OR_CONCURRENCY: "waits in its actor",
   RUNNING: "running", FINISHED: "finished", FAILED: "failed", ALIVE: "alive", DEAD: "dead", PENDING_CREATION: "being made", RESTARTING: "restarting",
   NORMAL_TASK: "task", ACTOR_TASK: "method of an actor", ACTOR_CREATION_TASK: "constructor of an actor", STORED: "stored", EVICTED: "evicted",
   SPILLED: "spilled to disk", DELETED: "deleted", LOST: "lost", FREED: "freed", SUSPECT: "does not answer", DRAINING: "leaving", LEASED: "leased", IDLE: "idle", STARTING: "starting",

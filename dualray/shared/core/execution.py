@@ -34,6 +34,8 @@ class Execution:
     is_task: bool = True
     submitted: int = 0
     puts: int = 0
+    method: str = ""
+    """Of an actor's call that has a name of its own: the method."""
 
 
 def new_execution(
@@ -54,6 +56,7 @@ def new_execution(
     execution.is_task = True
     execution.submitted = 0
     execution.puts = 0
+    execution.method = ""
     return execution
 
 

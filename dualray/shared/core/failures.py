@@ -38,13 +38,16 @@ _ERRORS: dict[ErrorKind, type[DualrayError]] = {
 _LOSSES = (ErrorKind.OBJECT_LOST, ErrorKind.RECONSTRUCTION_FAILED, ErrorKind.OWNER_DIED, ErrorKind.UNREACHABLE)
 
 
-def as_exception(error: ErrorInfo, payload: bytes | None) -> DualrayError:
-    """What `get` raises for a failed object; `payload` is the pickled exception of user code, where there is one."""
+def as_exception(error: ErrorInfo, payload: bytes | None, task_id: TaskID | None = None) -> DualrayError:
+    """What `get` raises for a failed object; `payload` is the pickled exception of user code, where there is one.
+    `task_id` is the task that makes the object, if it is known."""
     if error.kind is not ErrorKind.APPLICATION:
         message = _in_full(error.message) if error.kind is ErrorKind.ACTOR_DIED else error.message
         made = _ERRORS[error.kind](message)
         if error.actor is not None and isinstance(made, exceptions.ActorError):
             made.actor_id = error.actor.hex()
+        if task_id is not None and isinstance(made, exceptions.TaskCancelledError):
+            made.task_id = task_id.hex()
         if error.kind is ErrorKind.ACTOR_DIED and error.message.startswith("The constructor of actor "):
             vars(made)["actor_init_failed"] = True
         return made

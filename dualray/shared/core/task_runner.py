@@ -231,6 +231,7 @@ class TaskRunner:
                     constructor=execution.constructor,
                     actor_life=execution.actor_life,
                     sim_unsafe=execution.sim_unsafe,
+                    method=spec.template.method,
                 )
             )
         if self._core.is_traced:
@@ -345,7 +346,8 @@ class TaskRunner:
             execution.duration, execution.sim_unsafe = export.duration, export.sim_unsafe
             return export.target, args, kwargs
         if spec.template is not self._method_template:
-            self._method_template, self._method_name = spec.template, spec.template.name.rpartition(".")[2]
+            template = self._method_template = spec.template
+            self._method_name = template.method or template.name.rpartition(".")[2]
         name = self._method_name
         if name == TERMINATE:
             raise ActorExit

@@ -280,7 +280,7 @@ class CoreValues(CoreQueries):
             if carried is not None and is_of_argument(value.failure, is_own=carried.task_id == task_of(object_id)):
                 raise as_argument_error(carried.name, value.failure)
             failure = self.view_sites.with_holders(value.failure, self.machine.views)
-            raise as_exception(failure, self.payloads.get(object_id))
+            raise as_exception(failure, self.payloads.get(object_id), task_of(object_id))
         self.view_sites.note(object_id, value.size_bytes, self.machine.views)
         return deserialize(self._open(object_id))
 

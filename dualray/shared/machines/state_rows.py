@@ -26,3 +26,7 @@ TASK_STATES = {
     TaskState.FAILED: "FAILED",
 }
 RUNNING = "RUNNING"
+CALL_FETCHES = "PENDING_ACTOR_TASK_ARGS_FETCH"
+CALL_WAITS = "PENDING_ACTOR_TASK_ORDERING_OR_CONCURRENCY"
+AT_WORKER = (RUNNING, CALL_FETCHES, CALL_WAITS)
+"""What a worker says of a task that it has; the task's owner knows only that it has sent the task."""

@@ -71,8 +71,9 @@ def unpack(data: bytes | memoryview) -> Any:
 _ADDED: dict[type, int] = {
     ActorSpec: 2,
     ErrorInfo: 1,
-    FunctionTemplate: 1,
+    FunctionTemplate: 2,
     commands.StopWorker: 1,
+    events.ActorSubscribed: 1,
     events.DrainAsked: 1,
     events.NodeDraining: 1,
     events.WorkerBlocked: 1,

@@ -141,6 +141,8 @@ class FunctionTemplate:
     """Of a method: the group of its actor in which it runs; "" is the default one."""
     is_unordered: bool = False
     """Of a method: whether calls start as their arguments become ready, not in the order in which they were made."""
+    method: str = ""
+    """Of a method whose call has a name of its own, `name`: the method. Else `name` is Class.method."""
     has_one_result: bool = field(init=False, repr=False, compare=False)
     """Whether a call returns one value: neither several, nor none, nor the items of a generator."""
     _hash: int = field(init=False, repr=False, compare=False)

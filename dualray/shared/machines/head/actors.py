@@ -308,7 +308,7 @@ class Actors:
             for subscriber in [address for address in record.subscribers if is_dead(address)]:
                 del record.subscribers[subscriber]
             if record.spec is not None and not record.is_detached and is_dead(record.spec.owner):
-                self.end(actor_id, f"The actor is dead because its owner has died: {record.spec.owner}.")
+                self.end(actor_id, _owner_died(record.spec.owner))
         for actor_id in self.names.claimed_by(is_dead):
             self.end(actor_id, "the process that was to make it died before its constructor could run.")
 
@@ -331,7 +331,11 @@ class Actors:
             return
         record = self._record(event.actor_id)
         record.subscribers[event.subscriber] = None
-        self._tell(event.actor_id, record, event.subscriber)
+        is_dead = record.state is ActorState.DEAD
+        if record.spec is None and not is_dead and event.owner is not None and self._is_gone(event.owner):
+            self.end(event.actor_id, _owner_died(event.owner))  # it died while an argument was not there yet
+        else:
+            self._tell(event.actor_id, record, event.subscriber)
 
     def _become(self, actor_id: ActorID, record: ActorRecord, state: ActorState) -> None:
         record.state = ACTOR.check(record.state, state, actor_id)
@@ -372,6 +376,10 @@ class Actors:
                 "actor {} is alive nowhere",
                 actor_id,
             )
+
+
+def _owner_died(owner: Address) -> str:
+    return f"The actor is dead because its owner has died: {owner}."
 
 
 def _request_id(actor_id: ActorID, life: int) -> RequestID:

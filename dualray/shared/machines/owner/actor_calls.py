@@ -74,12 +74,12 @@ class ActorCalls:
         self._last_ns = 0
         """When a call was made last, unless somebody has waited since."""
 
-    def client(self, actor_id: ActorID) -> ActorClient:
+    def client(self, actor_id: ActorID, owner: Address | None = None) -> ActorClient:
         """The client for an actor; the first time, the head is asked to tell of its state."""
         client = self.clients.get(actor_id)
         if client is None:
             client = self.clients[actor_id] = ActorClient(actor_id)
-            self.out.send(HEAD, ActorSubscribed(actor_id=actor_id, subscriber=self.address))
+            self.out.send(HEAD, ActorSubscribed(actor_id=actor_id, subscriber=self.address, owner=owner))
         return client
 
     def has_pending(self, actor_id: ActorID, count: int) -> bool:
@@ -97,9 +97,10 @@ class ActorCalls:
     def accept(self, record: TaskRecord) -> None:
         """A call was made: its place in the order is taken now, whenever its arguments are ready."""
         assert record.spec.actor_id is not None
-        client = self.clients.get(record.spec.actor_id) or self.client(record.spec.actor_id)
-        if record.spec.actor_handle is not None:
-            client.owner = record.spec.actor_handle.owner
+        owner = record.spec.actor_handle.owner if record.spec.actor_handle is not None else None
+        client = self.clients.get(record.spec.actor_id) or self.client(record.spec.actor_id, owner)
+        if owner is not None:
+            client.owner = owner
         if record.spec.template.is_unordered and record.state is TaskState.WAITING_ARGS:
             client.unready[record.spec.task_id] = None
             self.dirty[client.actor_id] = None  # the actor may be dead

@@ -9,7 +9,8 @@ from dualray.shared.machines.owner.explanation import Explanation
 from dualray.shared.machines.owner.task_records import TaskRecord
 from dualray.shared.machines.owner.tasks import Tasks
 from dualray.shared.machines.owner.values import Values
-from dualray.shared.machines.state_rows import RUNNING, TASK_STATES, Row
+from dualray.shared.machines.state_rows import CALL_FETCHES, CALL_WAITS, RUNNING, TASK_STATES, Row
+from dualray.shared.model.events import TaskPushed
 from dualray.shared.model.ids import Address, ObjectID, TaskID, is_put
 from dualray.shared.model.resources import in_plain_names
 from dualray.shared.model.specs import TaskSpec
@@ -42,13 +43,8 @@ class OwnerRows:
         """A driver's or worker's rows; none of a table that it has no part in."""
         if table == "tasks":
             rows = [self._task_row(record) for record in self.tasks.records.values()]
-            current = self.executor.current
-            if current is not None and self.executor.phase is Phase.RUNNING:
-                rows.append(_of_task(current.spec, current.attempt) | {"state": RUNNING, "worker_id": self.address})
-            if self.actor_executor is not None:
-                for call in self.actor_executor.calls.values():
-                    row = _of_task(call.pushed.spec, call.pushed.attempt)
-                    rows.append(row | {"state": RUNNING, "worker_id": self.address})
+            for pushed, state in self._in_hand():
+                rows.append(_of_task(pushed.spec, pushed.attempt) | {"state": state, "worker_id": self.address})
             return rows
         if table == "objects":
             return [
@@ -83,6 +79,24 @@ class OwnerRows:
         if table.startswith("late:"):
             return [self.late(ObjectID(bytes.fromhex(table.removeprefix("late:"))))]
         return []
+
+    def _in_hand(self) -> list[tuple[TaskPushed, str]]:
+        """The task that runs here, or the calls that an actor has, each with its state."""
+        executor, actor = self.executor, self.actor_executor
+        found: list[tuple[TaskPushed, str]] = []
+        if executor.current is not None and executor.phase is Phase.RUNNING:
+            found.append((executor.current, RUNNING))
+        if executor.is_actor:
+            if executor.current is not None and executor.phase is Phase.FETCHING:
+                found.append((executor.current, CALL_FETCHES))
+            found += [(pushed, CALL_WAITS) for waiting in (executor.handed, executor.queue) for pushed in waiting]
+        if actor is not None:
+            found += [(call.pushed, RUNNING) for call in actor.calls.values()]
+            found += [(pushed, CALL_FETCHES) for _, pushed in actor.fetching.values()]
+            for group in actor.groups.values():
+                found += [(pushed, CALL_WAITS) for pushed, _ in group.fetched]
+                found += [(pushed, CALL_WAITS) for pushed in group.queue]
+        return found
 
     def late(self, object_id: ObjectID) -> Row:
         """Why an object is not there yet: in words; the task that it waits for and the worker that has it, if one has;

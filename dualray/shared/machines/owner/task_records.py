@@ -114,12 +114,13 @@ def current(records: Mapping[TaskID, TaskRecord], task: TaskID, attempt: int, wo
 
 def task_fields(spec: TaskSpec, state: TaskState, attempt: int, worker: Address | None) -> tuple[tuple[str, str], ...]:
     """What a row of the task table says beside the task's id."""
-    return (
+    fields = (
         ("name", spec.template.name),
         ("state", state.value),
         ("attempt", str(attempt)),
         ("worker", worker or ""),
     )
+    return (*fields, ("method", spec.template.method)) if spec.template.method else fields
 
 
 class FinishedFields:

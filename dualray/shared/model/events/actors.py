@@ -28,10 +28,12 @@ class ActorFailed:
 
 @dataclass(slots=True, kw_only=True)
 class ActorSubscribed:
-    """To the head: tell `subscriber` of the actor's state, now and whenever it changes."""
+    """To the head: tell `subscriber` of the actor's state, now and whenever it changes. `owner` made the actor, as the
+    handle says: it may have died before it could register the actor."""
 
     actor_id: ActorID
     subscriber: Address
+    owner: Address | None = None
 
 
 @dataclass(slots=True, kw_only=True)

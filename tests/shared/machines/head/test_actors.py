@@ -85,6 +85,12 @@ def test_who_subscribes_late_is_told_why_the_actor_is_dead(head):
     assert reason(commands) == "Actor 01010101 has ended: it was killed by `ray.kill` (dualray.kill)."
 
 
+def test_who_subscribes_to_an_actor_whose_owner_died_before_it_registered_it(head):
+    head(WorkerDied(worker=OTHER, node=N1, reason="SIGKILL"))
+    commands = head(ActorSubscribed(actor_id=aid(1), subscriber=DRIVER, owner=OTHER))
+    assert reason(commands) == f"Actor 01010101 has ended: The actor is dead because its owner has died: {OTHER}."
+
+
 def test_an_actor_whose_worker_died_is_restarted_in_a_new_life(alive):
     commands = worker_died(alive)
     assert changes(commands) == [("RESTARTING", 1, None)]
