@@ -368,6 +368,9 @@ class ActorHandle(CountedReference):
         """The actor's id."""
         return ActorID(self.ref.object_id[:_ACTOR_ID_BYTES])
 
+    _ray_actor_id = _actor_id
+    """The same, under the name that Ray gives it."""
+
     @property
     def _method_type(self) -> type[ActorMethod]:
         """What stands for a method; a dialect has its own."""

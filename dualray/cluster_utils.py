@@ -24,7 +24,7 @@ import psutil
 from dualray import api
 from dualray.as_ray.system_config import all_limits_of_ray
 from dualray.cluster_address import ClusterAddress, planned
-from dualray.exceptions import DualrayError
+from dualray.exceptions import DualrayError, rays_words
 from dualray.options import unknown_name
 from dualray.real.cluster.launch import (
     StartedNode,
@@ -284,8 +284,10 @@ class Cluster:
 
     @property
     def address(self) -> str:
-        """host:port of the head, for `init(address=...)`."""
+        """host:port of the head, for `init(address=...)`. Under the name `ray`, None if there is no head."""
         if self.head_node is None:
+            if rays_words() is not None:
+                return None  # type: ignore[return-value] - as Ray's, whose `init` then starts a cluster
             raise DualrayError("the cluster has no head yet: call add_node() first")
         if self._plan is not None:
             return self._plan.address

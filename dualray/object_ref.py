@@ -218,7 +218,12 @@ class ObjectRef(CountedReference, Generic[T]):
 
         def arrived(future: Future[T]) -> None:
             error = future.exception()
-            callbacks.pop()(future.result() if error is None else error)  # a traceback of what it raises keeps no more
+            try:
+                callbacks.pop()(future.result() if error is None else error)
+            except Exception:  # noqa: BLE001 - the user's: a log would keep its traceback, and with it the function
+                import traceback  # noqa: PLC0415 - seldom needed
+
+                traceback.print_exc()
 
         self.future().add_done_callback(arrived)
 

@@ -29,6 +29,21 @@ def heading(name: str, instance: Any) -> str:
     return f"{_COLOUR}ray::{name}(){_END} ({place})"
 
 
+def takes_unread(error: Exception) -> bool:
+    """Whether a task's error that no process has read is not to be printed.
+
+    RAY_IGNORE_UNHANDLED_ERRORS is set, or the program has put a function in the place of Ray's, as Ray's own tests do.
+    """
+    if "RAY_IGNORE_UNHANDLED_ERRORS" in os.environ:
+        return True
+    module = sys.modules.get("ray._private.worker")
+    handler = vars(module).get("_unhandled_error_handler") if module is not None else None
+    if handler is None:
+        return False
+    handler(error)
+    return True
+
+
 def warn_of_plain_error(cause_type: type[BaseException], why: Exception) -> None:
     """Say that `except` with the user's own class will not catch an error."""
     _log.warning(

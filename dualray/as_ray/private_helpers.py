@@ -12,6 +12,7 @@ from dualray import api, runtime
 from dualray.as_ray.global_worker import rows_of
 from dualray.as_ray.resources import nodes, store_bytes_free
 from dualray.hex_id import HexId
+from dualray.shared.model.resources import HEAD_NODE, NODE_PREFIX
 from dualray.util import get_node_ip_address, state
 
 __all__ = [
@@ -99,13 +100,19 @@ def get_or_create_event_loop() -> asyncio.AbstractEventLoop:
 
 
 def current_node_id() -> str:
-    """The node on which this process runs."""
-    return runtime.current("current_node_id").verbs.context().node_id
+    """The resource that only the node of this process has: a task that demands it runs there."""
+    return NODE_PREFIX + get_node_ip_address()
 
 
 def node_ids() -> list[str]:
-    """The nodes that live."""
-    return [row["NodeID"] for row in api.nodes() if row["Alive"]]
+    """For each node that lives, the resource that only this node has."""
+    return [
+        name
+        for row in api.nodes()
+        if row["Alive"]
+        for name in row["Resources"]
+        if name.startswith(NODE_PREFIX) and name != HEAD_NODE
+    ]
 
 
 def total_resources_per_node() -> dict[str, dict[str, float]]:

@@ -15,10 +15,12 @@ PROGRAM = '''\
 import dualray.as_ray
 
 dualray.as_ray.install()
+import os
 import pickle
 import re
 
 import ray
+from ray._common.test_utils import wait_for_condition
 
 ray.init(num_cpus=2)
 
@@ -106,7 +108,19 @@ ray.kill(actor)
 error, text = words(actor.fail.remote())
 assert not error.actor_init_failed
 assert "The actor is dead because it was killed by `ray.kill`" in text, text
+
+unread = []
+ray._private.worker._unhandled_error_handler = unread.append
+ref = divide.remote()
+ray.wait([ref])
+del ref
+wait_for_condition(lambda: [type(error) for error in unread] == [ray.exceptions.RayTaskError])
+os.environ["RAY_IGNORE_UNHANDLED_ERRORS"] = "1"
+ref = divide.remote()
+ray.wait([ref])
+del ref
 ray.shutdown()
+assert len(unread) == 1
 '''
 
 

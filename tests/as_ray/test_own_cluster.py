@@ -18,7 +18,9 @@ dualray.as_ray.install()
 import ray
 from ray.cluster_utils import Cluster
 
-cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 3})
+cluster = Cluster()
+assert cluster.address is None  # init(address=None) then starts a cluster
+cluster.add_node(num_cpus=3)
 
 
 def cpus():

@@ -25,7 +25,9 @@ assert not global_worker.connected and global_worker.node is None and global_wor
 assert not hasattr(global_worker, "core_worker")
 ray.init(num_cpus=2)
 here = ray.get_runtime_context()
-assert global_worker.node.unique_id == here.get_node_id() == ray._private.state.current_node_id()
+assert global_worker.node.unique_id == here.get_node_id()
+assert ray._private.state.current_node_id() == f"node:{ray.util.get_node_ip_address()}"
+assert ray._private.state.node_ids() == [ray._private.state.current_node_id()]
 assert ray._private.worker._global_node.node_id == here.get_node_id()
 assert global_worker.core_worker.get_worker_id().hex() == here.get_worker_id()
 assert global_worker.current_job_id.hex() == here.get_job_id() and global_worker.mode == ray.SCRIPT_MODE

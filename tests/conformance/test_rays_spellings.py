@@ -7,6 +7,7 @@ import os
 import pickle
 import threading
 import time
+import weakref
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from dualray.actor import ActorClassInheritanceException
 from dualray.exceptions import DualrayError, PlacementGroupUnschedulableError
 from dualray.util.placement_group import PlacementGroup
 from dualray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-from tests.conformance.support import get
+from tests.conformance.support import eventually, get
 
 pytestmark = pytest.mark.usefixtures("cluster")
 
@@ -93,6 +94,7 @@ def test_a_handle_has_the_id_of_its_actor():
     counter = Counter.remote()
     assert counter._actor_id.hex() == get(counter.id.remote())
     assert bytes.fromhex(counter._actor_id.hex()) == counter._actor_id.binary()
+    assert counter._ray_actor_id == counter._actor_id
     assert repr(counter._actor_id) == f"ActorID({counter._actor_id.hex()})"
     assert counter._actor_id != Counter.remote()._actor_id
 
@@ -509,6 +511,18 @@ def test_a_function_is_called_when_a_value_is_there():
         time.sleep(0.01)
     assert 3 in came
     assert any(isinstance(each, KeyError) for each in came)
+
+
+def test_a_function_that_raises_when_a_value_is_there_is_not_kept(capfd):
+    def called(value):
+        raise KeyError(f"{value} is not welcome")
+
+    ref = add.remote(1, 2)
+    ref._on_completed(called)
+    only = weakref.ref(called)
+    del called
+    eventually(lambda: only() is None, "nothing keeps the function")
+    assert "3 is not welcome" in capfd.readouterr().err
 
 
 def test_more_than_one_accelerator_is_a_whole_number_at_the_call():

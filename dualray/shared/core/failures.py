@@ -96,7 +96,10 @@ def as_argument_error(name: str, error: ErrorInfo) -> DualrayError:
 
 
 def failure_in_words(task_id: TaskID, name: str, error: ErrorInfo) -> str:
-    """What is told of a task's error that nobody has read."""
+    """What is told of a task's error that nobody has read; "" if the program wants it not told, as it may on Ray."""
+    words = exceptions.rays_words()
+    if words is not None and words.takes_unread(as_exception(error, None)):
+        return ""
     heading = f"dualray: {name} (task {task_id.hex()}) has failed, and nobody has read its error:"
     return f"{heading}\n{error.message.rstrip()}\n"
 

@@ -189,8 +189,11 @@ class CoreStep(CoreState):
         self.trace(TraceKind.TASK_RETRIED, command.task_id, command.reason, "", command.attempt)
 
     def _tell_failure(self, command: TellFailure) -> None:
-        if not command.name.endswith(f".{TERMINATE}"):  # it has done what it was called for
-            self.host.tell(failure_in_words(command.task_id, command.name, command.error))
+        if command.name.endswith(f".{TERMINATE}"):  # it has done what it was called for
+            return
+        words = failure_in_words(command.task_id, command.name, command.error)
+        if words:
+            self.host.tell(words)
 
     def _tell_wait(self, command: TellWait) -> None:
         self.host.tell(f"dualray: {command.words}.\n")

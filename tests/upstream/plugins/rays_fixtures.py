@@ -238,10 +238,13 @@ def temp_file(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def set_enable_auto_connect(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
-    value = getattr(request, "param", "0")
-    monkeypatch.setenv("RAY_ENABLE_AUTO_CONNECT", value)
-    return value
+def set_enable_auto_connect(monkeypatch: pytest.MonkeyPatch) -> bool:
+    """False: Ray's own fixture does not look at its parameter either."""
+    if _ON_RAY:
+        monkeypatch.setattr("ray._private.auto_init_hook.enable_auto_connect", False)
+    else:
+        monkeypatch.setenv("RAY_ENABLE_AUTO_CONNECT", "0")
+    return False
 
 
 ray_start_with_dashboard = _session("ray_start_with_dashboard")
