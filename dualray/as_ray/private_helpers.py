@@ -8,7 +8,7 @@ from typing import Any
 
 import psutil
 
-from dualray import api, runtime
+from dualray import api
 from dualray.as_ray.global_worker import rows_of
 from dualray.as_ray.resources import nodes, store_bytes_free
 from dualray.hex_id import HexId

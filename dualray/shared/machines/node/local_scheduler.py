@@ -59,10 +59,8 @@ from dualray.shared.model.events import (
     LeasesReturned,
     LeaseWanted,
     ResourcesReported,
-    WorkerBlocked,
     WorkerExited,
     WorkerRetired,
-    WorkerUnblocked,
 )
 from dualray.shared.model.ids import HEAD, Address, LeaseID, NodeID, ObjectID, PlacementGroupID, RequestID, is_driver
 from dualray.shared.model.resources import Resources, fits, gpu_units, is_cpu
@@ -467,24 +465,14 @@ class LocalScheduler:
             return lease.resources
         return Resources(tuple((name, amount) for name, amount in lease.resources.units if not is_cpu(name)))
 
-    def on_blocked(self, event: WorkerBlocked) -> None:
-        """A worker's task waits."""
-        worker = self.workers.get(event.worker)
-        if worker is None or worker.lease is None:
+    def set_blocked(self, address: Address, blocked: bool, *, lends: bool) -> None:
+        """A worker's task waits, and lends its CPU or not; or it goes on."""
+        worker = self.workers.get(address)
+        lease = worker.lease if worker is not None else None
+        if lease is None:
             return
-        worker.lease.blocked = True
-        if event.lends:
-            self._lend(worker.lease, True)
-
-    def on_unblocked(self, event: WorkerUnblocked) -> None:
-        """A worker's task goes on."""
-        worker = self.workers.get(event.worker)
-        if worker is None or worker.lease is None:
-            return
-        worker.lease.blocked = False
-        self._lend(worker.lease, False)
-
-    def _lend(self, lease: Lease, lends: bool) -> None:
+        lease.blocked = blocked
+        lends = lends or (blocked and lease.lends)  # another method of the actor may wait for its arguments
         if lease.lends == lends:
             return
         lease.lends = lends
