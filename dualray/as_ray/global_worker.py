@@ -139,11 +139,17 @@ class CoreWorker:
         return sum(row["owner"] == own and row["state"] == "INLINE" for row in rows_of("objects"))
 
     def get_pending_children_task_ids(self, parent_task_id: Any) -> list[HexId]:
-        """The tasks that a task has submitted and that have not ended."""
+        """The tasks that a task of this process has submitted and that have not ended.
+
+        It looks at what this process knows now: while another process is asked, the tasks could end.
+        """
         parent = parent_task_id.hex()
-        tasks = rows_of("tasks")
+        verbs: Any = runtime.current("ray._private.worker").verbs
+        core = verbs.core
+        with core.host.lock:
+            tasks = core.machine.state_rows.of("tasks")
         return [
-            HexId(row["task_id"]) for row in tasks if row.get("parent_task_id") == parent and row["state"] not in _ENDED
+            HexId(row["task_id"]) for row in tasks if row["parent_task_id"] == parent and row["state"] not in _ENDED
         ]
 
 
