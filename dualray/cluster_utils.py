@@ -287,7 +287,7 @@ class Cluster:
         """host:port of the head, for `init(address=...)`. Under the name `ray`, None if there is no head."""
         if self.head_node is None:
             if rays_words() is not None:
-                return None  # type: ignore[return-value] - as Ray's, whose `init` then starts a cluster
+                return None  # type: ignore[return-value]  # as Ray's, whose `init` then starts a cluster
             raise DualrayError("the cluster has no head yet: call add_node() first")
         if self._plan is not None:
             return self._plan.address

@@ -30,13 +30,14 @@ wait for it is left out, and it is told how many lines those were; the files hav
 
 from __future__ import annotations
 
+import contextlib
 import io
 import logging
 import os
 import re
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -63,6 +64,7 @@ ROTATED_SUFFIX: Final = ".old"
 
 BARS: Final = 3
 """Beside the streams 1 and 2: what comes are progress bars."""
+_NEWLINE: Final = ord("\n")
 _SIGN: Final = b"\0dualray-"
 _TASK, _BAR = b"task", b"bar"
 _log = logging.getLogger("dualray")
@@ -117,6 +119,7 @@ class MarkedFile(io.RawIOBase):
         self._fd = fd
         self._execution = execution
         self._marked: Execution | None = None
+        self._is_within_line = False
 
     def writable(self) -> bool:
         return True
@@ -132,7 +135,16 @@ class MarkedFile(io.RawIOBase):
         if execution is not self._marked:
             self._marked = execution
             os.write(self._fd, mark(execution))
-        return os.write(self._fd, data)
+        written = os.write(self._fd, data)
+        if written:
+            self._is_within_line = data[written - 1] != _NEWLINE
+        return written
+
+    def end_line(self) -> None:
+        """A task has ended within a line: nothing more of the line will come."""
+        if self._is_within_line:
+            self._is_within_line = False
+            os.write(self._fd, b"\n")
 
     def say(self, words: str) -> None:
         """Say something that is no task's."""
@@ -177,6 +189,20 @@ def marked_stream(file: MarkedFile, *, errors: str) -> io.TextIOWrapper:
     """What `sys.stdout` or `sys.stderr` of a worker is to be."""
     buffer = io.BufferedWriter(file)
     return io.TextIOWrapper(buffer, encoding="utf-8", errors=errors, line_buffering=True)
+
+
+class PartialLines:
+    """Ends the lines that tasks have left open, as in Ray: what print(..., end="") writes is shown without a flush."""
+
+    def __init__(self, streams: Sequence[tuple[io.TextIOWrapper, MarkedFile]]) -> None:
+        self._streams = streams
+
+    def end(self) -> None:
+        """No task is in hand. A task may have closed a stream."""
+        for stream, file in self._streams:
+            with contextlib.suppress(OSError, ValueError):
+                stream.flush()
+                file.end_line()
 
 
 # ---- In the node manager -----------------------------------------------------------------------------------------

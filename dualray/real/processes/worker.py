@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import FrameType
 from typing import Final, NoReturn
@@ -20,7 +20,7 @@ from dualray.exceptions import rays_words
 from dualray.progress_bars import BarState
 from dualray.real.limits import check_room_for_files, is_exhaustion, is_out_of_threads, limit_in_words
 from dualray.real.observe import stacks
-from dualray.real.observe.worker_output import MarkedFile, TellingHandler, bar_line, marked_stream
+from dualray.real.observe.worker_output import MarkedFile, PartialLines, TellingHandler, bar_line, marked_stream
 from dualray.real.processes.gpus import VisibleGpus
 from dualray.real.processes.interrupts import TaskInterrupts
 from dualray.real.processes.process import Signal, Terminated, UserProcess
@@ -58,6 +58,7 @@ class _Inbox:
 
     def __init__(self) -> None:
         self._signal: Signal | None = None
+        self.before_waiting: Callable[[], None] = _nothing
 
     def tasks_came(self) -> None:
         """There are tasks to run. Any thread."""
@@ -70,9 +71,14 @@ class _Inbox:
         while (task := core.next_task()) is None:
             signal_ = self._signal = process.new_signal()
             if not core.has_tasks:  # else they came before the signal
+                self.before_waiting()
                 signal_.wait()
             self._signal = None
         return task
+
+
+def _nothing() -> None:
+    """There is nothing to do yet."""
 
 
 def main(argv: Mapping[str, str]) -> None:
@@ -101,9 +107,10 @@ def main(argv: Mapping[str, str]) -> None:
         is_due=core.is_to_be_interrupted,
         takes=core.takes_interrupt,
     )
-    stderr = MarkedFile(2, lambda: core.execution)
-    sys.stdout = marked_stream(MarkedFile(1, lambda: core.execution), errors="replace")
-    sys.stderr = marked_stream(stderr, errors="backslashreplace")
+    stdout, stderr = (MarkedFile(fd, lambda: core.execution) for fd in (1, 2))
+    sys.stdout = printed = marked_stream(stdout, errors="replace")
+    sys.stderr = errors = marked_stream(stderr, errors="backslashreplace")
+    inbox.before_waiting = PartialLines(((printed, stdout), (errors, stderr))).end
     log = logging.getLogger("dualray")
     log.addHandler(TellingHandler(stderr))
     log.propagate = False  # handlers of the user's would show it as a task's

@@ -68,7 +68,7 @@ class AsyncioSubstitution(MetaPathFinder):
             return None
         spec = PathFinder.find_spec(fullname, path, target)
         if spec is not None and spec.loader is not None:
-            spec.loader = _ChangingLoader(spec.loader, self.change)
+            spec.loader = ChangingLoader(spec.loader, self.change)
         return spec
 
     def change(self, module: ModuleType) -> None:
@@ -186,7 +186,7 @@ class BorrowedLoop:
         return getattr(self._selector, name)
 
 
-class _ChangingLoader(Loader):
+class ChangingLoader(Loader):
     """Loads a module and has it changed."""
 
     def __init__(self, loader: Loader, change: Callable[[ModuleType], None]) -> None:

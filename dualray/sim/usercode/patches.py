@@ -24,6 +24,7 @@ from dualray.sim.usercode.locks import Locks
 from dualray.sim.usercode.memory_guard import MemoryGuard
 from dualray.sim.usercode.polling import Polling
 from dualray.sim.usercode.pools import Pools, silence, unsilence
+from dualray.sim.usercode.psutil_substitution import PsutilSubstitution
 from dualray.sim.usercode.threads import Threads
 from dualray.sim.usercode.virtual_time import VirtualTime
 from dualray.sim.usercode.watchdog import Watchdog
@@ -58,6 +59,7 @@ class Patches:
             of_modules={**self._locks.of_modules(), **self._threads.of_modules()},
             sim_unsafe=_sim_unsafe,
         )
+        self._psutil = PsutilSubstitution(self.isolation.user_fiber, self.isolation.calls)
         _LAST.append(weakref.ref(self))
         del _LAST[:-1]
         self.stands = False
@@ -95,6 +97,7 @@ class Patches:
             self.isolation.install()
             if not self._changes_asyncio:
                 self._asyncio.install()
+                self._psutil.install()
                 silence()
                 if not self._waits_at_exit:
                     self._waits_at_exit = True
@@ -134,6 +137,7 @@ class Patches:
                 self._watchdog = None
             self._changes_asyncio = False
             self._asyncio.uninstall()
+            self._psutil.uninstall()
             unsilence()
             self._waits_at_exit = False
             atexit.unregister(self._threads.wait_at_exit)

@@ -285,3 +285,31 @@ def test_on_a_cluster_lines_reach_the_driver_whose_they_are(tmp_path: Path, capf
     shown = sorted(re.sub(r"pid=\d+", "pid=N", capfd.readouterr().out).splitlines())
     assert shown == ["(far pid=N, node-1) from afar", "(far pid=N, node-1) from afar", "(near pid=N) from here"]
     assert re.fullmatch(r"\(child pid=\d+, node-1\) of the other driver\n", other.stdout)
+
+
+def test_a_line_that_a_task_leaves_open_is_shown_when_the_task_has_ended(tmp_path: Path) -> None:
+    program = """
+        import sys
+        import dualray
+
+        @dualray.remote
+        def say():
+            print("one", end=" ")
+            print("two", end=" ")
+            print("three", end="", file=sys.stderr)
+
+        dualray.init(num_cpus=1)
+        dualray.get(say.remote())
+        sys.stdin.read()
+        """
+    script = tmp_path / "program.py"
+    script.write_text(textwrap.dedent(program))
+    with subprocess.Popen(
+        [sys.executable, script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as driver:
+        assert driver.stdout is not None
+        assert driver.stderr is not None
+        assert driver.stdout.readline().endswith(") one two \n")  # while the driver waits
+        assert driver.stderr.readline().endswith(") three\n")
+        driver.communicate("")
+    assert driver.returncode == 0
