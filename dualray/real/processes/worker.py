@@ -27,6 +27,7 @@ from dualray.real.processes.process import Signal, Terminated, UserProcess
 from dualray.real.processes.process_runtime import ProcessRuntime
 from dualray.real.processes.runner import EXIT_AFTER_ERROR
 from dualray.real.session import session as sessions
+from dualray.real.session.parents import kill_children
 from dualray.real.session.titles import RaysTitles
 from dualray.shared.model.commands import RunTask
 from dualray.shared.model.events import TaskPushed, WorkerReady
@@ -136,6 +137,7 @@ def main(argv: Mapping[str, str]) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        kill_children(os.getpid())
         os.kill(os.getpid(), signal.SIGTERM)
     except BaseException as error:  # noqa: BLE001 - user code's are caught where it runs
         _end_by(error)
@@ -161,6 +163,7 @@ def _on_lost(process: UserProcess, peer: str) -> None:
     """Without its node manager or the head a worker has nothing to do. One that could not reach somebody else for want
     of a descriptor ends as well, so that its task is known to be lost: whoever waits would wait for ever."""
     if peer in (process.session.node, HEAD):
+        kill_children(os.getpid())
         os._exit(0)
     why = process.transport.why_lost(peer)
     if isinstance(why, OSError) and is_exhaustion(why):
@@ -199,6 +202,7 @@ def _exit(code: object) -> None:
     if code is not None and not isinstance(code, int):
         sys.stderr.write(f"{code}\n")
     sys.stderr.flush()
+    kill_children(os.getpid())
     os._exit(code if isinstance(code, int) else int(code is not None))
 
 

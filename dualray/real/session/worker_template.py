@@ -24,7 +24,7 @@ in `random` and numpy, and calls `dualray.real.processes.worker.main(argv)`; wha
 sys.exit. It leaves by os._exit: the template's own cleanup is not its business.
 
 At the end of file on the control socket, which is also what a killed node manager leaves, the template kills
-its children, reaps them and exits.
+its children, reaps them and exits. With a worker that it kills, it kills what the worker has started, as in Ray.
 """
 
 import errno
@@ -43,7 +43,7 @@ from importlib import import_module
 from typing import Any, Final, NoReturn, TextIO, cast
 
 from dualray.real.limits import is_exhaustion, limit_in_words
-from dualray.real.session.parents import count_threads, die_with
+from dualray.real.session.parents import count_threads, die_with, kill_children, kill_with_children
 from dualray.real.session.titles import set_title
 
 MODULE: Final = "dualray.real.session.worker_template"
@@ -113,7 +113,9 @@ class Template:
         worker: str = request["worker"]
         if request["op"] == "signal":
             for pid, name in self._workers.items():
-                if name == worker:
+                if name == worker and request["signal"] == signal.SIGKILL:
+                    kill_with_children(pid)
+                elif name == worker:
                     os.kill(pid, request["signal"])
             return
         try:
@@ -173,7 +175,7 @@ class Template:
 
     def _end(self) -> None:
         for pid in self._workers:
-            os.kill(pid, signal.SIGKILL)
+            kill_with_children(pid)
         for pid in self._workers:
             os.waitpid(pid, 0)
 
@@ -230,6 +232,7 @@ def run_worker(argv: dict[str, Any]) -> NoReturn:
             code = end.code
         except BaseException:  # noqa: BLE001 - this is the end of the process, as of any program
             traceback.print_exc()
+        kill_children(os.getpid())
         end_process(code)
     finally:
         os._exit(1)  # its streams may be closed, so that it could say nothing

@@ -260,3 +260,52 @@ def test_what_workers_print_reaches_the_driver(start_driver, tmp_path: Path) -> 
     )
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=60, check=True)
     assert re.search(r"^\(say pid=\d+\) hello from a task$", done.stdout, re.MULTILINE)
+
+
+CHILDREN = """
+    import subprocess, sys
+    import dualray
+
+    @dualray.remote
+    class Actor:
+        def start(self):
+            return subprocess.Popen(["sleep", "600"]).pid
+
+        def leave(self):
+            sys.exit(0)
+
+    dualray.init(num_cpus=2)
+    actor = Actor.remote()
+    print(dualray.get(actor.start.remote()), flush=True)
+    sys.stdin.readline()
+    {ending}
+    sys.stdin.readline()
+"""
+
+
+@pytest.mark.parametrize("ending", ["dualray.kill(actor)", "actor.leave.remote()", "dualray.shutdown()"])
+def test_what_a_worker_has_started_ends_with_it(ending: str) -> None:
+    program = textwrap.dedent(CHILDREN).format(ending=ending)
+    with subprocess.Popen(
+        [sys.executable, "-c", program],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as driver:
+        assert driver.stdin is not None
+        assert driver.stdout is not None
+        child = psutil.Process(int(driver.stdout.readline()))
+        assert child.is_running()
+        driver.stdin.write("\n")
+        driver.stdin.flush()
+        eventually(lambda: _is_over(child), "what the worker has started is gone")
+        driver.communicate("\n")
+    assert driver.returncode == 0
+
+
+def _is_over(process: psutil.Process) -> bool:
+    try:
+        return process.status() == psutil.STATUS_ZOMBIE  # nobody reaps it here
+    except psutil.NoSuchProcess:
+        return True
