@@ -16,6 +16,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, Final
 
+from tests.upstream.named_reasons import NAMED
 from tests.upstream.run import DATA, ROOT
 from tests.upstream.suites import SUITES
 
@@ -38,7 +39,8 @@ REASONS: Final = (
     ),
     ("put(_owner=), which Ray has withdrawn", r"_owner|gen_object_ref|Creator"),
     ("Ray's call that frees by force, which is private", r"ObjectFreedError|freed"),
-    ("a program of its own cannot join a simulation", r"head of a simulation|CalledProcessError.*dualray.as_ray"),
+    ("a program of its own cannot join a simulation", r"head of a simulation"),
+    ("a program of its own fails", r"CalledProcessError.*dualray.as_ray"),
     ("virtual workers are no processes of the system", r"NoSuchProcess|PermissionError|ProcessLookupError"),
     ("a message in Ray's words", r"assert '.*' (==|in) '|AssertionError: assert '|Regex pattern did not match"),
     ("a condition that does not come true", r"condition wasn't met"),
@@ -64,8 +66,11 @@ def _has_failed(row: dict[str, Any] | None) -> bool:
     return row is not None and row["outcome"] != "passed"
 
 
-def reason_of(row: dict[str, Any]) -> str:
+def reason_of(test: str, row: dict[str, Any]) -> str:
     """Why a test is missing, in words."""
+    named = NAMED.get(test.partition("[")[0])
+    if named is not None:
+        return named
     error = str(row["reason"])
     return next((words for words, pattern in REASONS if re.search(pattern, error)), "what it says differs")
 
@@ -80,10 +85,12 @@ def pages() -> tuple[str, str]:
     lines: list[str] = []
     for test in counted:
         count = files.setdefault(test.partition(".py")[0], Counter())
-        if any(reason_of(kept[engine][test]) in _PRIVATE for engine in ENGINES if _has_failed(kept[engine].get(test))):
+        if any(
+            reason_of(test, kept[engine][test]) in _PRIVATE for engine in ENGINES if _has_failed(kept[engine].get(test))
+        ):
             count["apart"] += 1
             lines += [
-                f"| {engine} | `{test}` | {reason_of(row)} | {_quoted(row['reason'])} |"
+                f"| {engine} | `{test}` | {reason_of(test, row)} | {_quoted(row['reason'])} |"
                 for engine in ENGINES
                 if _has_failed(row := kept[engine].get(test)) and row is not None
             ]
@@ -94,7 +101,7 @@ def pages() -> tuple[str, str]:
             count[f"{engine} ran"] += row is not None
             count[engine] += row is not None and row["outcome"] == "passed"
             if row is not None and row["outcome"] != "passed":
-                lines.append(f"| {engine} | `{test}` | {reason_of(row)} | {_quoted(row['reason'])} |")
+                lines.append(f"| {engine} | `{test}` | {reason_of(test, row)} | {_quoted(row['reason'])} |")
     total: Counter[str] = Counter()
     for count in files.values():
         total.update(count)
