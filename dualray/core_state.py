@@ -21,6 +21,7 @@ def live_rows(core: CoreVerbs, table: str, timeout_ns: int) -> tuple[list[dict[s
     """The rows of a table of dualray.util.state, each a dict, and the processes that have not answered in time.
 
     `object_locations` are the objects, with `did_spill`: for that the stores of all nodes are asked, too.
+    `workers_ever` are the workers, with those that have ended.
     """
 
     def ask(addresses: Sequence[str], what: str) -> dict[str, list[dict[str, Any]]]:
@@ -38,7 +39,7 @@ def live_rows(core: CoreVerbs, table: str, timeout_ns: int) -> tuple[list[dict[s
         for rows in ask([address for address in processes if address not in drivers], "workers").values()
         for row in rows
     ]
-    if table == "workers":
+    if table in ("workers", "workers_ever"):
         found = [
             {
                 "worker_id": driver,
@@ -48,7 +49,10 @@ def live_rows(core: CoreVerbs, table: str, timeout_ns: int) -> tuple[list[dict[s
             }
             for driver in drivers
         ]
-        return [*found, *workers], missing
+        alive = [row | {"exit_type": None, "exit_detail": None} for row in (*found, *workers)]
+        if table == "workers":
+            return alive, missing
+        return [*alive, *(row for rows in ask([HEAD], "ended_workers").values() for row in rows)], missing
     owners = [*drivers, *(row["worker_id"] for row in workers if row["state"] != "STARTING")]
     where = table == "object_locations"
     owned = [row for rows in ask(owners, "objects" if where else table).values() for row in rows]

@@ -302,8 +302,8 @@ class ClusterVerbs(Protocol):
         """
 
     def state_rows(self, table: str, timeout_ns: int) -> tuple[list[dict[str, Any]], list[str]]:
-        """The rows of a table of dualray.util.state, or of `object_locations`: objects with `did_spill`; and which
-        processes have not answered in time."""
+        """The rows of a table of dualray.util.state, or of `object_locations`: objects with `did_spill`, or of
+        `workers_ever`: workers, with those that have ended; and which processes have not answered in time."""
 
     def create_placement_group(
         self,

@@ -59,7 +59,7 @@ class RayCluster:
         return []
 
     def state_rows(self, table: str, timeout_ns: int) -> tuple[list[dict[str, Any]], list[str]]:
-        return rows_of(table, timeout_ns / 1e9), []
+        return rows_of("workers" if table == "workers_ever" else table, timeout_ns / 1e9), []
 
     def create_placement_group(
         self,

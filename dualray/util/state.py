@@ -200,6 +200,7 @@ def _live(table: str, timeout: float) -> tuple[list[dict[str, Any]], list[str]]:
 
 
 live = State(_live)
+_ever = State(lambda table, timeout: _live(f"{table}_ever", timeout))
 
 
 def of_run(directory: str | Path) -> State:
@@ -274,7 +275,24 @@ list_tasks = _lister("tasks")
 list_actors = _lister("actors")
 list_objects = _lister("objects")
 list_nodes = _lister("nodes")
-list_workers = _lister("workers")
+
+
+def list_workers(
+    address: str | None = None,
+    filters: Sequence[Filter] | None = None,
+    limit: int = DEFAULT_LIMIT,
+    timeout: float = 5.0,
+    detail: bool = False,
+    raise_on_missing_output: bool = True,
+) -> Rows:
+    """Return the workers of the cluster, and with `detail=True` also those that have ended. See `State.list`.
+
+    A worker that has ended is DEAD. Its exit_type and exit_detail say why, as in Ray. Workers of a dead node are absent.
+    """
+    _check_address("list_workers", address)
+    return (_ever if detail else live).list("workers", filters, limit, timeout, raise_on_missing_output)
+
+
 list_placement_groups = _lister("placement_groups")
 
 get_task = _getter("tasks", "get_task")

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import os
+
 import numpy as np
 import pytest
 
 import dualray as ray
+from dualray.exceptions import ActorDiedError
 from dualray.runtime_context import ACCELERATORS
 from dualray.util import state
 from dualray.util.placement_group import placement_group, remove_placement_group
@@ -97,6 +100,40 @@ def test_tasks_are_listed_in_every_state(cluster, gate):
     gate.open()
     assert get([*refs, queued, waiting]) == [1] * (cluster.nodes + 2)
     eventually(lambda: (get_task(task_id) or {}).get("state") == "FINISHED", "its end is in the table")
+
+
+def test_workers_that_have_ended_are_listed_with_the_reason():
+    @ray.remote
+    class Ending:
+        def worker(self):
+            return ray.get_runtime_context().get_worker_id()
+
+        def exit(self):
+            ray.exit_actor()
+
+        def die(self):
+            os._exit(3)
+
+    actors = [Ending.remote() for _ in range(3)]
+    killed, left, died = get([actor.worker.remote() for actor in actors])
+    ray.kill(actors[0])
+    for ending in (actors[1].exit.remote(), actors[2].die.remote()):
+        with pytest.raises(ActorDiedError):
+            get(ending)
+
+    def ended() -> dict[str, tuple[str, str]]:
+        rows = list_workers(detail=True, filters=[("state", "=", "DEAD")])
+        return {row.worker_id: (row.exit_type, row.exit_detail) for row in rows}
+
+    eventually(lambda: {killed, left, died} <= set(ended()), "the head knows that the workers have ended")
+    found = ended()
+    assert found[killed][0] == "INTENDED_SYSTEM_EXIT"
+    assert "ray.kill" in found[killed][1]
+    assert found[left][0] == "INTENDED_USER_EXIT"
+    assert "exit_actor" in found[left][1]
+    assert found[died] == ("SYSTEM_ERROR", "exited with code 3")
+    assert not {killed, left, died} & {row.worker_id for row in list_workers()}
+    assert {row.exit_type for row in list_workers()} == {None}
 
 
 @pytest.mark.parametrize("concurrency", [1, 2])

@@ -5,7 +5,7 @@
     waits             an owner: what the task that runs here waits for; the head: what waits for a place, and why
     late:OBJECT_ID    an owner: why an object is not there yet (OwnerRows.late)
     workers           a node
-    actors, named_actors, namespaces, nodes, placement_groups, processes      the head
+    actors, ended_workers, named_actors, namespaces, nodes, placement_groups, processes      the head
 
 Ids are hex. The names of states are today's Ray's where there is one for it.
 """
@@ -30,3 +30,21 @@ CALL_FETCHES = "PENDING_ACTOR_TASK_ARGS_FETCH"
 CALL_WAITS = "PENDING_ACTOR_TASK_ORDERING_OR_CONCURRENCY"
 AT_WORKER = (RUNNING, CALL_FETCHES, CALL_WAITS)
 """What a worker says of a task that it has; the task's owner knows only that it has sent the task."""
+
+
+_STOPPED = "stopped: "
+_EXIT_TYPES = (
+    ("the node is out of memory", "NODE_OUT_OF_MEMORY"),
+    ("The constructor of actor ", "USER_ERROR"),
+    ("exit_actor() was called", "INTENDED_USER_EXIT"),
+    ("cancel", "INTENDED_USER_EXIT"),
+    ("", "INTENDED_SYSTEM_EXIT"),
+)
+"""What Ray calls the end of a worker that its node has stopped: the first words that stand in the reason."""
+
+
+def exit_type(why: str) -> str:
+    """What Ray calls the end of a worker."""
+    if why.startswith(_STOPPED):
+        return next(name for words, name in _EXIT_TYPES if words in why)
+    return "INTENDED_USER_EXIT" if why.startswith("exited with code 0") else "SYSTEM_ERROR"

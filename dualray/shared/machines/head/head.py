@@ -278,7 +278,7 @@ class Head(Composition):
     def _on_worker_died(self, event: WorkerDied) -> None:
         if self.membership.is_gone(event.worker):
             return
-        self.membership.note_dead(event.worker)
+        self.membership.note_dead(event.worker, event.reason)
         self._owners_died(lambda other: other == event.worker)
         self._announce(OwnerDied(address=event.worker))
 

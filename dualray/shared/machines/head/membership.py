@@ -36,6 +36,9 @@ from dualray.shared.model.states import NODE, NodeHealth
 
 _SUSPICION = "suspicion:"
 
+WHY_CHARS_MAX = 300
+"""Kept of the reason for which a worker has died."""
+
 
 class Member:
     """One life of one node."""
@@ -55,7 +58,8 @@ class Membership:
         self.config = config
         self.members: dict[NodeID, Member] = {}
         self.drivers: dict[Address, NodeID] = {}
-        self.dead: dict[Address, None] = {}
+        self.dead: dict[Address, str] = {}
+        """Drivers and workers that have died, and the first line of why, of workers."""
         """Drivers and workers that died; of workers, those that died before their node."""
         self.leaving: dict[NodeID, int] = {}
         """Nodes that drain, with the life that does: alive, and nothing is to be placed there."""
@@ -100,9 +104,9 @@ class Membership:
         for address in self.dead:
             self.out.send(Address(node), OwnerDied(address=address))
 
-    def note_dead(self, address: Address) -> None:
+    def note_dead(self, address: Address, why: str = "") -> None:
         """A driver or worker has died."""
-        self.dead[address] = None
+        self.dead[address] = why.partition("\n")[0][:WHY_CHARS_MAX]
 
     def forget_dead_on(self, info: NodeInfo) -> None:
         """A life of a node is over: so much is known of all its workers."""

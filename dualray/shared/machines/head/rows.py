@@ -7,7 +7,8 @@ from dualray.shared.machines.head.actors import Actors
 from dualray.shared.machines.head.directory import Directory
 from dualray.shared.machines.head.global_scheduler import GlobalScheduler
 from dualray.shared.machines.head.membership import Membership
-from dualray.shared.machines.state_rows import Row
+from dualray.shared.machines.state_rows import Row, exit_type
+from dualray.shared.model.ids import is_driver, node_of
 from dualray.shared.model.resources import UNITS, without_bundles
 from dualray.shared.model.states import ActorState, NodeHealth
 
@@ -52,6 +53,19 @@ class HeadRows:
                 return self.autoscaler.launch_rows() if self.autoscaler is not None else []
             case "scale_view":
                 return self.autoscaler.view_rows() if self.autoscaler is not None else []
+            case "ended_workers":
+                return [
+                    {
+                        "worker_id": address,
+                        "node_id": node_of(address),
+                        "worker_type": "WORKER",
+                        "state": "DEAD",
+                        "exit_type": exit_type(why),
+                        "exit_detail": why,
+                    }
+                    for address, why in self.membership.dead.items()
+                    if not is_driver(address)
+                ]
             case "namespaces":
                 return [{"job": job, "namespace": namespace} for job, namespace in self.actors.names.jobs.items()]
             case "objects":
