@@ -287,7 +287,8 @@ def list_workers(
 ) -> Rows:
     """Return the workers of the cluster, and with `detail=True` also those that have ended. See `State.list`.
 
-    A worker that has ended is DEAD. Its exit_type and exit_detail say why, as in Ray. Workers of a dead node are absent.
+    A worker that has ended is DEAD. Its exit_type and exit_detail say why, as in Ray. Workers of dead nodes are left
+    out.
     """
     _check_address("list_workers", address)
     return (_ever if detail else live).list("workers", filters, limit, timeout, raise_on_missing_output)
