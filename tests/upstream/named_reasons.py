@@ -19,6 +19,7 @@ NAMED: Final = {
     "actor.py::test_get_local_actor_state": PRIVATE,
     "actor.py::test_parent_task_correct_concurrent_async_actor": "the children have ended before they are counted",
     "actor_advanced.py::test_actor_gc": PRIVATE,
+    "actor_advanced.py::test_detached_actor_cleanup": PRIVATE,
     "actor_cancel.py::test_async_actor_server_side_cancel": "Ray's table of tasks is a second late",
     "actor_failures.py::test_exit_actor_queued": SPEED,
     "advanced_2.py::test_gpu_and_neuron_cores": ACCELERATORS,
