@@ -8,13 +8,13 @@ many, and workers share rows when there are too many of them.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from dualray.report.colours import OTHERS, colours_of
 from dualray.report.critical_path import Spent, Stretch
 from dualray.report.histories import Attempt, Lives
 from dualray.report.traces import natural
@@ -26,11 +26,6 @@ from dualray.shared.proof.trace import TraceEvent
 BARS_MAX = 4_000
 ROWS_MAX = 160
 BINS = 240
-FUNCTIONS_MAX = 9
-"""Functions with a colour of their own; the others share grey."""
-
-PALETTE = ("#4269d0", "#efb118", "#3ca951", "#a463f2", "#6cc5b0", "#ff725c", "#97bbf5", "#9c6b4e", "#ff8ab7")
-OTHERS = "#9498a0"
 SPENT = {
     Spent.COMPUTE: "#3ca951",
     Spent.DRIVER: "#6cc5b0",
@@ -155,10 +150,11 @@ def gantt(lives: Lives, path: Sequence[Stretch], clock: Clock, rows: Rows) -> Dr
     A bar is [start, length, row, function, task, attempt, cause, outcome, worker, how many attempts it is, name].
     """
     bars, merged = _bars(lives, clock, rows)
-    counted = Counter(bar.attempt.name for bar in bars)
-    named = [name for name, _ in counted.most_common(FUNCTIONS_MAX)]
-    colours = dict(zip(named, PALETTE, strict=False))
-    if len(counted) > len(named):
+    drawn = {bar.attempt.name for bar in bars}
+    colours = colours_of(task.name for task in lives.tasks.values())
+    colours = {name: colour for name, colour in colours.items() if name in drawn}
+    named = list(colours)
+    if len(drawn) > len(named):
         colours["other functions"] = OTHERS
     place = {name: position for position, name in enumerate(named)}
     return {

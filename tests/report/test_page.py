@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 import dualray as ray
-from dualray.report.drawings import BARS_MAX, FUNCTIONS_MAX, ROWS_MAX
+from dualray.report.colours import FUNCTIONS_MAX
+from dualray.report.drawings import BARS_MAX, ROWS_MAX
 from dualray.report.page import Check, page, write_page
 from dualray.report.record import Record, read_record
 from dualray.shared.proof.trace import TraceEvent, TraceKind
