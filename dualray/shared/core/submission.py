@@ -316,4 +316,5 @@ class CoreSubmission(CoreTasks):
         deps: tuple[str, ...] = ()
         if spec.deps or embedded or spec.nested:
             deps = tuple([ref.object_id.hex() for ref in (*spec.deps, *embedded, *spec.nested)])
-        self.trace(TraceKind.TASK_SUBMITTED, spec.task_id, "", spec.template.name, spec.args_bytes, deps)
+        actor = spec.actor_id.hex() if spec.actor_id is not None else ""
+        self.trace(TraceKind.TASK_SUBMITTED, spec.task_id, actor, spec.template.name, spec.args_bytes, deps)

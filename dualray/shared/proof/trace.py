@@ -81,9 +81,10 @@ ACTIONS = frozenset(
 class TraceEvent:
     """One row. `subject` is a task's or object's id in hex, or a worker's or node's name, and `about` is the same, but
     an id may be its bytes: there are very many events, and few are looked at. `other` is the peer (whom a push or
-    transfer goes to) or the reason; `amount` counts bytes, or the attempt of a task. A simulated node's NODE_STARTED
-    says in `deps` what it has (`CPU 40000` in units, `object_store` in bytes, `nic` in bytes a second); NIC_RATE, what
-    flows `in` or `out` (`other`) of a node from now on, in bytes a second."""
+    transfer goes to), the reason, or, of a TASK_SUBMITTED, the actor whose method is called; `amount` counts bytes, or
+    the attempt of a task. A simulated node's NODE_STARTED says in `deps` what it has (`CPU 40000` in units,
+    `object_store` in bytes, `nic` in bytes a second); NIC_RATE, what flows `in` or `out` (`other`) of a node from now
+    on, in bytes a second."""
 
     time_ns: int
     kind: TraceKind

@@ -309,7 +309,10 @@ class ScriptRunner:
             rerun.since_ns = self._process.cluster.kernel.now_ns
         if self._is_noted:
             ids = tuple([ref.object_id.hex() for ref in (*deps, *nested)])
-            self._process.trace(TraceKind.TASK_SUBMITTED, task_id, name=template.name, amount=node.args_bytes, deps=ids)
+            actor = spec.actor_id.hex() if spec.actor_id is not None else ""
+            self._process.trace(
+                TraceKind.TASK_SUBMITTED, task_id, other=actor, name=template.name, amount=node.args_bytes, deps=ids
+            )
         self._process.submit(spec)
 
     def _make_actor(self, execution: Execution, spec: TaskSpec, node: TaskNode, recorded: bytes) -> None:
