@@ -3,6 +3,9 @@
 The trace is written while the run goes on, so that `dualray dashboard` can show it: what is new goes to the file once
 in WRITE_EVERY_S of real time. A run can be slowed down to be watched: `pace` is how many seconds of virtual time pass
 in a second of real time at most. Neither changes what the run does, nor what its files hold at the end.
+
+While a run with a pace goes on, the file `cluster.clock` says which virtual time it has reached: the trace says that
+only when something happens. The file is gone at the end.
 """
 
 from __future__ import annotations
@@ -47,6 +50,26 @@ class _TraceFile:
             self._file.close()
 
 
+class _ClockFile:
+    """The virtual time that a run with a pace has reached, and for how long it rests there."""
+
+    def __init__(self, path: Path, pace: float) -> None:
+        self._path = path
+        self._file = path.open("wb", buffering=0)
+        self._pace = pace
+
+    def write(self, now_ns: int, left_s: float) -> None:
+        """Say it in place of what was said before, in as many bytes."""
+        self._file.seek(0)
+        self._file.write(f"{now_ns:20d} {left_s:12.3f} {self._pace:12.6g}\n".encode())
+
+    def close(self) -> None:
+        """Remove it. Idempotent."""
+        if not self._file.closed:
+            self._file.close()
+            self._path.unlink(missing_ok=True)
+
+
 class RunLogs:
     """The logs of one run; see the module.
 
@@ -66,6 +89,9 @@ class RunLogs:
         self._sinks: list[BinaryIO] = []
         """Of every process that ever was: a node that reboots has one for each life."""
         self._trace: _TraceFile | None = None
+        self._head: BinaryIO | None = None
+        """The head's decisions, which say when it notices that a node is dead."""
+        self._clock: _ClockFile | None = None
         self._written_s = 0.0
         self._began_s = monotonic()
         self._pace = pace or 0.0
@@ -75,6 +101,9 @@ class RunLogs:
             self._trace = _TraceFile(directory / "cluster.trace", rows)
             register(self._trace.close)  # of a program that ends without shutdown()
             kernel.on_event(self._look, every=LOOK_EVERY_EVENTS)
+            if pace is not None:
+                self._clock = _ClockFile(directory / "cluster.clock", pace)
+                register(self._clock.close)
 
     def begin_digests(self) -> None:
         """Keep digests of values from now on, if they are asked for."""
@@ -88,6 +117,8 @@ class RunLogs:
             path = self.directory / f"{process.address.replace('/', '.')}{life}.decisions"
             sink = path.open("wb")
             self._sinks.append(sink)
+            if spec.kind == "head":
+                self._head = sink
             process.decisions = DecisionLog(sink, spec, seed=str(self._seed))
 
     def note_sealed(self, node: str, object_id: bytes, data: Any) -> None:
@@ -95,19 +126,23 @@ class RunLogs:
         if self.digests is not None:
             self.digests.note(self._kernel.now_ns, node, object_id, memoryview(data))
 
-    def _look(self, events: int) -> None:
+    def _look(self, events: int, left_s: float = 0.0) -> None:
         """Write if it is time to."""
         now_s = monotonic()
         if now_s - self._written_s >= WRITE_EVERY_S:
             self._written_s = now_s
             if self._trace is not None:
                 self._trace.write_rows()
+            if self._head is not None:
+                self._head.flush()
+            if self._clock is not None:  # last: all that came before this time is written then
+                self._clock.write(self._kernel.now_ns, left_s)
 
     def _wait(self, events: int) -> None:
         """Wait until real time has come as far as virtual time, at this pace."""
         due_s = self._began_s + self._kernel.now_ns / 1e9 / self._pace
         while (left_s := due_s - monotonic()) > 0:
-            self._look(events)
+            self._look(events, left_s)
             sleep(min(left_s, SLEEP_S))
 
     def write(self) -> None:
@@ -117,5 +152,8 @@ class RunLogs:
         if self._trace is not None:
             self._trace.close()
             unregister(self._trace.close)
+        if self._clock is not None:
+            self._clock.close()
+            unregister(self._clock.close)
         if self.directory is not None and self.digests is not None:
             self.digests.write(self.directory)
