@@ -108,6 +108,9 @@ def _feeds(sources: Sequence[str], logs: Path | None, pace: float | None, stack:
             feed = _cluster(source)
         stack.callback(feed.close)
         feeds.append(feed)
+    if len({feed.name for feed in feeds}) < len(feeds):  # runs/1/log and runs/2/log
+        for feed, source in zip(feeds, sources, strict=False):
+            feed.name = feed.tables.head["name"] = source
     return feeds
 
 

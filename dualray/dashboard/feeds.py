@@ -17,19 +17,24 @@ from uuid import uuid4
 
 import msgpack
 
-from dualray.dashboard.from_trace import TraceTables
+from dualray.dashboard.from_trace import TraceTables, seconds
 from dualray.dashboard.tables import Tables
+from dualray.report.critical_path import critical_path
+from dualray.report.drawings import Clock
 from dualray.report.explain import Teller
 from dualray.report.find import find_id
+from dualray.report.headline import headline
 from dualray.report.histories import Lives
+from dualray.report.notices import ActorNamed, HeadTail, NodeNotice
 from dualray.report.record import read_record
+from dualray.report.summary import summary
 from dualray.report.tail import TraceTail
 from dualray.report.traces import DECISIONS, TRACES
 from dualray.shared.model.codec import SURROGATES
 from dualray.shared.proof.trace import TraceEvent
 from dualray.util import state
 
-__all__ = ["DirectoryFeed", "Feed", "LogFile", "follow", "kept_logs"]
+__all__ = ["DirectoryFeed", "Feed", "LogFile", "answer_of", "follow", "kept_logs"]
 
 LOOK_EVERY_S: Final = 0.25
 PATIENCE: Final = 33
@@ -41,6 +46,10 @@ WATCHED_S: Final = 10.0
 """A page that has not asked for so long is closed, or its browser is stopped."""
 LOG_LINES: Final = 1_000
 OPENING_BYTES: Final = 1 << 16
+CLOCK: Final = "cluster.clock"
+"""Of a simulation with a pace; see dualray/sim/cluster/run_logs.py."""
+
+_Row = TraceEvent | NodeNotice | ActorNamed
 
 LogFile = dict[str, str]
 """`name`, and the `node` whose file it is."""
@@ -62,6 +71,13 @@ class Feed(Protocol):
 
         Raises:
             ValueError: there is none to be told; the message says why.
+        """
+
+    def answer(self) -> str:
+        """Of a run that is over: how it ended, and why it took so long.
+
+        Raises:
+            ValueError: that cannot be told; the message says why.
         """
 
     def logs(self) -> list[LogFile]:
@@ -121,14 +137,28 @@ class DirectoryFeed:
         self._directory = directory
         self._logs = logs
         self._program = program
+        self._code: int | None = None
+        """With which it has ended, before the files were read last."""
         self._output = output
         self._tail = TraceTail(directory)
-        self._pending: list[TraceEvent] = []
+        self._head_tail = HeadTail(directory)
+        self._clock = directory / CLOCK
+        self._reached_ns = 0
+        """What the run's clock said when its files were read last."""
+        self._paced: dict[str, float] | None = None
+        """Its pace, and for how long it rests there; None: it has no pace."""
+        self._pending: list[_Row] = []
+        self._early: list[NodeNotice | ActorNamed] = []
+        """What the head has noticed after the last row of the trace that was read."""
         self._trace = TraceTables(self.tables)
         self._quiet_since_s = time.monotonic()
+        self._looks = 0
         self._looks_with_news = 0
         self._openings: set[str] = set()
         self._told: tuple[int, Lives, Teller] | None = None
+        self._answer: tuple[int, str] | None = None
+        self._reading = threading.Lock()
+        """Held while the whole run is read: several pages ask at once."""
         self.tables.head.update(run=uuid4().hex, name=self.name, source="run", state="waiting", error="")
         if program is None and not any(directory.glob(TRACES)):
             raise ValueError(
@@ -138,8 +168,9 @@ class DirectoryFeed:
     def refresh(self) -> bool:
         """Read what is new; the tables are held for a part of it at a time."""
         if not self._pending and self._directory.is_dir():
-            self._pending = self._tail.look()
-            self._looks_with_news += bool(self._pending)
+            if self._program is not None:  # asked first: what it has written last is read then
+                self._code = self._program.poll()
+            self._look()
         taken, self._pending = self._pending[:EVENTS_AT_ONCE], self._pending[EVENTS_AT_ONCE:]
         now_s = time.monotonic()
         with self.tables.lock:
@@ -147,21 +178,58 @@ class DirectoryFeed:
                 self._quiet_since_s = now_s
                 self._trace.take(taken)
                 self._read_openings()
-            self.tables.head.update(state=self._state(now_s), is_virtual=(self._directory / "cluster.trace").exists())
+            if not self._pending:
+                self._trace.reach(self._reached_ns)
+            state = self._state(now_s)
+            if state == "over" and self.tables.head["state"] != "over":
+                self._trace.end()
+            is_virtual = (self._directory / "cluster.trace").exists()
+            self.tables.head.update(
+                state=state,
+                is_virtual=is_virtual,
+                paced=self._paced,
+                knows_head=self._head_tail.has_logs,
+            )
         return bool(self._pending)
+
+    def _look(self) -> None:
+        """Read what is new. First the clock, then the head's log, then the trace: so the trace, which is read last, has
+        all that came before what the others tell."""
+        self._read_clock()
+        notices = self._head_tail.look()
+        self._trace.happened.is_head_seen = self._head_tail.has_logs
+        rows = self._tail.look()
+        self._looks_with_news += bool(rows)
+        last_ns = rows[-1].time_ns if rows else 0
+        is_whole = not self._looks or self._code is not None
+        self._looks += 1
+        due = self._early + [notice for notice in notices if is_whole or notice.time_ns <= last_ns]
+        self._early = [notice for notice in notices if not is_whole and notice.time_ns > last_ns]
+        self._pending = sorted([*rows, *due], key=lambda row: row.time_ns)
+
+    def _read_clock(self) -> None:
+        """A simulation with a pace says which time it has reached, and for how long it rests there."""
+        try:
+            now_ns, left_s, pace = self._clock.read_text().split()
+        except (FileNotFoundError, ValueError):  # it has no pace, or has just begun or ended
+            self._paced = None
+            return
+        self._reached_ns = int(now_ns)
+        self._paced = {"pace": float(pace), "rests_s": float(left_s)}
+        self._quiet_since_s = time.monotonic()
 
     def _state(self, now_s: float) -> str:
         if self._pending:
             return "reading"
         if self._program is not None:
-            code = self._program.poll()
+            code = self._code
             if code is None:
                 return "running" if self._trace.start_ns is not None else "waiting"
             if code and not self.tables.head["error"]:
                 self.tables.head["error"] = f"the program ended with exit code {code}: see its output under Logs"
             return "over"
         if now_s - self._quiet_since_s < QUIET_S:
-            return "running"
+            return "running" if self._looks_with_news > 1 or self._paced else "reading"  # or all was there at once
         return "over" if self._looks_with_news == 1 else "quiet"  # all of it was there at the first look
 
     def _read_openings(self) -> None:
@@ -174,17 +242,30 @@ class DirectoryFeed:
             self._trace.has(stem.partition("~")[0], _capacity(path))
 
     def story(self, wanted: str) -> dict[str, Any]:
-        size = sum(path.stat().st_size for path in self._directory.iterdir())
-        if self._told is None or self._told[0] != size:
-            lives = Lives(read_record(self._directory))
-            self._told = (size, lives, Teller(lives))
-        _, lives, teller = self._told
+        _, lives, teller = self._read_all()
         story = teller.tell(find_id(lives, wanted))
+        began_ns = self._trace.start_ns or lives.zero_ns  # the page's own zero
         lines = [
-            [None if line.time_ns is None else (line.time_ns - lives.start_ns) / 1e9, line.text, list(line.details)]
+            [None if line.time_ns is None else seconds(line.time_ns - began_ns), line.text, list(line.details)]
             for line in story.lines
         ]
-        return {"title": story.title, "lines": lines}
+        return {"title": story.title, "lines": lines, "now_s": seconds(lives.end_ns - began_ns)}
+
+    def answer(self) -> str:
+        size, lives, _ = self._read_all()
+        with self._reading:
+            if self._answer is None or self._answer[0] != size:
+                self._answer = size, answer_of(lives)
+            return self._answer[1]
+
+    def _read_all(self) -> tuple[int, Lives, Teller]:
+        """The whole run as its files tell it now."""
+        with self._reading:
+            size = sum(path.stat().st_size for path in self._directory.iterdir())
+            if self._told is None or self._told[0] != size:
+                lives = Lives(read_record(self._directory))
+                self._told = (size, lives, Teller(lives))
+            return self._told
 
     def logs(self) -> list[LogFile]:
         found = [{"name": OUTPUT, "node": ""}] if self._output is not None else []
@@ -208,6 +289,17 @@ class DirectoryFeed:
             except subprocess.TimeoutExpired:
                 self._program.kill()
                 self._program.wait()
+
+
+def answer_of(lives: Lives) -> str:
+    """How a run ended, and why it took so long: the sentences that begin its report.
+
+    Raises:
+        ValueError: it ran no task.
+    """
+    if not lives.tasks:
+        raise ValueError("the run has no tasks")
+    return headline(lives, critical_path(lives), summary(lives.record.events), Clock.of(lives))
 
 
 OUTPUT: Final = "what the program printed"

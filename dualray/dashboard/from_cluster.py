@@ -17,8 +17,9 @@ from dualray import api, runtime
 from dualray.dashboard.demand import Demand
 from dualray.dashboard.feeds import LOG_LINES, WATCHED_S, LogFile, kept_logs
 from dualray.dashboard.happened import Happened
+from dualray.dashboard.rows import FOR_ACTOR, IN_LINE, QUEUED, words_of_turn
 from dualray.dashboard.tables import Tables
-from dualray.shared.machines.state_rows import CALL_FETCHES, CALL_WAITS
+from dualray.report.colours import FUNCTIONS_MAX, colours_of
 from dualray.shared.model.resources import NODE_PREFIX
 from dualray.util import state
 
@@ -27,7 +28,6 @@ __all__ = ["ClusterFeed"]
 LOOK_S: Final = 1.0
 ASK_NS: Final = 2_000_000_000
 ENDED: Final = ("FINISHED", "FAILED")
-_QUEUED: Final = ("PENDING_NODE_ASSIGNMENT", "SUBMITTED_TO_WORKER", CALL_FETCHES, CALL_WAITS)
 
 _Rows = dict[str, dict[str, Any]]
 
@@ -53,6 +53,10 @@ class ClusterFeed:
         self._spans: dict[str, list[Any]] = {}
         self._times: dict[str, list[float | None]] = {}
         """Of each task: when it was first seen, seen running, and seen to have ended."""
+        self._since: dict[str, tuple[str, str, float]] = {}
+        """Of each task: its state, for what it waits, and since when that was seen."""
+        self._names: dict[str, None] = {}
+        """The functions that have a colour, in order of their first calls."""
         self._waits: dict[str, list[Any]] = {}
         self._demand = Demand(self.tables)
         self._happened = Happened(self.tables)
@@ -66,6 +70,7 @@ class ClusterFeed:
         now_s = time.monotonic()
         if now_s - self.asked_s > WATCHED_S or now_s - self._looked_s < LOOK_S:
             return False
+        began_s = time.monotonic()
         asked = {
             table: self._verbs.state_rows(table, ASK_NS) for table in ("nodes", "workers", "tasks", "actors", "objects")
         }
@@ -76,13 +81,14 @@ class ClusterFeed:
         rows = {table: {row[state.KEYS[table]]: row for row in found} for table, (found, _) in asked.items()}
         with self.tables.lock:
             now_s = round(self._looked_s - self._began_s, 3)
-            self._take_tasks(rows["tasks"], now_s)
+            self._take_tasks(rows["tasks"], rows["actors"], now_s)
             self._take_objects(rows["objects"])
             self._take_workers(rows["workers"], rows["tasks"], now_s)
             self._take_nodes(rows["nodes"], now_s)
             self._take_actors(rows["actors"])
             self._take_waits(waits, rows["tasks"], now_s)
             self._say(rows, groups, missing, now_s)
+            self.tables.head["asked_s"] = round(self._looked_s - began_s, 3)
             self._known = rows
         return False
 
@@ -94,9 +100,15 @@ class ClusterFeed:
     def _changed(self, table: str, key: str, row: dict[str, Any]) -> bool:
         return self._known.get(table, {}).get(key) != row
 
-    def _take_tasks(self, rows: _Rows, now_s: float) -> None:
+    def _take_tasks(self, rows: _Rows, actors: _Rows, now_s: float) -> None:
         for task, row in rows.items():
-            if not self._changed("tasks", task, row):
+            if row["name"] and len(self._names) < FUNCTIONS_MAX:
+                self._names[row["name"]] = None
+            waits = _words_of_wait(row, rows, actors)
+            before = self._since.get(task)
+            if before is None or before[:2] != (row["state"], waits):
+                self._since[task] = row["state"], waits, now_s
+            elif not self._changed("tasks", task, row):
                 continue
             times = self._times.setdefault(task, [now_s, None, None])
             if row["state"] == "RUNNING" and (times[1] is None or times[2] is not None):
@@ -106,7 +118,7 @@ class ClusterFeed:
                 times[2] = now_s
                 if row["state"] == "FAILED" and self._known:
                     self._happened.failed(
-                        now_s, row["name"], row.get("error_type") or "an error", row["worker_id"] or "?"
+                        now_s, (task, row["name"]), row.get("error_type") or "an error", row["worker_id"] or "?"
                     )
             self._put("tasks", self._task_row(task, row, times))
         for task in self._known.get("tasks", {}).keys() - rows.keys():  # its owner has forgotten it: it has ended
@@ -115,6 +127,7 @@ class ClusterFeed:
                 times = self._times.setdefault(task, [now_s, None, None])
                 times[2] = now_s
                 ended = {**gone, "state": "FINISHED"}
+                self._since[task] = "FINISHED", "", now_s
                 self._draw(task, ended, now_s)
                 self._put("tasks", self._task_row(task, ended, times))
 
@@ -123,6 +136,7 @@ class ClusterFeed:
             *(task, row["name"], row["type"], row["state"], row["attempt_number"], row.get("owner")),
             *(row["worker_id"] or "", row.get("node_id") or "", *times, row.get("error_type") or ""),
             row.get("waits_for") or [],
+            *(*self._since[task][1:], row.get("actor_id") or ""),
         ]
 
     def _draw(self, task: str, row: dict[str, Any], now_s: float) -> None:
@@ -185,7 +199,7 @@ class ClusterFeed:
                 [
                     *(node, row["state"], total.get("CPU", 0.0), used.get("CPU", 0.0)),
                     *(total.get("memory"), used.get("memory"), row["store_bytes"], self._sizes.get(node, 0)),
-                    *(None, None, row["incarnation"], _measured(total)),
+                    *(None, None, row["incarnation"], _measured(total), None, "", [0]),
                 ],
             )
 
@@ -205,9 +219,9 @@ class ClusterFeed:
         for words in of_head:
             counts[words] = 1
         for row in tasks.values():
-            if row["state"] == "PENDING_ARGS_AVAIL":
-                makers = sorted({tasks[dep[:32]]["name"] for dep in row["waits_for"] if dep[:32] in tasks})
-                words = f"{row['name']} waits for what {' and '.join(makers) or 'another task'} returns"
+            waits = self._since[row["task_id"]][1]
+            if waits and (row["state"] == "PENDING_ARGS_AVAIL" or row["type"] == "ACTOR_TASK"):
+                words = f"{row['name']} {waits}"  # of others, the head tells
                 counts[words] = counts.get(words, 0) + 1
         for words in {*self._waits, *counts}:
             if words not in counts:
@@ -222,7 +236,7 @@ class ClusterFeed:
         for row in rows["tasks"].values():
             states[row["state"]] = states.get(row["state"], 0) + 1
         alive = [row for row in rows["nodes"].values() if row["state"] != "DEAD"]
-        queued = sum(states.get(state, 0) for state in _QUEUED)
+        queued = sum(states.get(state, 0) for state in IN_LINE)
         blocked = states.get("PENDING_ARGS_AVAIL", 0)
         running = states.get("RUNNING", 0)
         cpus = sum(row["resources_total"].get("CPU", 0.0) for row in alive)
@@ -238,6 +252,8 @@ class ClusterFeed:
             blocked=blocked,
             finished=states.get("FINISHED", 0),
             failed=states.get("FAILED", 0),
+            for_actors=sum(row["type"] == "ACTOR_TASK" and row["state"] in IN_LINE for row in rows["tasks"].values()),
+            colours=list(colours_of(self._names).items()),
             nodes=len(alive),
             store=sum(self._sizes.values()),
             groups=groups,
@@ -251,6 +267,9 @@ class ClusterFeed:
             "and look at it with `dualray dashboard DIR`"
         )
 
+    def answer(self) -> str:
+        raise ValueError("a cluster goes on; `dualray dashboard DIR` tells of a recorded run how it ended")
+
     def logs(self) -> list[LogFile]:
         return kept_logs(None)
 
@@ -259,6 +278,19 @@ class ClusterFeed:
 
     def close(self) -> None:
         api.shutdown()
+
+
+def _words_of_wait(row: dict[str, Any], tasks: _Rows, actors: _Rows) -> str:
+    """For what a task waits, as the table `tasks` says it."""
+    if row["state"] == "PENDING_ARGS_AVAIL":
+        makers = sorted({tasks[dep[:32]]["name"] for dep in row["waits_for"] if dep[:32] in tasks})
+        return f"waits for what {' and '.join(makers) or 'another task'} returns"
+    if row["state"] not in IN_LINE:
+        return ""
+    if row["type"] == "ACTOR_TASK":
+        actor = actors.get(row["actor_id"])
+        return words_of_turn(actor["state"], actor["class_name"], actor["name"]) if actor is not None else FOR_ACTOR
+    return "waits for a free worker" if row["state"] == QUEUED else "is with its worker, which has not begun it"
 
 
 def _measured(total: dict[str, float]) -> str | None:

@@ -6,16 +6,19 @@ its worker, and lacks attempts that ended with their worker. So a page of a reco
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 from uuid import uuid4
 
-from dualray.dashboard.feeds import EVENTS_AT_ONCE, LogFile
+from dualray.dashboard.feeds import EVENTS_AT_ONCE, LogFile, answer_of
 from dualray.dashboard.from_trace import TraceTables
 from dualray.dashboard.tables import Tables
 from dualray.recording.file import RunRecord, read_record_file
+from dualray.report.histories import Lives
+from dualray.report.record import Record
 from dualray.shared.model.ids import HEAD
 from dualray.shared.model.resources import CPU, UNITS
 from dualray.shared.proof.trace import TraceEvent, TraceKind
@@ -107,6 +110,10 @@ class RecordFeed:
         self.asked_s = time.monotonic()
         record = read_record_file(path)
         self._pending: Sequence[TraceEvent] = events_of(record)
+        self._events = self._pending
+        self._answer: str | None = None
+        self._reading = threading.Lock()
+        """Held while the answer is worked out: several pages ask at once."""
         self._trace = TraceTables(self.tables)
         is_virtual = record.facts.get("mode") == "sim"
         self.tables.head.update(
@@ -125,6 +132,12 @@ class RecordFeed:
         raise ValueError(
             f"a record has no decisions to tell of {wanted!r}: run the program with decision_log=DIR for them"
         )
+
+    def answer(self) -> str:
+        with self._reading:
+            if self._answer is None:
+                self._answer = answer_of(Lives(Record(events=self._events, is_virtual=self.tables.head["is_virtual"])))
+            return self._answer
 
     def logs(self) -> list[LogFile]:
         return []

@@ -13,9 +13,27 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from dualray.dashboard.demand import Demand
-from dualray.dashboard.happened import Happened
+from dualray.dashboard.happened import Happened, Named
+from dualray.dashboard.rows import (
+    BLOCKED,
+    FAILED,
+    FINISHED,
+    FOR_ACTOR,
+    IN_LINE,
+    LOST,
+    PUSHED,
+    QUEUED,
+    RUNNING,
+    ActorRow,
+    NodeRow,
+    ObjectRow,
+    TaskRow,
+    WorkerRow,
+)
 from dualray.dashboard.tables import Tables
+from dualray.report.colours import FUNCTIONS_MAX, colours_of
 from dualray.report.lineage import is_of_node
+from dualray.report.notices import ActorNamed, NodeNotice, Noticed
 from dualray.shared.model.ids import HEAD, Address, ObjectID, is_put, node_of
 from dualray.shared.model.resources import CPU, UNITS
 from dualray.shared.proof.trace import TraceEvent, TraceKind
@@ -25,104 +43,12 @@ __all__ = ["TASK_HEX", "TraceTables", "seconds"]
 TASK_HEX: Final = 32
 """Hex digits of a task's id; an object's begins with its task's."""
 
-BLOCKED, QUEUED, PUSHED = "PENDING_ARGS_AVAIL", "PENDING_NODE_ASSIGNMENT", "SUBMITTED_TO_WORKER"
-RUNNING, FINISHED, FAILED = "RUNNING", "FINISHED", "FAILED"
-LOST: Final = "lost"
-
 _MICRO: Final = 1_000_000
 
 
 def seconds(ns: int) -> float:
     """Rounded to a microsecond, which is what a page can show."""
     return round(ns / 1000) / _MICRO
-
-
-class _Task:
-    __slots__ = (
-        *("attempt", "deps", "ended_s", "error", "kind", "missing", "name", "owner", "spans"),
-        *("started_s", "state", "submitted_s", "task", "waits", "worker"),
-    )
-
-    def __init__(self, task: str, name: str, owner: str, submitted_s: float, deps: tuple[str, ...]) -> None:
-        self.task, self.name, self.owner, self.submitted_s, self.deps = task, name, owner, submitted_s, deps
-        self.kind = "ACTOR_TASK" if "." in name else "NORMAL_TASK"
-        self.state, self.attempt, self.worker, self.error = "", 0, "", ""
-        self.started_s: float | None = None
-        self.ended_s: float | None = None
-        self.missing: set[str] = set()
-        self.waits = ""
-        """What the table `waits` counts it under."""
-        self.spans: dict[int, list[Any]] = {}
-
-    def row(self) -> list[Any]:
-        node = node_of(Address(self.worker)) if self.worker else ""
-        return [
-            *(self.task, self.name, self.kind, self.state, self.attempt, self.owner, self.worker, node),
-            *(self.submitted_s, self.started_s, self.ended_s, self.error, sorted(self.missing)),
-        ]
-
-
-class _Node:
-    __slots__ = ("capacity", "ended_s", "held", "lives", "node", "running", "started_s", "state", "stored", "workers")
-
-    def __init__(self, node: str) -> None:
-        self.node, self.state, self.lives = node, "ALIVE", 0
-        self.started_s: float = 0.0
-        self.ended_s: float | None = None
-        self.capacity: dict[str, int] = {}
-        self.running = self.stored = 0
-        self.held: dict[str, int] = {}
-        """The objects in its store, with their sizes."""
-        self.workers: set[str] = set()
-
-    def row(self) -> list[Any]:
-        cpus = self.capacity.get(CPU)
-        return [
-            *(self.node, self.state, None if cpus is None else cpus / UNITS, self.running, None, None),
-            *(self.capacity.get("object_store"), self.stored, self.started_s, self.ended_s, self.lives, None),
-        ]
-
-
-class _Worker:
-    __slots__ = ("ended_s", "kind", "node", "runs", "started_s", "state", "why", "worker")
-
-    def __init__(self, worker: str, kind: str, node: str, started_s: float) -> None:
-        self.worker, self.kind, self.node, self.started_s = worker, kind, node, started_s
-        self.state, self.why = "ALIVE", ""
-        self.ended_s: float | None = None
-        self.runs: dict[tuple[str, int], _Task] = {}
-
-    def row(self) -> list[Any]:
-        names = ", ".join(dict.fromkeys(task.name for task in self.runs.values()))
-        first = next(iter(self.runs), ("", 0))[0]
-        return [*(self.worker, self.node, self.kind, self.state, names, first, self.started_s, self.ended_s, self.why)]
-
-
-class _Object:
-    __slots__ = ("nodes", "object_id", "of", "owner", "size", "state", "used_by")
-
-    def __init__(self, object_id: str, owner: str, of: str) -> None:
-        self.object_id, self.owner, self.of = object_id, owner, of
-        self.size, self.state = 0, "STORED"
-        self.nodes: dict[str, None] = {}
-        self.used_by = 0
-
-    def row(self) -> list[Any]:
-        return [self.object_id, self.size, self.state, self.owner, list(self.nodes), self.used_by, self.of]
-
-
-class _Actor:
-    __slots__ = ("restarts", "state", "task", "why", "worker")
-
-    def __init__(self, task: _Task) -> None:
-        self.task, self.state, self.worker, self.restarts, self.why = task, "PENDING_CREATION", "", 0, ""
-
-    def row(self) -> list[Any]:
-        node = node_of(Address(self.worker)) if self.worker else ""
-        return [
-            *(self.task.task, self.task.name, "", self.state, node, self.worker, self.restarts),
-            *(self.task.owner, self.why),
-        ]
 
 
 class TraceTables:
@@ -132,17 +58,21 @@ class TraceTables:
         self.tables = tables
         self.start_ns: int | None = None
         self.now_s = 0.0
-        self._tasks: dict[str, _Task] = {}
-        self._objects: dict[str, _Object] = {}
-        self._nodes: dict[str, _Node] = {}
-        self._workers: dict[str, _Worker] = {}
-        self._actors: dict[str, _Actor] = {}
-        self._actor_at: dict[str, _Actor] = {}
-        self._waiting_for: dict[str, list[_Task]] = {}
+        self._tasks: dict[str, TaskRow] = {}
+        self._objects: dict[str, ObjectRow] = {}
+        self._nodes: dict[str, NodeRow] = {}
+        self._workers: dict[str, WorkerRow] = {}
+        self._actors: dict[str, ActorRow] = {}
+        self._actor_at: dict[str, ActorRow] = {}
+        self._waiting_for: dict[str, list[TaskRow]] = {}
         """By object, the tasks of which it is an argument that has not been made."""
         self._consumers: Counter[str] = Counter()
         self._waits: dict[str, list[Any]] = {}
         self._states: Counter[str] = Counter()
+        self._for_actors = 0
+        """Methods that wait for their actor."""
+        self._names: dict[str, None] = {}
+        """The functions that have a colour, in order of their first calls."""
         self.demand = Demand(tables)
         self.happened = Happened(tables)
         self._handlers = {
@@ -163,16 +93,27 @@ class TraceTables:
             TraceKind.OBJECT_DELETED: self._left,
         }
 
-    def take(self, events: Iterable[TraceEvent]) -> None:
-        """More rows of the trace, in order of time."""
+    def take(self, events: Iterable[TraceEvent | NodeNotice | ActorNamed]) -> None:
+        """More rows of the trace, and what the head has noticed, in order of time."""
         for event in events:
             if self.start_ns is None:
                 self.start_ns = event.time_ns
             self.now_s = max(self.now_s, seconds(event.time_ns - self.start_ns))
-            handler = self._handlers.get(event.kind)
-            if handler is not None:
-                handler(event)
+            if isinstance(event, TraceEvent):
+                handler = self._handlers.get(event.kind)
+                if handler is not None:
+                    handler(event)
+            elif isinstance(event, NodeNotice):
+                self._noticed(event)
+            else:
+                self._actor_named(event)
         self._say()
+
+    def reach(self, time_ns: int) -> None:
+        """The run has come to this time, and all rows until then were taken."""
+        if self.start_ns is not None:
+            self.now_s = max(self.now_s, seconds(time_ns - self.start_ns))
+            self._say()
 
     def _say(self) -> None:
         states = self._states
@@ -182,11 +123,21 @@ class TraceTables:
             running=states[RUNNING],
             queued=states[QUEUED] + states[PUSHED],
             blocked=states[BLOCKED],
+            for_actors=self._for_actors,
             finished=states[FINISHED],
             failed=states[FAILED],
-            nodes=sum(node.state == "ALIVE" for node in self._nodes.values()),
+            nodes=sum(node.state != "DEAD" for node in self._nodes.values()),
             store=sum(node.stored for node in self._nodes.values()),
+            colours=list(colours_of(self._names).items()),
         )
+
+    def end(self) -> None:
+        """The run is over: what was lost and not tried again has failed."""
+        for task in self._tasks.values():
+            if task.is_lost:
+                task.is_lost = False
+                self._change(task, FAILED)
+        self._say()
 
     def has(self, node: str, amounts: Iterable[tuple[str, int]]) -> None:
         """What a node has, where its trace does not say it: `CPU` in units, `object_store` in bytes."""
@@ -200,6 +151,8 @@ class TraceTables:
     def _submitted(self, event: TraceEvent) -> None:
         task = self._task(event)
         task.owner, task.deps = event.process, event.deps
+        if event.other:
+            task.kind, task.actor = "ACTOR_TASK", self._actor(event.other)
         for dep in event.deps:
             self._consumers[dep] += 1
             if dep in self._objects:
@@ -210,16 +163,41 @@ class TraceTables:
                 self._waiting_for.setdefault(dep[:TASK_HEX], []).append(task)
         self._change(task, BLOCKED if task.missing else QUEUED)
 
-    def _task(self, event: TraceEvent) -> _Task:
+    def _task(self, event: TraceEvent) -> TaskRow:
         subject = event.subject
         task = self._tasks.get(subject)
         if task is None:  # also of a task whose owner's rows were lost
-            task = self._tasks[subject] = _Task(subject, event.name, "", self.now_s, ())
+            task = self._tasks[subject] = TaskRow(subject, event.name, "", self.now_s, ())
         elif event.name and not task.name:
             task.name = event.name
+        if event.name and len(self._names) < FUNCTIONS_MAX:
+            self._names[event.name] = None
         return task
 
-    def _change(self, task: _Task, state: str) -> None:
+    def _actor(self, actor_id: str) -> ActorRow:
+        actor = self._actors.get(actor_id)
+        if actor is None:
+            task = self._tasks.get(actor_id)
+            if task is None:  # the rows of whoever constructs it have not come yet, or never will
+                task = self._tasks[actor_id] = TaskRow(actor_id, "", "", self.now_s, ())
+            task.kind = "ACTOR_CREATION_TASK"
+            actor = self._actors[actor_id] = task.actor = ActorRow(task)
+            self.tables.put("actors", actor_id, actor.row)
+        return actor
+
+    def _actor_changed(self, actor: ActorRow) -> None:
+        """It has another state, place or name: who waits for it waits for something else."""
+        self.tables.put("actors", actor.task.task, actor.row)
+        for call in actor.calls.values():
+            if self._say_why(call):
+                self.tables.put("tasks", call.task, call.row)
+
+    def _actor_named(self, notice: ActorNamed) -> None:
+        actor = self._actor(notice.actor)
+        actor.name = notice.name
+        self._actor_changed(actor)
+
+    def _change(self, task: TaskRow, state: str) -> None:
         """It is in another state: the tables, counts and the demand follow."""
         before = task.state
         if state != before:
@@ -227,30 +205,47 @@ class TraceTables:
                 self._states[before] -= 1
             self._states[state] += 1
             task.state = state
-        waits = self._words_of_wait(task)
-        if waits != task.waits:
-            self._count_wait(task.waits, -1)
-            self._count_wait(waits, 1)
-            task.waits = waits
+            if task.kind == "ACTOR_TASK":
+                self._for_actors += (state in IN_LINE) - (before in IN_LINE)
+                if task.actor is not None and state in IN_LINE:
+                    task.actor.calls[task.task] = task
+                elif task.actor is not None:
+                    task.actor.calls.pop(task.task, None)
+        self._say_why(task)
+        if state != before and not task.waits:
+            task.since_s = self.now_s
         self.tables.put("tasks", task.task, task.row)
         if state != before:
             self._note_demand()
+
+    def _say_why(self, task: TaskRow) -> bool:
+        """Say for what a task waits; whether that is something else than before."""
+        waits = self._words_of_wait(task)
+        if waits == task.waits:
+            return False
+        self._count_wait(task.counted, -1)
+        task.waits, task.since_s = waits, self.now_s
+        self._count_wait(task.counted, 1)
+        return True
 
     def _note_demand(self) -> None:
         states, now = self._states, self.demand.now
         now[0], now[1], now[2] = states[RUNNING], states[QUEUED] + states[PUSHED], states[BLOCKED]
         self.demand.note(self.now_s)
 
-    def _words_of_wait(self, task: _Task) -> str:
+    def _words_of_wait(self, task: TaskRow) -> str:
         match task.state:
             case "PENDING_ARGS_AVAIL":
                 makers = {self._name_of_maker(dep) for dep in task.missing}
-                return f"{task.name} waits for what {' and '.join(sorted(makers))} {_verb(makers)}"
+                return f"waits for what {' and '.join(sorted(makers))} {_verb(makers)}"
+            case "PENDING_NODE_ASSIGNMENT" if task.is_lost:
+                return "was lost with its worker, and was not tried again yet"
+            case "PENDING_NODE_ASSIGNMENT" | "SUBMITTED_TO_WORKER" if task.kind == "ACTOR_TASK":
+                return FOR_ACTOR if task.actor is None else task.actor.words_of_turn()
             case "PENDING_NODE_ASSIGNMENT":
-                what = "its actor" if task.kind == "ACTOR_TASK" else "a free worker"
-                return f"{task.name} waits for {what}"
+                return "waits for a free worker"
             case "SUBMITTED_TO_WORKER":
-                return f"{task.name} is with its worker, which has not begun it"
+                return "is with its worker, which has not begun it"
         return ""
 
     def _name_of_maker(self, dep: str) -> str:
@@ -272,20 +267,22 @@ class TraceTables:
 
     def _pushed(self, event: TraceEvent) -> None:
         task = self._task(event)
-        task.worker, task.attempt = event.other, event.amount
-        if event.process == HEAD and task.kind != "ACTOR_CREATION_TASK":  # the head has actors made, and nothing else
-            task.kind = "ACTOR_CREATION_TASK"
-            self._actors[task.task] = _Actor(task)
-        actor = self._actors.get(task.task)
-        if actor is not None:
+        task.worker, task.attempt, task.is_lost = event.other, event.amount, False
+        if event.process == HEAD:  # the head has actors made, and nothing else
+            actor = self._actor(event.subject)
             actor.worker = event.other
-            self.tables.put("actors", task.task, actor.row)
+            if event.amount:
+                actor.state, actor.restarts = "RESTARTING", event.amount
+            self._actor_changed(actor)
+        elif task.actor is None and task.kind == "ACTOR_TASK":  # its submission did not say, or was not traced
+            task.actor = self._actor_at.get(event.other)
         if task.state not in (FINISHED, FAILED, RUNNING):
             self._change(task, PUSHED)
 
     def _started(self, event: TraceEvent) -> None:
         task = self._task(event)
         task.missing.clear()
+        task.error, task.is_lost = "", False
         task.worker, task.attempt, task.started_s, task.ended_s = event.process, event.amount, self.now_s, None
         cause = task.spans[event.amount][7] if event.amount in task.spans else ""
         span: list[Any] = [
@@ -311,13 +308,13 @@ class TraceTables:
         task.ended_s, task.error, task.worker = self.now_s, event.other, event.process
         self._change(task, FAILED if event.other else FINISHED)
         if event.other:
-            self.happened.failed(self.now_s, task.name, event.other, event.process)
+            self.happened.failed(self.now_s, (task.task, task.name), event.other, event.process)
         actor = self._actors.get(task.task)
         if actor is not None:
             actor.state, actor.worker = ("DEAD" if event.other else "ALIVE"), event.process
             actor.why = event.other
             self._actor_at[event.process] = actor
-            self.tables.put("actors", task.task, actor.row)
+            self._actor_changed(actor)
         for waiting in self._waiting_for.pop(task.task, ()):
             waiting.missing = {dep for dep in waiting.missing if dep[:TASK_HEX] != task.task}
             if waiting.state == BLOCKED:
@@ -329,34 +326,31 @@ class TraceTables:
             if span[4] is not None and span[5] is None and number < event.amount:
                 self._lose(self._worker(span[3]), task.task, number)
         task.attempt, task.ended_s, task.started_s = event.amount, None, None
+        task.worker, task.error, task.is_lost = "", "", False
         key = f"{task.task}:{event.amount}"
         task.spans[event.amount] = [key, task.task, event.amount, "", None, None, "", event.other, task.name]
-        self.happened.again(self.now_s, task.name, event.other)
-        actor = self._actors.get(task.task)
-        if actor is not None:
-            actor.state, actor.restarts = "RESTARTING", actor.restarts + (event.other == "restart")
-            self.tables.put("actors", task.task, actor.row)
+        self.happened.again(self.now_s, (task.task, task.name), event.other)
         self._change(task, QUEUED)
 
     # ---- Nodes and workers -----------------------------------------------------------------------------------
 
-    def _node(self, name: str) -> _Node:
+    def _node(self, name: str) -> NodeRow:
         node = self._nodes.get(name)
         if node is None:
-            node = self._nodes[name] = _Node(name)
+            node = self._nodes[name] = NodeRow(name)
             node.started_s = self.now_s
         return node
 
-    def _worker(self, address: str) -> _Worker:
+    def _worker(self, address: str) -> WorkerRow:
         worker = self._workers.get(address)
         if worker is None:
             is_driver = "/" not in address
             node = node_of(Address(address)) if not is_driver else address.partition("@")[2]
-            worker = self._workers[address] = _Worker(address, "driver" if is_driver else "worker", node, self.now_s)
+            worker = self._workers[address] = WorkerRow(address, "driver" if is_driver else "worker", node, self.now_s)
             self.tables.put("workers", address, worker.row)
         return worker
 
-    def _of_worker(self, worker: _Worker, by: int) -> None:
+    def _of_worker(self, worker: WorkerRow, by: int) -> None:
         """One attempt more, or less, runs there."""
         self.tables.put("workers", worker.worker, worker.row)
         if worker.node:
@@ -364,7 +358,7 @@ class TraceTables:
             node.running += by
             self.tables.put("nodes", node.node, node.row)
 
-    def _lose(self, worker: _Worker, task_id: str, number: int) -> None:
+    def _lose(self, worker: WorkerRow, task_id: str, number: int) -> None:
         """An attempt ends with its worker."""
         task = worker.runs.pop((task_id, number), None)
         if task is None:
@@ -374,12 +368,12 @@ class TraceTables:
         span[5], span[6] = self.now_s, LOST
         self.tables.put("spans", span[0], lambda: span)
         if task.attempt == number and task.state == RUNNING:
-            task.ended_s, task.error = self.now_s, "lost with its worker"
+            task.ended_s, task.error, task.is_lost = self.now_s, LOST_WORDS, True
             self._change(task, QUEUED)
 
-    def _end_worker(self, worker: _Worker, why: str) -> list[str]:
-        """It is gone, and what ran there; the names of that."""
-        lost = [task.name for task in worker.runs.values()]
+    def _end_worker(self, worker: WorkerRow, why: str) -> list[Named]:
+        """It is gone, and what ran there."""
+        lost = [(task.task, task.name) for task in worker.runs.values()]
         for task_id, number in list(worker.runs):
             self._lose(worker, task_id, number)
         if worker.state != "DEAD":
@@ -387,7 +381,7 @@ class TraceTables:
             actor = self._actor_at.pop(worker.worker, None)
             if actor is not None:
                 actor.state, actor.why = "DEAD", why or "its worker ended"
-                self.tables.put("actors", actor.task.task, actor.row)
+                self._actor_changed(actor)
         self.tables.put("workers", worker.worker, worker.row)
         return lost
 
@@ -408,7 +402,7 @@ class TraceTables:
         if not is_new:
             self._end_node(node)
             node.lives += 1
-        node.state, node.started_s, node.ended_s = "ALIVE", self.now_s, None
+        node.begin(self.now_s)
         for text in event.deps:
             name, _, amount = text.rpartition(" ")
             node.capacity[name] = int(amount)
@@ -416,41 +410,60 @@ class TraceTables:
             self.happened.node_started(self.now_s, node.node, is_new=is_new)
         self._supply(node)
 
-    def _supply(self, node: _Node) -> None:
-        alive = [each for each in self._nodes.values() if each.state == "ALIVE"]
+    def _supply(self, node: NodeRow) -> None:
+        alive = [each for each in self._nodes.values() if each.state != "DEAD"]
         self.demand.now[3] = sum(each.capacity.get(CPU, 0) for each in alive) / UNITS
         self.demand.now[4] = len(alive)
         self.demand.note(self.now_s)
         self.tables.put("nodes", node.node, node.row)
 
-    def _end_node(self, node: _Node) -> tuple[list[str], int]:
-        """It is gone: the names of what ran there, and how many objects had their only copy there."""
-        lost = [
-            name for worker in sorted(node.workers) for name in self._end_worker(self._workers[worker], "node lost")
-        ]
+    def _end_node(self, node: NodeRow, why: str = "") -> list[Named]:
+        """It is gone: what ran there; `node.lost` are the objects that had their only copy there."""
+        lost = [task for worker in sorted(node.workers) for task in self._end_worker(self._workers[worker], _NODE_LOST)]
         node.workers.clear()
-        only = 0
         for object_id in list(node.held):
             known = self._objects[object_id]
             known.nodes.pop(node.node, None)
             if not known.nodes:
                 known.state = "LOST"
-                only += 1
+                node.lost.append(object_id)
             self.tables.put("objects", object_id, known.row)
         node.held.clear()
         node.stored = 0
         if node.state != "DEAD":
-            node.state, node.ended_s = "DEAD", self.now_s
+            node.state, node.ended_s, node.why = "DEAD", self.now_s, why
         self._supply(node)
-        return lost, only
+        return lost
 
     def _fault(self, event: TraceEvent) -> None:
         if event.name == "kill node" and is_of_node(event):
-            lost, only = self._end_node(self._node(event.subject))
-            self.happened.node_lost(self.now_s, event.subject, lost, only)
+            node = self._node(event.subject)
+            lost = self._end_node(node, "killed by a fault")
+            self.happened.node_killed(self.now_s, event.subject, node.lives, lost, node.lost)
             return
         lost = self._end_worker(self._worker(event.subject), event.name) if "/" in event.subject else []
         self.happened.fault(self.now_s, event.name, event.subject, lost)
+
+    def _noticed(self, notice: NodeNotice) -> None:
+        """The head knows more of a node; the trace has no row for that."""
+        node = self._node(notice.node)
+        time_s = seconds(notice.time_ns - self.start_ns) if self.start_ns is not None else self.now_s
+        is_over = notice.incarnation < node.lives or node.state == "DEAD"
+        if notice.what is not Noticed.DEAD:
+            if not is_over:
+                node.state = _STATE_OF[notice.what]
+            if not is_over or notice.what is Noticed.SILENT:
+                self.happened.noticed(time_s, notice.node, notice.what)
+        elif is_over:
+            if notice.incarnation == node.lives:
+                node.noticed_s = time_s
+            self.happened.found_dead(time_s, notice.node, notice.incarnation)
+        else:
+            has_left = node.state == _STATE_OF[Noticed.LEAVING]
+            lost = self._end_node(node, "left the cluster" if has_left else "the head declared it dead")
+            node.noticed_s = time_s
+            self.happened.declared_dead(time_s, notice.node, lost, node.lost, has_left=has_left)
+        self._supply(node)
 
     # ---- Objects ---------------------------------------------------------------------------------------------
 
@@ -466,7 +479,7 @@ class TraceTables:
                 if was_put
                 else f"made by {maker.name if maker else '?'}"
             )
-            known = self._objects[object_id] = _Object(object_id, owner, of)
+            known = self._objects[object_id] = ObjectRow(object_id, owner, of)
             known.used_by = self._consumers[object_id]
         known.size = known.size or event.amount
         known.state = "STORED"
@@ -490,7 +503,7 @@ class TraceTables:
         self.tables.put("nodes", node.node, node.row)
         self.tables.put("objects", event.subject, known.row)
 
-    def _node_of_process(self, process: str) -> _Node | None:
+    def _node_of_process(self, process: str) -> NodeRow | None:
         name = node_of(Address(process))
         if name in self._nodes:
             return self._nodes[name]
@@ -498,6 +511,14 @@ class TraceTables:
         return self._nodes.get(of_driver)
 
 
+LOST_WORDS: Final = "lost with its worker"
+_NODE_LOST: Final = "node lost"
+_STATE_OF: Final = {
+    Noticed.SILENT: "SUSPECT",
+    Noticed.HEARD: "ALIVE",
+    Noticed.LEAVING: "DRAINING",
+    Noticed.STAYING: "ALIVE",
+}
 _LEFT: Final = {
     TraceKind.OBJECT_EVICTED: "EVICTED",
     TraceKind.OBJECT_SPILLED: "SPILLED",

@@ -1,6 +1,7 @@
-"""What happened, in sentences: faults, what was lost by them, and what was done again.
+"""What happened, in sentences: faults, what was lost by them, when the head noticed, and what was done again.
 
-Things of one kind that follow one another closely share a sentence, which counts them.
+Things of one kind that follow one another closely share a sentence, which counts them. A sentence comes with the things
+that it is about, so that each can be clicked.
 """
 
 from __future__ import annotations
@@ -10,8 +11,12 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from dualray.dashboard.tables import Tables
+from dualray.report.notices import Noticed
+from dualray.shared.model.ids import HEAD, ObjectID, short
 
 NAMES_SHOWN: Final = 3
+ABOUT_MAX: Final = 8
+"""Tasks, and objects, that a sentence leads to."""
 TOGETHER_S: Final = 1.0
 """What comes within this time of the last of its kind shares its sentence."""
 
@@ -20,6 +25,18 @@ _AGAIN: Final = {
     "reconstruction": ("runs again, to make lost objects anew", "run again, to make lost objects anew"),
     "restart": ("is made anew", "are made anew"),
 }
+_NOT_YET: Final = " The head does not know it yet."
+_NOTICED: Final = {
+    Noticed.SILENT: "The head hears nothing from {node} any more.",
+    Noticed.HEARD: "The head hears from {node} again.",
+    Noticed.LEAVING: "{node} is about to leave: the head places nothing there any more.",
+    Noticed.STAYING: "{node} stays after all.",
+}
+
+Named = tuple[str, str]
+"""The id of a task, and the name of its function."""
+About = list[list[str]]
+"""Things that a sentence leads to: the table, the key there, and what it is called in the sentence or beside it."""
 
 
 class Happened:
@@ -28,73 +45,150 @@ class Happened:
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
         self._count = 0
-        self._open: dict[tuple[str, str], tuple[list[Any], Counter[str], float]] = {}
-        """By kind and detail: the row, what it counts, and when the last of these was."""
+        self._open: dict[tuple[str, str], _Together] = {}
+        """By kind and detail."""
+        self._killed: dict[tuple[str, int], list[Any]] = {}
+        """By node and life, the rows of deaths that the head has not noticed."""
+        self.is_head_seen = False
+        """Whether what the head notices is known."""
 
-    def fault(self, time_s: float, name: str, subject: str, lost: Sequence[str]) -> None:
+    def fault(self, time_s: float, name: str, subject: str, lost: Sequence[Named]) -> None:
         """A fault that does not take a whole node."""
         where = f" at {subject}" if subject else ""
-        self._add(time_s, "fault", f"Fault: {name}{where}.{_lost_words(lost, 0)}", _node(subject))
+        about = [*_of_place(subject), *_of_lost(lost, (), _node(subject))]
+        self._add(time_s, "fault", f"Fault: {name}{where}.{_lost_words(lost, 0)}", _node(subject), about)
 
-    def node_lost(self, time_s: float, node: str, lost: Sequence[str], only: int) -> None:
-        """A node is gone."""
-        self._add(time_s, "fault", f"{node} was killed.{_lost_words(lost, only)}", node)
+    def node_killed(self, time_s: float, node: str, life: int, lost: Sequence[Named], objects: Sequence[str]) -> None:
+        """A node is gone, by a fault."""
+        words = f"{node} was killed.{_lost_words(lost, len(objects))}{_NOT_YET if self.is_head_seen else ''}"
+        about = [*_of_place(node), *_of_lost(lost, objects, node)]
+        self._killed[node, life] = self._add(time_s, "fault", words, node, about)
+
+    def found_dead(self, time_s: float, node: str, life: int) -> None:
+        """The head has noticed that a node is gone."""
+        row = self._killed.pop((node, life), None)
+        later = ""
+        if row is not None:
+            later = f", {_time(time_s - row[1])} after it was killed"
+            noticed = f" The head found out at {_time(time_s)} ({_time(time_s - row[1])} later)."
+            row[3] = row[3].removesuffix(_NOT_YET) + noticed
+            self._tables.put("happened", row[0], lambda: row)
+        words = f"The head found out that {node} is dead{later}."
+        self._add(time_s, "notice", words, node, _of_place(node))
+
+    def declared_dead(
+        self, time_s: float, node: str, lost: Sequence[Named], objects: Sequence[str], *, has_left: bool
+    ) -> None:
+        """The head says that a node is gone, and no fault has taken it."""
+        words = f"{node} has left the cluster." if has_left else f"The head declared {node} dead."
+        about = [*_of_place(node), *_of_lost(lost, objects, node)]
+        kind = "node" if has_left else "fault"
+        self._add(time_s, kind, f"{words}{_lost_words(lost, len(objects))}", node, about)
+
+    def noticed(self, time_s: float, node: str, what: Noticed) -> None:
+        """The head thinks otherwise of a node."""
+        self._add(time_s, "notice", _NOTICED[what].format(node=node), node, _of_place(node))
 
     def node_started(self, time_s: float, node: str, *, is_new: bool) -> None:
         """A node has joined, or come back."""
         words = f"{node} joined the cluster." if is_new else f"{node} came back, with an empty store."
-        self._add(time_s, "node", words, node)
+        self._add(time_s, "node", words, node, _of_place(node))
 
     def node_state(self, time_s: float, node: str, state: str) -> None:
         """The head has changed its mind about a node."""
         words = {"DEAD": "is dead", "SUSPECT": "does not answer", "ALIVE": "answers again", "DRAINING": "is leaving"}
-        self._add(time_s, "fault" if state == "DEAD" else "node", f"{node} {words.get(state, state)}.", node)
+        kind = "fault" if state == "DEAD" else "node"
+        self._add(time_s, kind, f"{node} {words.get(state, state)}.", node, _of_place(node))
 
-    def worker_lost(self, time_s: float, worker: str, why: str, lost: Sequence[str]) -> None:
+    def worker_lost(self, time_s: float, worker: str, why: str, lost: Sequence[Named]) -> None:
         """A worker ended while it ran something."""
         because = f": {why}" if why else ""
-        self._add(time_s, "loss", f"Worker {worker} ended{because}.{_lost_words(lost, 0)}", _node(worker))
+        about = [*_of_place(worker), *_of_lost(lost, (), _node(worker))]
+        self._add(time_s, "loss", f"Worker {worker} ended{because}.{_lost_words(lost, 0)}", _node(worker), about)
 
-    def failed(self, time_s: float, name: str, error: str, worker: str) -> None:
+    def failed(self, time_s: float, task: Named, error: str, worker: str) -> None:
         """A task raised."""
-        counts = self._together(time_s, "failure", error)
-        counts[name] += 1
-        times = counts.total()
-        words = f"{_names(counts)} failed: {error}." if times > 1 else f"{name} failed on {worker}: {error}."
-        self._say("failure", error, words)
+        together = self._together(time_s, "failure", error, task)
+        words = f"{_names(together.counts)} failed: {error}."
+        if len(together.tasks) == 1:
+            words = f"{task[1]} failed on {worker}: {error}."
+        self._say(together, words, _of_place(worker) if len(together.tasks) == 1 else [])
 
-    def again(self, time_s: float, name: str, cause: str) -> None:
+    def again(self, time_s: float, task: Named, cause: str) -> None:
         """A task runs again."""
-        counts = self._together(time_s, "again", cause)
-        counts[name] += 1
+        together = self._together(time_s, "again", cause, task)
         one, many = _AGAIN.get(cause, (f"runs again ({cause})", f"run again ({cause})"))
-        total = counts.total()
-        words = f"{total:,} task{'s' if total > 1 else ''} {many if total > 1 else one}: {_names(counts)}."
-        self._say("again", cause, words)
+        total = together.counts.total()
+        words = f"{total:,} task{'s' if total > 1 else ''} {many if total > 1 else one}: {_names(together.counts)}."
+        self._say(together, words, [])
 
-    def _together(self, time_s: float, kind: str, detail: str) -> Counter[str]:
+    def _together(self, time_s: float, kind: str, detail: str, task: Named) -> _Together:
         known = self._open.get((kind, detail))
-        if known is None or time_s - known[2] > TOGETHER_S:
-            known = (self._add(time_s, kind, "", ""), Counter(), time_s)
-        self._open[kind, detail] = (known[0], known[1], time_s)
-        return known[1]
+        if known is None or time_s - known.last_s > TOGETHER_S:
+            known = self._open[kind, detail] = _Together(self._add(time_s, kind, "", "", []))
+        known.last_s = time_s
+        known.counts[task[1]] += 1
+        if len(known.tasks) < ABOUT_MAX + 1:
+            known.tasks[task[0]] = task[1]
+        return known
 
-    def _say(self, kind: str, detail: str, words: str) -> None:
-        row = self._open[kind, detail][0]
-        row[3] = words
+    def _say(self, together: _Together, words: str, about: About) -> None:
+        row = together.row
+        row[3], row[5] = words, [*about, *_of_tasks(list(together.tasks.items()))]
         self._tables.put("happened", row[0], lambda: row)
 
-    def _add(self, time_s: float, kind: str, words: str, node: str) -> list[Any]:
+    def _add(self, time_s: float, kind: str, words: str, node: str, about: About) -> list[Any]:
         self._count += 1
-        row: list[Any] = [str(self._count), time_s, kind, words, node]
+        row: list[Any] = [str(self._count), time_s, kind, words, node, about]
         self._tables.put("happened", row[0], lambda: row)
         return row
 
 
-def _lost_words(lost: Sequence[str], only: int) -> str:
+class _Together:
+    """Things of one kind that share a sentence."""
+
+    def __init__(self, row: list[Any]) -> None:
+        self.row = row
+        self.counts: Counter[str] = Counter()
+        self.tasks: dict[str, str] = {}
+        """The first tasks, with their names."""
+        self.last_s = row[1]
+
+
+def _of_place(place: str) -> About:
+    """What leads to a node or a worker."""
+    if not place or place == HEAD:
+        return []
+    return [["workers" if "/" in place else "nodes", place, place]]
+
+
+def _of_lost(lost: Sequence[Named], objects: Sequence[str], node: str) -> About:
+    """What leads to tasks and objects that were lost, and to the list of all lost attempts of the node."""
+    found = _of_tasks(lost)
+    found += [["objects", each, f"object {short(ObjectID(bytes.fromhex(each)))}"] for each in objects[:ABOUT_MAX]]
+    if lost:
+        found.append(["lost", node, "all lost attempts"])
+    return found
+
+
+def _of_tasks(tasks: Sequence[Named]) -> About:
+    """A task is called by its function's name, and by its id, too, where another has the same name."""
+    counts = Counter(name for _, name in tasks)
+    return [
+        ["tasks", task, name if counts[name] == 1 and name else f"{name} {task[:8]}".strip()]
+        for task, name in tasks[:ABOUT_MAX]
+    ]
+
+
+def _time(s: float) -> str:
+    return f"{s:,.3f}".rstrip("0").rstrip(".") + " s"
+
+
+def _lost_words(lost: Sequence[Named], only: int) -> str:
     words = ""
     if lost:
-        words += f" {len(lost):,} running task{'s were' if len(lost) > 1 else ' was'} lost: {_names(Counter(lost))}."
+        names = _names(Counter(name for _, name in lost))
+        words += f" {len(lost):,} running task{'s were' if len(lost) > 1 else ' was'} lost: {names}."
     if only:
         words += f" The only cop{'ies' if only > 1 else 'y'} of {only:,} object{'s' if only > 1 else ''} went with it."
     return words

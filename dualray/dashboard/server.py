@@ -18,7 +18,6 @@ import json
 import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from secrets import token_urlsafe
 from typing import Any, Final
@@ -30,6 +29,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from dualray.dashboard.feeds import Feed, follow
+from dualray.dashboard.tables import Moment
 from dualray.exceptions import DualrayError
 
 __all__ = ["TOKEN_HEADER", "Dashboard", "new_token"]
@@ -65,15 +65,6 @@ def new_token() -> str:
     return token_urlsafe(24)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Moment:
-    """A state of a source: what is said of the run as a whole, and the version of its tables."""
-
-    at_s: float
-    version: int
-    head: dict[str, Any]
-
-
 class Dashboard:
     """The application, and the threads that follow its feeds.
 
@@ -89,8 +80,8 @@ class Dashboard:
         self._hosts = frozenset(host.lower() for host in hosts)
         self._over = threading.Event()
         self._answers: list[dict[tuple[int, int], bytes]] = [{} for _ in feeds]
-        self._moments = [_Moment(at_s=-SNAPSHOT_S, version=0, head={}) for _ in feeds]
-        """By source: the last one."""
+        self._told_s = [-SNAPSHOT_S for _ in feeds]
+        """By source: when the moment was that pages are told of."""
         self._threads = [
             threading.Thread(target=follow, args=(feed, self._over), name="dualray-feed", daemon=True) for feed in feeds
         ]
@@ -99,6 +90,7 @@ class Dashboard:
             Route("/api/sources", self._guard(self._sources)),
             Route("/api/{source:int}/changes", self._guard(self._changes)),
             Route("/api/{source:int}/story", self._guard(self._story)),
+            Route("/api/{source:int}/answer", self._guard(self._answer)),
             Route("/api/{source:int}/logs", self._guard(self._logs)),
             Route("/api/{source:int}/log", self._guard(self._log)),
         ]
@@ -169,23 +161,26 @@ class Dashboard:
             key = (after, moment.version)
             data = answers.get(key)
             if data is None:
-                told = feed.tables.since(after, until=moment.version) | {"head": moment.head}
-                data = json.dumps(told, separators=(",", ":")).encode()
+                data = json.dumps(feed.tables.since(after), separators=(",", ":")).encode()
                 if after < moment.version:  # else it is short, and what is said of the run may change
                     answers[key] = data
                     while len(answers) > ANSWERS_KEPT:
                         del answers[next(iter(answers))]
             return data
 
-    def _moment(self, number: int, feed: Feed) -> _Moment:
+    def _moment(self, number: int, feed: Feed) -> Moment:
         """What pages are told of now."""
-        if feed.asked_s - self._moments[number].at_s >= SNAPSHOT_S:
-            self._moments[number] = _Moment(at_s=feed.asked_s, version=feed.tables.version, head=dict(feed.tables.head))
-        return self._moments[number]
+        if feed.asked_s - self._told_s[number] < SNAPSHOT_S:
+            return feed.tables.moment
+        self._told_s[number] = feed.asked_s
+        return feed.tables.publish()
 
     async def _story(self, request: Request) -> Response:
         wanted = request.query_params.get("id", "")
         return await self._asked(request, lambda feed: feed.story(wanted))
+
+    async def _answer(self, request: Request) -> Response:
+        return await self._asked(request, lambda feed: {"text": feed.answer()})
 
     async def _logs(self, request: Request) -> Response:
         return await self._asked(request, lambda feed: {"files": feed.logs()})

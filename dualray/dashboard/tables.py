@@ -4,32 +4,36 @@ Theory of operation. Each change of a row gets the next *version*, and rows are 
 page says which version it knows; it gets the rows that are newer, the oldest first, at most ROWS_AT_ONCE. So a page
 that asks seldom, or never, costs nothing, and one that has just been opened is told everything in the same way. Tables
 hold as many rows as LIMITS says: then the oldest go, and a page learns how many went.
+
+Pages are told of *moments*. `publish` takes all rows that have changed, and what is said of the run as a whole, as they
+are at one moment; until the next call every page is told of that moment. So all that a page shows fits together.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from threading import Lock
 from typing import Any, Final
 
-__all__ = ["COLUMNS", "LIMITS", "ROWS_AT_ONCE", "Tables"]
+__all__ = ["COLUMNS", "LIMITS", "ROWS_AT_ONCE", "Moment", "Tables"]
 
 ROWS_AT_ONCE: Final = 20_000
 
 COLUMNS: Final[dict[str, tuple[str, ...]]] = {
     "nodes": (
         *("node", "state", "cpus", "cpus_used", "memory", "memory_used", "store", "store_used"),
-        *("started_s", "ended_s", "lives", "measured"),
+        *("started_s", "ended_s", "lives", "measured", "noticed_s", "why", "lost"),
     ),
     "workers": ("worker", "node", "kind", "state", "runs", "task", "started_s", "ended_s", "why"),
     "tasks": (
         *("task", "name", "kind", "state", "attempt", "owner", "worker", "node"),
-        *("submitted_s", "started_s", "ended_s", "error", "waits_for"),
+        *("submitted_s", "started_s", "ended_s", "error", "waits_for", "waits", "since_s", "actor"),
     ),
     "spans": ("span", "task", "attempt", "worker", "started_s", "ended_s", "outcome", "cause", "name"),
     "actors": ("actor", "class", "name", "state", "node", "worker", "restarts", "owner", "why"),
     "objects": ("object", "size", "state", "owner", "nodes", "used_by", "of"),
-    "happened": ("id", "time_s", "kind", "words", "node"),
+    "happened": ("id", "time_s", "kind", "words", "node", "about"),
     "demand": ("step", "running", "queued", "blocked", "cpus", "nodes"),
     "waits": ("what", "count", "since_s"),
 }
@@ -60,15 +64,21 @@ class Tables:
         self.dropped = dict.fromkeys(COLUMNS, 0)
         self._rows: dict[str, dict[str, Callable[[], list[Any] | None]]] = {name: {} for name in COLUMNS}
         self._changed: dict[tuple[str, str], int] = {}
-        """In order of versions."""
+        """The rows that have changed since the last moment, in order of versions."""
+        self._gone: list[tuple[str, str]] = []
+        """The rows that were dropped since then."""
+        self.moment = Moment(version=0, head={}, dropped={})
+        self._told: dict[tuple[str, str], tuple[int, list[Any] | None]] = {}
+        """The rows at the last moment, in order of versions."""
 
     def put(self, table: str, key: str, row: Callable[[], list[Any] | None]) -> None:
-        """A row is new or has changed. `row` makes it, when a page asks; None: it is there no more."""
+        """A row is new or has changed. `row` makes it at the next moment; None: it is there no more."""
         rows = self._rows[table]
         if key not in rows and len(rows) >= LIMITS[table]:
             oldest = next(iter(rows))
             del rows[oldest]
             self._changed.pop((table, oldest), None)
+            self._gone.append((table, oldest))
             self.dropped[table] += 1
         rows[key] = row
         self.version += 1
@@ -80,34 +90,56 @@ class Tables:
         return list(self._rows[table])
 
     def rows(self, table: str) -> list[list[Any]]:
-        """All rows of a table."""
+        """All rows of a table, as they are now."""
         made = [row() for row in self._rows[table].values()]
         return [row for row in made if row is not None]
 
-    def since(self, version: int, limit: int = ROWS_AT_ONCE, until: int | None = None) -> dict[str, Any]:
-        """What is newer than a version: `tables`, the `version` they bring a page to, and whether there is `more`.
+    def publish(self) -> Moment:
+        """Pages are told of this moment from now on."""
+        told = self._told
+        for item in self._gone:
+            told.pop(item, None)
+        self._gone.clear()
+        for item, version in self._changed.items():
+            row = self._rows[item[0]][item[1]]()
+            told.pop(item, None)
+            told[item] = version, None if row is None else list(row)
+        self._changed.clear()
+        dropped = {name: count for name, count in self.dropped.items() if count}
+        self.moment = Moment(version=self.version, head=dict(self.head), dropped=dropped)
+        return self.moment
+
+    def since(self, version: int, limit: int = ROWS_AT_ONCE) -> dict[str, Any]:
+        """What is newer than a version at the last moment: `tables`, the `version` they bring a page to, and whether
+        there is `more`.
 
         Args:
             limit: rows at most.
-            until: the last version that is told; None: the newest.
         """
-        last = self.version if until is None else until
-        newer: list[tuple[tuple[str, str], int]] = []
-        for item in reversed(self._changed.items()):
-            if item[1] <= version:
+        newer: list[tuple[tuple[str, str], int, list[Any] | None]] = []
+        for item, (changed, row) in reversed(self._told.items()):
+            if changed <= version:
                 break
-            if item[1] <= last:
-                newer.append(item)
+            newer.append((item, changed, row))
         newer.reverse()
         told = newer[:limit]
         tables: dict[str, list[list[Any]]] = {}
-        for (table, key), _ in told:
-            row = self._rows[table][key]()
+        for (table, key), _, row in told:
             tables.setdefault(table, []).append([key, None] if row is None else row)
         return {
-            "version": told[-1][1] if len(told) < len(newer) else max(version, last),
+            "version": told[-1][1] if len(told) < len(newer) else max(version, self.moment.version),
             "more": len(told) < len(newer),
             "tables": tables,
-            "dropped": {name: count for name, count in self.dropped.items() if count},
-            "head": self.head,
+            "dropped": self.moment.dropped,
+            "head": self.moment.head,
         }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moment:
+    """What pages are told of: the version of the tables, what is said of the run as a whole, and how many rows of each
+    table are not kept."""
+
+    version: int
+    head: dict[str, Any]
+    dropped: dict[str, int]

@@ -35,6 +35,8 @@ class Served:
         self.port = port
         self.host = f"127.0.0.1:{port}"
         self.link = f"http://{self.host}/#token={TOKEN}"
+        self.directories: dict[str, Path] = {}
+        """Of the runs that are shown, by name, where a test needs them."""
 
     def ask(self, path: str, method: str = "GET", **headers: str) -> tuple[int, bytes, dict[str, str]]:
         """Status, body and headers of an answer; `token=""` sends none."""

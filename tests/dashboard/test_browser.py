@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,6 +15,14 @@ import pytest
 
 import dualray as ray
 from dualray.dashboard.feeds import DirectoryFeed
+from dualray.report.critical_path import critical_path
+from dualray.report.drawings import Clock
+from dualray.report.headline import headline
+from dualray.report.histories import Lives
+from dualray.report.page import write_page
+from dualray.report.record import read_record
+from dualray.report.summary import summary
+from dualray.report.traces import read_traces
 from tests.dashboard.support import BROWSER, BROWSERS, Served, browser, served, wide_trace
 from tests.report.support import simulate, two_steps
 
@@ -47,8 +58,9 @@ def chromium() -> Iterator[Any]:
 def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     directory = tmp_path_factory.mktemp("runs")
     simulate(work, directory / "calm")
-    simulate(work, directory / "killed", faults=["kill node-2 when augment starts 3"])
+    simulate(work, directory / "killed", faults=["kill node-2 when augment starts 1"])
     with served(DirectoryFeed(directory / "killed"), DirectoryFeed(directory / "calm")) as found:
+        found.directories = {name: directory / name for name in ("killed", "calm")}
         for source in (0, 1):
             found.until(lambda head: head["state"] == "over", source)
         yield found
@@ -162,6 +174,78 @@ def test_a_task_tells_its_story_and_leads_on(opened: Opened) -> None:
     assert not opened.page.evaluate("document.getElementById('detail').open")
 
 
+def test_a_sentence_leads_to_the_node_and_the_tasks_that_were_lost(opened: Opened) -> None:
+    opened.until(lambda: "node-2 was killed" in opened.text("#happened"), "the fault is not told")
+    fault = opened.page.locator("#happened li", has_text="was killed").first
+    assert "The head found out at" in fault.inner_text()
+    assert opened.page.locator("#happened li", has_text="found out that node-2 is dead").count() == 1
+    fault.get_by_role("button", name="augment").first.click()
+    opened.until(lambda: opened.text("#detail-title") == "augment, task", "the task is not shown")
+    opened.page.locator("#detail-links button", has_text="node-").last.click()
+    opened.until(lambda: opened.text("#detail-title").endswith(", node"), "the node is not shown")
+    opened.page.keyboard.press("Escape")
+    fault.get_by_role("button", name="node-2", exact=True).click()
+    opened.until(lambda: opened.text("#detail-title") == "node-2, node", "the node is not shown")
+
+
+def test_a_node_tells_since_when_why_what_ran_and_what_was_lost(opened: Opened) -> None:
+    opened.page.focus("#nodes button[data-id=node-2]")
+    opened.page.keyboard.press("Enter")
+    opened.until(lambda: opened.text("#detail-title") == "node-2, node", "the node has no dialog")
+    names, values = (opened.page.locator(f"#detail-fields {each}").all_inner_texts() for each in ("dt", "dd"))
+    fields = dict(zip(names, values, strict=True))
+    assert fields["state"] == "dead"
+    assert fields["why it ended"] == "killed by a fault"
+    assert "later" in fields["the head found out"]
+    assert "finished" in fields["what ran there"]
+    assert fields["attempts lost there"] == "1"
+    assert "only copies" in fields["objects lost there"]
+    opened.page.locator("#detail-links button", has_text="made by").first.click()
+    opened.until(lambda: opened.text("#detail-title").startswith("Object made by"), "the object is not shown")
+
+
+def test_lost_attempts_can_be_filtered(opened: Opened) -> None:
+    opened.page.click("#tab-spans")
+    opened.until(lambda: "attempts" in opened.text("#found"), "there are no attempts")
+    opened.page.select_option("#filter", "LOST_ATTEMPT")
+    opened.until(lambda: " of " in opened.text("#found"), "nothing was filtered")
+    rows = opened.page.locator("#list tbody tr").all_inner_texts()
+    assert rows
+    assert all("lost with its worker or node" in row and "node-2" in row for row in rows)
+    opened.page.click("#tab-tasks")
+    opened.page.locator("#happened li", has_text="was killed").first.get_by_role(
+        "button", name="all lost attempts"
+    ).click()
+    opened.until(lambda: opened.page.input_value("#filter") == "LOST_ATTEMPT", "the link does not filter")
+    opened.until(lambda: opened.page.locator("#list tbody tr").all_inner_texts() == rows, "it shows other attempts")
+    opened.page.click("#tab-actors")
+    opened.until(lambda: "Counter" in opened.text("#list"), "what the link searched for hides the actors")
+
+
+def test_a_run_that_is_over_says_why_it_took_so_long_as_its_report_does(opened: Opened, page: Served) -> None:
+    opened.until(lambda: opened.text("#answers").count("took") == 2, "it does not say why it took so long")
+    record = read_record(page.directories["killed"])
+    lives = Lives(record)
+    sentence = headline(lives, critical_path(lives), summary(record.events), Clock.of(lives))
+    assert f"killed: {sentence}" in opened.text("#answers")
+
+
+def test_colours_are_those_of_the_report(opened: Opened, page: Served) -> None:
+    report = page.directories["killed"].with_name("report.html")
+    write_page(read_record(page.directories["killed"]), report)
+    colours = dict(opened.page.evaluate("[...dualray.runs[0].colours]"))
+    shown = opened.context.new_page()
+    shown.goto(report.as_uri())
+    legend = (
+        "[...document.querySelectorAll('.legend i')].map(i => [i.parentElement.innerText.trim(), i.style.background])"
+    )
+    of_report = {name: colour for name, colour in shown.evaluate(legend) if name in colours}
+    assert of_report.keys() >= {"load", "augment", "digest"}
+    of_page = dict(opened.page.evaluate(legend.replace(".legend i", "#legend i")))
+    assert of_report == {name: of_page[name] for name in of_report}
+    shown.close()
+
+
 def test_a_bar_can_be_pointed_at_clicked_zoomed_and_moved(opened: Opened) -> None:
     box = opened.page.locator("#timeline-0").bounding_box()
     assert box is not None
@@ -231,6 +315,57 @@ def test_the_page_says_when_its_server_is_gone(chromium: Any, tmp_path: Path) ->
         found = Opened(chromium, page.link)
     found.until(lambda: "has ended" in found.text("#error"), "the end of the server is not said")
     found.context.close()
+
+
+def test_a_simulation_that_rests_says_at_which_time_and_who_waits_for_an_actor(chromium: Any, tmp_path: Path) -> None:
+    """It calls a method of an actor that is busy for minutes; the page shows the time that the clock has reached."""
+    script, log, output = tmp_path / "rests.py", tmp_path / "log", tmp_path / "output"
+    script.write_text(RESTS)
+    log.mkdir()
+    with output.open("wb") as sink:
+        program = subprocess.Popen(
+            [sys.executable, str(script), str(log)], stdout=sink, stderr=sink, env={**os.environ, "DUALRAY_PACE": "20"}
+        )
+    with served(DirectoryFeed(log, program=program, output=output)) as page:
+        found = Opened(chromium, page.link)
+        found.until(lambda: "at most 20 s of virtual time" in found.text("#clock"), "the pace is not said")
+        found.until(
+            lambda: 'waits for its turn at its actor Busy "one"' in found.text("#waits"), "the actor is not named"
+        )
+        assert 'waits for its turn at its actor Busy "one", since ' in found.text("#list")
+        found.page.select_option("#filter", "WAITS_FOR_ACTOR")
+        found.until(lambda: "2 of 4 tasks" in found.text("#found"), "who waits for an actor cannot be found")
+        seen = [float(found.text("#clock").split()[0])]
+        found.until(
+            lambda: float(found.text("#clock").split()[0]) > seen[0] + 10, "the time that is shown stands still"
+        )
+        assert "running" in found.text("#state")
+        moment = found.page.evaluate(
+            "[document.getElementById('clock').innerText, document.getElementById('waits').innerText]"
+        )
+        now_s, since_s = float(moment[0].split()[0]), float(re.search(r"for ([\d.]+) s", moment[1])[1])  # type: ignore[index]
+        assert 0 <= now_s - since_s < 1, "the page shows two moments"
+        assert read_traces(log)[-1].time_ns / 1e9 < now_s - 1, "the trace alone would say which time it is"
+        found.context.close()
+
+
+RESTS = """
+import sys
+
+import dualray as ray
+
+
+@ray.remote
+class Busy:
+    @ray.method(duration=600.0)
+    def work(self):
+        return 1
+
+
+ray.init(mode="sim", num_cpus=2, decision_log=sys.argv[1])
+busy = Busy.options(name="one").remote()
+ray.get([busy.work.remote() for _ in range(3)])
+"""
 
 
 def test_a_hundred_thousand_tasks_are_filtered_and_drawn(

@@ -266,9 +266,9 @@ def test_fifty_pages_of_a_run_that_grows_are_told_the_same(tmp_path: Path, monke
     monkeypatch.setattr("dualray.dashboard.server.time", SimpleNamespace(monotonic=lambda: clock[0]))
     since = feed.tables.since
 
-    def counted(version: int, limit: int = ROWS_AT_ONCE, until: int | None = None) -> dict[str, Any]:
+    def counted(version: int, limit: int = ROWS_AT_ONCE) -> dict[str, Any]:
         worked_out.append(version)
-        return since(version, limit, until)
+        return since(version, limit)
 
     monkeypatch.setattr(feed.tables, "since", counted)
     known = [0] * 50

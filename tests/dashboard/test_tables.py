@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
+import json
+import re
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import msgpack
 import pytest
 
 import dualray as ray
 from dualray.dashboard import tables as tables_module
 from dualray.dashboard.demand import STEPS_MAX, Demand
-from dualray.dashboard.from_trace import TraceTables
+from dualray.dashboard.feeds import DirectoryFeed
+from dualray.dashboard.from_trace import TraceTables, seconds
 from dualray.dashboard.tables import COLUMNS, Tables
+from dualray.report.notices import ActorNamed, HeadTail, NodeNotice, Noticed
+from dualray.report.page import page as page_of_report
+from dualray.report.record import read_record
 from dualray.report.state import rows_of_run
 from dualray.report.traces import read_traces
-from dualray.shared.proof.trace import TraceEvent, TraceKind
+from dualray.shared.model.codec import pack
+from dualray.shared.proof.trace import TraceEvent, TraceKind, to_bytes
 from tests.dashboard.support import wide_trace
 from tests.report.support import MIB, Rows, result, simulate, task, two_steps, was_put
 
 
 def told(tables: Tables, version: int = 0) -> tuple[dict[str, dict[str, Any]], int]:
     """All that is newer, as a page puts it together."""
+    tables.publish()
     rows: dict[str, dict[str, Any]] = {name: {} for name in COLUMNS}
     while True:
         found = tables.since(version, limit=7)
@@ -155,10 +165,13 @@ def test_a_page_is_told_what_is_newer_and_nothing_else() -> None:
     tables = Tables()
     for key in ("a", "b", "c"):
         tables.put("waits", key, lambda key=key: [key, 1, 0.0])  # type: ignore[misc]
+    tables.publish()
     first = tables.since(0, limit=2)
     assert [row[0] for row in first["tables"]["waits"]] == ["a", "b"]
     assert first["more"]
     tables.put("waits", "a", lambda: None)
+    assert [row[0] for row in tables.since(first["version"])["tables"]["waits"]] == ["c"], "that is a later moment"
+    tables.publish()
     rest = tables.since(first["version"])
     assert rest["tables"]["waits"] == [["c", 1, 0.0], ["a", None]]
     assert not rest["more"]
@@ -171,9 +184,15 @@ def test_tables_keep_the_newest_rows_and_count_the_others(monkeypatch: pytest.Mo
     for number in range(5):
         trace.submitted(task(number))
     tables = Tables()
-    TraceTables(tables).take(trace.events)
+    kept = TraceTables(tables)
+    kept.take(trace.events)
     assert [row[0] for row in tables.rows("tasks")] == [task(2), task(3), task(4)]
-    assert tables.since(0)["dropped"] == {"tasks": 2}
+    assert tables.publish().dropped == {"tasks": 2}
+    assert [row[0] for row in tables.since(0)["tables"]["tasks"]] == [task(2), task(3), task(4)]
+    trace.submitted(task(5))
+    kept.take(trace.events[-1:])
+    tables.publish()
+    assert [row[0] for row in tables.since(0)["tables"]["tasks"]] == [task(3), task(4), task(5)]
 
 
 def test_demand_of_a_long_run_keeps_its_peaks_in_few_steps() -> None:
@@ -193,3 +212,219 @@ def test_a_trace_of_many_tasks_is_taken_in_whole(tmp_path: Path) -> None:
     rows, head = of_trace(read_traces(wide_trace(tmp_path, 2_000)))
     assert head["finished"] == len(rows["tasks"]) == len(rows["spans"]) == 2_000
     assert rows["demand"]
+
+
+# ---- What the head notices -------------------------------------------------------------------------------------------
+
+
+def whole(directory: Path) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
+    """The tables of a run's directory, as its page has them."""
+    feed = DirectoryFeed(directory)
+    while feed.refresh():
+        pass
+    return told(feed.tables)[0], feed.tables.head
+
+
+def opening_of(log: Path) -> dict[str, Any]:
+    """The first value of a decision log."""
+    stream = msgpack.Unpacker(raw=False)
+    stream.feed(log.read_bytes())
+    opening: dict[str, Any] = next(stream)
+    return opening
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    log = tmp_path_factory.mktemp("killed") / "log"
+    simulate(lambda: two_steps(4), log, faults=["kill node-2 when augment starts 2"])
+    return log
+
+
+def test_the_moment_is_told_at_which_the_head_finds_out(killed: Path) -> None:
+    rows, head = whole(killed)
+    noticed = [notice for notice in HeadTail(killed).look() if isinstance(notice, NodeNotice)]
+    assert [notice.what for notice in noticed] == [Noticed.SILENT, Noticed.DEAD]
+    found = {row["kind"]: row for row in rows["happened"].values()}
+    words = found["fault"]["words"]
+    died_s, noticed_s = found["fault"]["time_s"], seconds(noticed[-1].time_ns)
+    told_s, later_s = map(float, re.search(r"The head found out at (\S+) s \((\S+) s later\)\.$", words).groups())  # type: ignore[union-attr]
+    assert (told_s, later_s) == pytest.approx((noticed_s, noticed_s - died_s), abs=1e-3)
+    assert "found out that node-2 is dead" in found["notice"]["words"]
+    node = rows["nodes"]["node-2"]
+    assert (node["state"], node["why"], node["noticed_s"]) == ("DEAD", "killed by a fault", noticed_s)
+    assert node["lost"][0] == len(node["lost"]) - 1
+    assert head["knows_head"]
+
+
+def test_until_the_head_finds_out_the_page_says_that_it_does_not_know(killed: Path, tmp_path: Path) -> None:
+    events = read_traces(killed)
+    death = next(number for number, event in enumerate(events) if event.kind is TraceKind.FAULT)
+    (tmp_path / "cluster.trace").write_bytes(to_bytes(events[: death + 1]))
+    opening = len(pack(opening_of(killed / "head.decisions")))
+    (tmp_path / "head.decisions").write_bytes((killed / "head.decisions").read_bytes()[:opening])
+    rows, head = whole(tmp_path)
+    fault = next(row for row in rows["happened"].values() if row["kind"] == "fault")
+    assert fault["words"].endswith("The head does not know it yet.")
+    assert rows["nodes"]["node-2"]["noticed_s"] is None
+    assert head["knows_head"]
+
+
+def test_a_node_whose_death_no_row_tells_is_dead_when_the_head_says_so() -> None:
+    trace = Rows()
+    for node in ("node-0", "node-1", "node-2"):
+        trace.add(TraceKind.NODE_STARTED, node, node)
+    trace.submitted(task(1))
+    trace.add(TraceKind.TASK_STARTED, "node-1/w0", task(1), name="f")
+    trace.add(TraceKind.WORKER_STARTED, "node-1", "node-1/w0")
+    now_ns = 1000 * len(trace.events)
+    tables = Tables()
+    of_run = TraceTables(tables)
+    of_run.take([*trace.events, NodeNotice(now_ns, "node-1", 0, Noticed.DEAD)])
+    of_run.take([NodeNotice(now_ns, "node-2", 0, Noticed.LEAVING), NodeNotice(now_ns + 1, "node-2", 0, Noticed.DEAD)])
+    rows = told(tables)[0]
+    said = [row["words"] for row in rows["happened"].values()]
+    assert "The head declared node-1 dead. 1 running task was lost: f." in said
+    assert "node-2 has left the cluster." in said
+    assert [rows["nodes"][node]["state"] for node in ("node-0", "node-1", "node-2")] == ["ALIVE", "DEAD", "DEAD"]
+    assert rows["nodes"]["node-1"]["why"] == "the head declared it dead"
+    assert rows["nodes"]["node-2"]["why"] == "left the cluster"
+    assert tables.head["nodes"] == 1
+    assert rows["tasks"][task(1)]["waits"] == "was lost with its worker, and was not tried again yet"
+    of_run.end()
+    assert told(tables)[0]["tasks"][task(1)]["state"] == "FAILED"
+
+
+def test_a_log_of_another_version_tells_nothing_and_one_that_is_cut_off_tells_its_whole_decisions(
+    killed: Path, tmp_path: Path
+) -> None:
+    data = (killed / "head.decisions").read_bytes()
+    path = tmp_path / "head.decisions"
+    tail = HeadTail(tmp_path)
+    found = []
+    for end in range(0, len(data) + 500, 500):
+        path.write_bytes(data[:end])
+        found += tail.look()
+    assert found == HeadTail(killed).look()
+    opening = opening_of(killed / "head.decisions")
+    path.write_bytes(pack(opening | {"names": ["Other"]}) + data[len(pack(opening)) :])
+    other = HeadTail(tmp_path)
+    assert other.look() == []
+    assert not other.has_logs
+
+
+# ---- What a method waits for -----------------------------------------------------------------------------------------
+
+
+def test_a_method_says_for_which_actor_it_waits_and_since_when() -> None:
+    trace = Rows()
+    trace.add(TraceKind.NODE_STARTED, "node-1", "node-1")
+    trace.add(TraceKind.TASK_SUBMITTED, "driver-1", task(1), name="Counter")
+    for number in (2, 3):
+        trace.add(TraceKind.TASK_SUBMITTED, "driver-1", task(number), name="Counter.add", other=task(1))
+    tables = Tables()
+    of_run = TraceTables(tables)
+
+    def waits() -> tuple[str, int]:
+        of_run.take(trace.events)
+        trace.events = []
+        row = told(tables)[0]["tasks"][task(3)]
+        assert tables.head["for_actors"] == (2 if row["waits"] else 0)
+        return row["waits"], round(row["since_s"] * 1e6)
+
+    assert waits() == ("waits for its actor Counter, which is being made", 3)
+    of_run.take([ActorNamed(5_000, task(1), "tally")])
+    assert waits() == ('waits for its actor Counter "tally", which is being made', 5)
+    trace.events = [
+        TraceEvent(6_000, TraceKind.TASK_PUSHED, "head", task(1), "node-1/w0", "Counter"),
+        TraceEvent(7_000, TraceKind.TASK_STARTED, "node-1/w0", task(1), "", "Counter"),
+        TraceEvent(8_000, TraceKind.TASK_ENDED, "node-1/w0", task(1), "", "Counter"),
+        TraceEvent(9_000, TraceKind.TASK_PUSHED, "driver-1", task(3), "node-1/w0", "Counter.add"),
+    ]
+    assert waits() == ('waits for its turn at its actor Counter "tally"', 8)
+    counted = {row["what"]: row["count"] for row in told(tables)[0]["waits"].values()}
+    assert counted == {'Counter.add waits for its turn at its actor Counter "tally"': 2}
+    trace.events = [TraceEvent(10_000, TraceKind.WORKER_ENDED, "node-1", "node-1/w0", "killed")]
+    assert waits() == ('waits for its actor Counter "tally", which died with its worker', 10)
+    trace.events = [TraceEvent(11_000, TraceKind.TASK_PUSHED, "head", task(1), "node-1/w1", "Counter", 1)]
+    assert waits() == ('waits for its actor Counter "tally", which restarts', 11)
+    actor = told(tables)[0]["actors"][task(1)]
+    assert (actor["state"], actor["restarts"], actor["name"]) == ("RESTARTING", 1, "tally")
+
+
+class Slow:
+    @ray.method(duration=0.5)
+    def step(self) -> int:
+        return 1
+
+
+def test_a_trace_says_whose_method_is_called(tmp_path: Path) -> None:
+    def program() -> Any:
+        actors = [ray.remote(Slow).options(name=f"slow-{number}").remote() for number in range(2)]
+        return ray.get([actor.step.remote() for actor in actors for _ in range(3)])
+
+    simulate(program, tmp_path / "log")
+    rows, _ = whole(tmp_path / "log")
+    calls = [row for row in rows["tasks"].values() if row["name"] == "Slow.step"]
+    assert sorted(Counter(rows["actors"][row["actor"]]["name"] for row in calls).items()) == [
+        ("slow-0", 3),
+        ("slow-1", 3),
+    ]
+
+
+# ---- Sentences, colours, moments -------------------------------------------------------------------------------------
+
+
+def test_a_sentence_leads_to_each_thing_that_it_is_about(killed: Path) -> None:
+    rows, _ = whole(killed)
+    tables = {"nodes": rows["nodes"], "tasks": rows["tasks"], "objects": rows["objects"], "workers": rows["workers"]}
+    kinds = set()
+    for row in rows["happened"].values():
+        for table, key, called in row["about"]:
+            kinds.add(table)
+            assert called
+            assert key in (rows["nodes"] if table == "lost" else tables[table]), row
+    assert kinds >= {"nodes", "tasks", "objects", "lost"}
+    lost = next(row for row in rows["happened"].values() if row["kind"] == "fault")
+    names = [called for table, _, called in lost["about"] if table == "tasks"]
+    assert len(set(names)) == len(names), "two tasks are called the same"
+
+
+def test_a_function_has_the_same_colour_on_the_page_and_in_the_report(killed: Path) -> None:
+    _, head = whole(killed)
+    text = page_of_report(read_record(killed))
+    of_report = json.loads(re.search(r'"functions":(\[\[.*?\]\])', text)[1])  # type: ignore[index]
+    assert dict(of_report) == dict(head["colours"])
+    assert list(dict(head["colours"])) == ["load", "augment", "digest"]
+
+
+def test_all_that_a_page_is_told_is_of_one_moment() -> None:
+    """What happens after the moment is not told, not even of rows that have changed since."""
+    trace = Rows()
+    trace.add(TraceKind.NODE_STARTED, "node-1", "node-1")
+    for number in range(20):
+        trace.submitted(task(number))
+    for number in range(20):
+        trace.ran("node-1/w0", task(number))
+    tables = Tables()
+    of_run = TraceTables(tables)
+    known: dict[str, dict[str, Any]] = {name: {} for name in COLUMNS}
+    version = 0
+    for number, event in enumerate(trace.events):
+        of_run.take([event])
+        if number % 5 == 0:
+            moment = tables.publish()
+        if number % 7 != 0:
+            continue
+        while True:  # between two moments, and in parts
+            found = tables.since(version, limit=3)
+            version = found["version"]
+            for name, changed in found["tables"].items():
+                known[name].update({str(row[0]): dict(zip(COLUMNS[name], row, strict=False)) for row in changed})
+            if not found["more"]:
+                break
+        assert version == moment.version
+        states = Counter(row["state"] for row in known["tasks"].values())
+        head = found["head"]
+        assert (states["RUNNING"], states["FINISHED"]) == (head["running"], head["finished"])
+        assert len(known["tasks"]) == head["tasks"]
+        assert known["nodes"]["node-1"]["cpus_used"] == head["running"]

@@ -1,7 +1,7 @@
 // Draws the timeline of a run, and its demand and supply, on canvases. Bars are written into the picture's pixels: that
 // takes a few milliseconds for 100,000 of them.
 
-export const PALETTE = ["#4269d0", "#3ca951", "#9c6b4e", "#a463f2", "#17a2b8", "#e07b39", "#97bbf5", "#7f8c4d", "#d36ba6", "#5b7083"];
+export const OTHERS = "#9498a0";
 const LEFT = 84, TOP = 18, BOTTOM = 4;
 
 export function natural(a, b) { return a.localeCompare(b, "en", { numeric: true }); }
@@ -41,7 +41,7 @@ export const LOST = 1, FAILED = 2, AGAIN = 4;
 
 function colours() {
   const style = getComputedStyle(document.documentElement);
-  return Object.fromEntries(["ink", "soft", "line", "paper", "bad", "running", "queued", "blocked", "cpus", "track"].map((name) => [name, style.getPropertyValue("--" + name).trim()]));
+  return Object.fromEntries(["ink", "soft", "line", "paper", "bad", "running", "queued", "blocked", "cpus", "track", "dead"].map((name) => [name, style.getPropertyValue("--" + name).trim()]));
 }
 function pixel(hex) { const n = parseInt(hex.slice(1), 16); return (255 << 24 | (n & 255) << 16 | (n >> 8 & 255) << 8 | n >> 16) >>> 0; }
 function fit(canvas, height) {
@@ -78,6 +78,20 @@ function faultMarks(context, view, marks, width, height, tint) {
   }
 }
 
+/** Where a node is dead, its workers' rows are shaded. */
+function deadStretches(context, run, view, { workers, shown, lines, each, width, height }, tint) {
+  const dead = new Map([...run.tables.nodes.values()].filter((row) => row[1] === "DEAD" && row[9] !== null).map((row) => [row[0], row[9]]));
+  if (!dead.size) return;
+  context.fillStyle = tint.dead;
+  const scale = (width - LEFT) / (view.until - view.from);
+  workers.forEach((worker, line) => {
+    const from = dead.get(worker.split("/")[0].split("~")[0]);
+    if (from === undefined || from > view.until) return;
+    const x = LEFT + Math.max(0, from - view.from) * scale, until = LEFT + (Math.min(run.now, view.until) - view.from) * scale;
+    const y = TOP + (lines > shown ? Math.floor(line * shown / lines) : line) * each;
+    if (until > x && y < height) context.fillRect(x, y, until - x, each);
+  });
+}
 export function drawTimeline(canvas, run, view) {
   const began = performance.now(), bars = run.bars, workers = bars.lines(), tint = colours();
   const lines = Math.max(1, workers.length), each = Math.max(1, Math.min(18, Math.floor(440 / lines))), shown = Math.min(lines, Math.floor(440 / each));
@@ -85,9 +99,10 @@ export function drawTimeline(canvas, run, view) {
   axis(context, view, width, height, tint);
   const span = view.until - view.from, x0 = Math.round(LEFT * ratio), y0 = Math.round(TOP * ratio), W = canvas.width - x0, H = Math.round(shown * each * ratio);
   canvas.geometry = { each, lines, shown, width, span, view: { ...view } };
+  deadStretches(context, run, view, { workers, shown, lines, each, width, height }, tint);
   if (bars.count && W > 0 && H > 0) {
     const picture = context.getImageData(x0, y0, W, H), pixels = new Uint32Array(picture.data.buffer);
-    const scale = W / span, palette = PALETTE.map(pixel), bad = pixel("#d1242f"), ink = pixel("#7a0c14"), tall = each * ratio;
+    const scale = W / span, palette = [...run.names.keys()].map((name) => pixel(run.colours.get(name) || OTHERS)), bad = pixel("#d1242f"), ink = pixel("#7a0c14"), tall = each * ratio;
     for (let i = 0; i < bars.count; i++) {
       const until = Math.min(bars.until[i], run.now);
       if (until < view.from || bars.from[i] > view.until) continue;
