@@ -2,13 +2,15 @@
 
 A simulation, and a program on real processes, run with a page's server beside them: with no page, with fifty pages that
 ask twice a second, and with fifty that have asked once and are stopped. Times are those of the run alone: wall, and CPU
-time of its own processes, which others on the machine disturb less. The kinds of runs take turns, in another
-order each round. A row compares each run with that of its round without a server: the median, and the middle half.
+time of its own processes, which others on the machine disturb less. Each run with a server is one of a pair: the other
+is the same run without a server, just before it or just after it, in turn. Each pair is printed, and at the end the
+median change and the middle half. The whole takes at most MINUTES, on a machine that does nothing else.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import re
 import statistics
@@ -17,11 +19,15 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Sequence
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Final
 
 PAGES: Final = 50
+MINUTES: Final = 4.0
+ALONE: Final = "no server"
+KINDS: Final = ("50 pages", "50 stopped", "no page")
 ASK_S: Final = 0.5
 PROGRAM: Final = """
 import sys, time
@@ -66,6 +72,12 @@ ray.shutdown()
 """The clock of a simulation is virtual; the machine's uptime is not."""
 
 
+Times = tuple[float, float]
+"""Wall and CPU seconds of a run."""
+Pair = tuple[Times, Times]
+"""Of a run with a server, and of the one without."""
+
+
 class Pages:
     """Pages that are open; `is_stopped`: they ask once and never again."""
 
@@ -98,7 +110,7 @@ class Pages:
             thread.join()
 
 
-def run(mode: str, count: int, pages: str) -> tuple[float, float]:
+def run(mode: str, count: int, pages: str) -> Times:
     """Seconds that the run takes, and seconds of CPU time of its processes."""
     with tempfile.TemporaryDirectory() as temporary:
         directory = Path(temporary, "run")
@@ -107,7 +119,7 @@ def run(mode: str, count: int, pages: str) -> tuple[float, float]:
         program.write_text(PROGRAM)
         (directory / "empty.trace").touch()
         shown = open_pages = None
-        if pages != "no server":
+        if pages != ALONE:
             command = [sys.executable, "-m", "dualray", "dashboard", str(directory)]
             shown = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
             assert shown.stdout is not None
@@ -130,31 +142,44 @@ def run(mode: str, count: int, pages: str) -> tuple[float, float]:
 
 
 def main() -> None:
-    """Print a table."""
+    """Print the pairs, and a table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--modes", nargs="+", choices=("sim", "real"), default=["sim", "real"])
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS[:2]))
+    parser.add_argument("--minutes", type=float, default=MINUTES, help="no pair begins that would end later")
     parser.add_argument(
-        "--count", type=int, default=6000, help="tasks on real processes; a simulation has ten times as many"
+        "--count", type=int, default=3000, help="tasks on real processes; a simulation has ten times as many"
     )
     given = parser.parse_args()
-    kinds = ["no server", "no page", "50 pages", "50 stopped"]
-    for mode in given.modes:
-        found: dict[str, list[tuple[float, float]]] = {kind: [] for kind in kinds}
-        for _ in range(given.rounds):
-            kinds = [*kinds[1:], kinds[0]]
-            for kind in kinds:
-                found[kind].append(run(mode, given.count * (10 if mode == "sim" else 1), kind))
-        for kind in sorted(kinds):
-            print(f"{mode:5} {kind:11}  wall {_words(found, kind, 0)}   CPU {_words(found, kind, 1)}", flush=True)
+    ends_s = time.monotonic() + 60 * given.minutes
+    longest_s = 0.0
+    pairs: dict[tuple[str, str], list[Pair]] = {(mode, kind): [] for mode in given.modes for kind in given.kinds}
+    for number in itertools.count(1):
+        for (mode, kind), found in pairs.items():
+            began_s = time.monotonic()
+            if found and began_s + longest_s > ends_s:
+                print(f"\n{'':16}  change of wall time          of CPU time")
+                for (mode_of, kind_of), each in pairs.items():
+                    print(f"{mode_of:5}{kind_of:11}  {_change(each, 0)}   {_change(each, 1)}   {len(each)} pairs")
+                return
+            count = given.count * (10 if mode == "sim" else 1)
+            first, second = (kind, ALONE)[:: 1 if number % 2 else -1]
+            times = {first: run(mode, count, first), second: run(mode, count, second)}
+            found.append((times[kind], times[ALONE]))
+            longest_s = max(longest_s, time.monotonic() - began_s)
+            (wall, cpu), (wall_alone, cpu_alone) = found[-1]
+            print(
+                f"pair {number:2} {mode:5}{kind:11}  wall {wall:6.2f} s, alone {wall_alone:6.2f} s   "
+                f"CPU {cpu:6.2f} s, alone {cpu_alone:6.2f} s   (first: {first})",
+                flush=True,
+            )
 
 
-def _words(found: dict[str, list[tuple[float, float]]], kind: str, which: int) -> str:
-    """The median, and by how much a run of the kind took longer than the one without a server in its round."""
-    median = statistics.median(row[which] for row in found[kind])
-    changes = [100 * (row[which] / bare[which] - 1) for row, bare in zip(found[kind], found["no server"], strict=True)]
+def _change(pairs: Sequence[Pair], which: int) -> str:
+    """By how much a run took longer than the other of its pair."""
+    changes = [100 * (run_[which] / alone[which] - 1) for run_, alone in pairs]
     low, middle, high = statistics.quantiles(changes, n=4) if len(changes) > 1 else changes * 3
-    return f"{median:6.2f} s {middle:+5.1f} % ({low:+.1f} to {high:+.1f})"
+    return f"{middle:+5.1f} % ({low:+5.1f} to {high:+5.1f})"
 
 
 if __name__ == "__main__":
