@@ -457,7 +457,8 @@ class TraceTables:
         elif is_over:
             if notice.incarnation == node.lives:
                 node.noticed_s = time_s
-            self.happened.found_dead(time_s, notice.node, notice.incarnation)
+            is_back = notice.incarnation < node.lives
+            self.happened.found_dead(time_s, notice.node, notice.incarnation, is_back=is_back)
         else:
             has_left = node.state == _STATE_OF[Noticed.LEAVING]
             lost = self._end_node(node, "left the cluster" if has_left else "the head declared it dead")

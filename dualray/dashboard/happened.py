@@ -64,8 +64,8 @@ class Happened:
         about = [*_of_place(node), *_of_lost(lost, objects, node)]
         self._killed[node, life] = self._add(time_s, "fault", words, node, about)
 
-    def found_dead(self, time_s: float, node: str, life: int) -> None:
-        """The head has noticed that a node is gone."""
+    def found_dead(self, time_s: float, node: str, life: int, *, is_back: bool) -> None:
+        """The head has noticed that a life of a node is over; `is_back`: another one has begun."""
         row = self._killed.pop((node, life), None)
         later = ""
         if row is not None:
@@ -73,7 +73,7 @@ class Happened:
             noticed = f" The head found out at {_time(time_s)} ({_time(time_s - row[1])} later)."
             row[3] = row[3].removesuffix(_NOT_YET) + noticed
             self._tables.put("happened", row[0], lambda: row)
-        words = f"The head found out that {node} is dead{later}."
+        words = f"The head found out that {node} {'had died' if is_back else 'is dead'}{later}."
         self._add(time_s, "notice", words, node, _of_place(node))
 
     def declared_dead(

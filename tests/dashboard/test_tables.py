@@ -428,3 +428,15 @@ def test_all_that_a_page_is_told_is_of_one_moment() -> None:
         assert (states["RUNNING"], states["FINISHED"]) == (head["running"], head["finished"])
         assert len(known["tasks"]) == head["tasks"]
         assert known["nodes"]["node-1"]["cpus_used"] == head["running"]
+
+
+def test_a_node_that_came_back_before_the_head_noticed_is_alive(tmp_path: Path) -> None:
+    simulate(with_actor, tmp_path / "log", faults=["reboot node-1 when augment starts 2 for 2s"])
+    rows, head = whole(tmp_path / "log")
+    said = [row["words"] for row in rows["happened"].values()]
+    killed = next(words for words in said if words.startswith("node-1 was killed."))
+    assert "s later)" in killed
+    assert any(words.startswith("The head found out that node-1 had died") for words in said)
+    node = rows["nodes"]["node-1"]
+    assert (node["state"], node["lives"], node["noticed_s"], node["why"]) == ("ALIVE", 1, None, "")
+    assert head["nodes"] == 3

@@ -2,7 +2,7 @@
 import { AGAIN, Bars, FAILED, LOST, OTHERS, barAt, drawDemand, drawTimeline, natural, perPixel, timeAt } from "./timeline.js";
 
 const $ = (id) => document.getElementById(id);
-const ASK_MS = 500, HIDDEN_MS = 5000, PAGE = 50;
+const ASK_MS = 500, HIDDEN_MS = 5000, QUIET_ASKS = 20, PAGE = 50;
 const COLUMNS = {
   tasks: ["task", "name", "kind", "state", "attempt", "owner", "worker", "node", "submitted", "started", "ended", "error", "waits for objects", "waits", "since", "actor"],
   actors: ["actor", "class", "name", "state", "node", "worker", "restarts", "owner", "reason"],
@@ -36,7 +36,7 @@ let chosen = 0, tab = "tasks", page = 0, sortBy = null, sortDown = false, view =
 
 function emptyTables() { return Object.fromEntries(["nodes", "workers", "tasks", "spans", "actors", "objects", "happened", "demand", "waits"].map((name) => [name, new Map()])); }
 function newRun(number, name) {
-  return { number, name, version: 0, head: {}, tables: emptyTables(), bars: new Bars(), marks: [], now: 0, dropped: {}, names: new Map(), colours: new Map(), parts: [], read: 0, answer: "", answered: -1 };
+  return { number, name, version: 0, head: {}, tables: emptyTables(), bars: new Bars(), marks: [], now: 0, dropped: {}, names: new Map(), colours: new Map(), parts: [], read: 0, answer: "", answered: -1, quiet: 0 };
 }
 
 async function ask(path) {
@@ -111,7 +111,8 @@ async function follow(run) {
 
 // Of a run that is over: how it ended, and why it took so long.
 async function askAnswer(run) {
-  if (!(run.head.state === "over" || run.head.state === "quiet") || run.answered === run.version || !run.head.tasks) return;
+  run.quiet = run.head.state === "quiet" ? run.quiet + 1 : 0;
+  if (!(run.head.state === "over" || run.quiet > QUIET_ASKS) || run.answered === run.version || !run.head.tasks) return;
   run.answered = run.version;
   try { run.answer = (await ask(`/api/${run.number}/answer`)).text; } catch (error) { if (error instanceof TypeError) throw error; run.answer = ""; }
   dirty = true;
@@ -414,8 +415,9 @@ async function open(kind, key) {
 // Draws the fields and links again when they have changed: the dialog shows the moment that the page shows.
 function drawDetail() {
   if (!shown) return;
-  const { run, kind, key } = shown, row = run.tables[kind].get(key);
-  if (!row) return;
+  const { run, kind, key } = shown, row = run.tables[kind].get(key), moment = `${run.version} ${run.now} ${run.head.state}`;
+  if (!row || shown.moment === moment) return;
+  shown.moment = moment;
   const { title, fields, links } = { tasks: ofTask, actors: ofActor, objects: ofObject, workers: ofWorker, nodes: ofNode }[kind](run, row);
   const drawn = JSON.stringify([title, fields, links]);
   if (drawn === shown.drawn) return;

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 import dualray as ray
+from dualray.dashboard.feeds import CLOCK
+from dualray.report.notices import HeadTail, Noticed
 from dualray.report.tail import TraceTail
 from dualray.report.traces import read_traces
 from dualray.settings import resolve
@@ -64,6 +66,34 @@ def test_paced_run_leaves_the_same_bytes_and_takes_its_time(tmp_path: Path, monk
     run(tmp_path / "slow")
     assert time.monotonic() - began_s >= virtual_s / 10
     assert files_of(tmp_path / "slow") == files_of(tmp_path / "fast")
+
+
+def test_head_log_and_clock_can_be_read_while_a_paced_run_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_logs, "WRITE_EVERY_S", 0.0)
+    monkeypatch.setenv("DUALRAY_PACE", "100")
+    log = tmp_path / "log"
+    log.mkdir()
+    head = HeadTail(log)
+    reached: list[int] = []
+    noticed: list[Any] = []
+
+    def look() -> None:
+        now_ns, left_s, pace = (log / CLOCK).read_text().split()
+        assert (float(left_s) >= 0, float(pace)) == (True, 100)
+        reached.append(int(now_ns))
+        noticed.extend(head.look())
+        assert all(notice.time_ns <= read_traces(log)[-1].time_ns for notice in noticed)
+
+    run(log, look)
+    assert len(set(reached)) >= 2
+    assert reached == sorted(reached)
+    assert [(notice.node, notice.what) for notice in noticed] == [
+        ("node-1", what) for what in (Noticed.SILENT, Noticed.DEAD)
+    ]
+    assert head.look() == []
+    assert not (log / CLOCK).exists()
 
 
 def test_pace_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
