@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from dualray.dashboard.demand import Demand
-from dualray.dashboard.happened import Happened, Named
+from dualray.dashboard.happened import Happened, Lost, Named
 from dualray.dashboard.rows import (
     BLOCKED,
     FAILED,
@@ -273,6 +273,7 @@ class TraceTables:
             actor.worker = event.other
             if event.amount:
                 actor.state, actor.restarts = "RESTARTING", event.amount
+                self.happened.actor_restarts(self.now_s, (event.subject, actor.called), event.other)
             self._actor_changed(actor)
         elif task.actor is None and task.kind == "ACTOR_TASK":  # its submission did not say, or was not traced
             task.actor = self._actor_at.get(event.other)
@@ -392,9 +393,10 @@ class TraceTables:
 
     def _worker_ended(self, event: TraceEvent) -> None:
         why = event.other or event.name
-        lost = self._end_worker(self._worker(event.subject), why)
-        if lost:
-            self.happened.worker_lost(self.now_s, event.subject, why, lost)
+        actors = self._actors_on((event.subject,))
+        tasks = self._end_worker(self._worker(event.subject), why)
+        if tasks:
+            self.happened.worker_lost(self.now_s, event.subject, why, Lost(tasks, [], actors))
 
     def _node_started(self, event: TraceEvent) -> None:
         is_new = event.subject not in self._nodes
@@ -417,9 +419,16 @@ class TraceTables:
         self.demand.note(self.now_s)
         self.tables.put("nodes", node.node, node.row)
 
-    def _end_node(self, node: NodeRow, why: str = "") -> list[Named]:
-        """It is gone: what ran there; `node.lost` are the objects that had their only copy there."""
-        lost = [task for worker in sorted(node.workers) for task in self._end_worker(self._workers[worker], _NODE_LOST)]
+    def _actors_on(self, workers: Iterable[str]) -> list[Named]:
+        found = [self._actor_at[worker] for worker in sorted(workers) if worker in self._actor_at]
+        return [(actor.task.task, actor.called) for actor in found]
+
+    def _end_node(self, node: NodeRow, why: str = "") -> Lost:
+        """It is gone, and what was there."""
+        actors = self._actors_on(node.workers)
+        tasks = [
+            task for worker in sorted(node.workers) for task in self._end_worker(self._workers[worker], _NODE_LOST)
+        ]
         node.workers.clear()
         for object_id in list(node.held):
             known = self._objects[object_id]
@@ -433,16 +442,17 @@ class TraceTables:
         if node.state != "DEAD":
             node.state, node.ended_s, node.why = "DEAD", self.now_s, why
         self._supply(node)
-        return lost
+        return Lost(tasks, list(node.lost), actors)
 
     def _fault(self, event: TraceEvent) -> None:
         if event.name == "kill node" and is_of_node(event):
             node = self._node(event.subject)
             lost = self._end_node(node, "killed by a fault")
-            self.happened.node_killed(self.now_s, event.subject, node.lives, lost, node.lost)
+            self.happened.node_killed(self.now_s, event.subject, node.lives, lost)
             return
-        lost = self._end_worker(self._worker(event.subject), event.name) if "/" in event.subject else []
-        self.happened.fault(self.now_s, event.name, event.subject, lost)
+        actors = self._actors_on((event.subject,))
+        tasks = self._end_worker(self._worker(event.subject), event.name) if "/" in event.subject else []
+        self.happened.fault(self.now_s, event.name, event.subject, Lost(tasks, [], actors))
 
     def _noticed(self, notice: NodeNotice) -> None:
         """The head knows more of a node; the trace has no row for that."""
@@ -463,7 +473,7 @@ class TraceTables:
             has_left = node.state == _STATE_OF[Noticed.LEAVING]
             lost = self._end_node(node, "left the cluster" if has_left else "the head declared it dead")
             node.noticed_s = time_s
-            self.happened.declared_dead(time_s, notice.node, lost, node.lost, has_left=has_left)
+            self.happened.declared_dead(time_s, notice.node, lost, has_left=has_left)
         self._supply(node)
 
     # ---- Objects ---------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from dualray.dashboard.tables import Tables
 from dualray.report.notices import Noticed
@@ -39,6 +39,14 @@ About = list[list[str]]
 """Things that a sentence leads to: the table, the key there, and what it is called in the sentence or beside it."""
 
 
+class Lost(NamedTuple):
+    """What was lost with a node or a worker: attempts of tasks, objects with their only copy there, and actors."""
+
+    tasks: Sequence[Named]
+    objects: Sequence[str]
+    actors: Sequence[Named]
+
+
 class Happened:
     """See the module; writes the table `happened`."""
 
@@ -52,16 +60,16 @@ class Happened:
         self.is_head_seen = False
         """Whether what the head notices is known."""
 
-    def fault(self, time_s: float, name: str, subject: str, lost: Sequence[Named]) -> None:
+    def fault(self, time_s: float, name: str, subject: str, lost: Lost) -> None:
         """A fault that does not take a whole node."""
         where = f" at {subject}" if subject else ""
-        about = [*_of_place(subject), *_of_lost(lost, (), _node(subject))]
-        self._add(time_s, "fault", f"Fault: {name}{where}.{_lost_words(lost, 0)}", _node(subject), about)
+        about = [*_of_place(subject), *_of_lost(lost, _node(subject))]
+        self._add(time_s, "fault", f"Fault: {name}{where}.{_lost_words(lost)}", _node(subject), about)
 
-    def node_killed(self, time_s: float, node: str, life: int, lost: Sequence[Named], objects: Sequence[str]) -> None:
+    def node_killed(self, time_s: float, node: str, life: int, lost: Lost) -> None:
         """A node is gone, by a fault."""
-        words = f"{node} was killed.{_lost_words(lost, len(objects))}{_NOT_YET if self.is_head_seen else ''}"
-        about = [*_of_place(node), *_of_lost(lost, objects, node)]
+        words = f"{node} was killed.{_lost_words(lost)}{_NOT_YET if self.is_head_seen else ''}"
+        about = [*_of_place(node), *_of_lost(lost, node)]
         self._killed[node, life] = self._add(time_s, "fault", words, node, about)
 
     def found_dead(self, time_s: float, node: str, life: int, *, is_back: bool) -> None:
@@ -76,14 +84,12 @@ class Happened:
         words = f"The head found out that {node} {'had died' if is_back else 'is dead'}{later}."
         self._add(time_s, "notice", words, node, _of_place(node))
 
-    def declared_dead(
-        self, time_s: float, node: str, lost: Sequence[Named], objects: Sequence[str], *, has_left: bool
-    ) -> None:
+    def declared_dead(self, time_s: float, node: str, lost: Lost, *, has_left: bool) -> None:
         """The head says that a node is gone, and no fault has taken it."""
         words = f"{node} has left the cluster." if has_left else f"The head declared {node} dead."
-        about = [*_of_place(node), *_of_lost(lost, objects, node)]
+        about = [*_of_place(node), *_of_lost(lost, node)]
         kind = "node" if has_left else "fault"
-        self._add(time_s, kind, f"{words}{_lost_words(lost, len(objects))}", node, about)
+        self._add(time_s, kind, f"{words}{_lost_words(lost)}", node, about)
 
     def noticed(self, time_s: float, node: str, what: Noticed) -> None:
         """The head thinks otherwise of a node."""
@@ -100,11 +106,16 @@ class Happened:
         kind = "fault" if state == "DEAD" else "node"
         self._add(time_s, kind, f"{node} {words.get(state, state)}.", node, _of_place(node))
 
-    def worker_lost(self, time_s: float, worker: str, why: str, lost: Sequence[Named]) -> None:
+    def worker_lost(self, time_s: float, worker: str, why: str, lost: Lost) -> None:
         """A worker ended while it ran something."""
         because = f": {why}" if why else ""
-        about = [*_of_place(worker), *_of_lost(lost, (), _node(worker))]
-        self._add(time_s, "loss", f"Worker {worker} ended{because}.{_lost_words(lost, 0)}", _node(worker), about)
+        about = [*_of_place(worker), *_of_lost(lost, _node(worker))]
+        self._add(time_s, "loss", f"Worker {worker} ended{because}.{_lost_words(lost)}", _node(worker), about)
+
+    def actor_restarts(self, time_s: float, actor: Named, worker: str) -> None:
+        """The head has an actor made again."""
+        about = [["actors", *actor], *_of_place(worker)]
+        self._add(time_s, "again", f"Actor {actor[1]} restarts on {worker}.", _node(worker), about)
 
     def failed(self, time_s: float, task: Named, error: str, worker: str) -> None:
         """A task raised."""
@@ -162,11 +173,12 @@ def _of_place(place: str) -> About:
     return [["workers" if "/" in place else "nodes", place, place]]
 
 
-def _of_lost(lost: Sequence[Named], objects: Sequence[str], node: str) -> About:
-    """What leads to tasks and objects that were lost, and to the list of all lost attempts of the node."""
-    found = _of_tasks(lost)
-    found += [["objects", each, f"object {short(ObjectID(bytes.fromhex(each)))}"] for each in objects[:ABOUT_MAX]]
-    if lost:
+def _of_lost(lost: Lost, node: str) -> About:
+    """What leads to all that was lost, and to the list of all lost attempts of the node."""
+    found = [["actors", *actor] for actor in lost.actors[:ABOUT_MAX]]
+    found += _of_tasks(lost.tasks)
+    found += [["objects", each, f"object {short(ObjectID(bytes.fromhex(each)))}"] for each in lost.objects[:ABOUT_MAX]]
+    if lost.tasks:
         found.append(["lost", node, "all lost attempts"])
     return found
 
@@ -184,19 +196,22 @@ def _time(s: float) -> str:
     return f"{s:,.3f}".rstrip("0").rstrip(".") + " s"
 
 
-def _lost_words(lost: Sequence[Named], only: int) -> str:
+def _lost_words(lost: Lost) -> str:
     words = ""
-    if lost:
-        names = _names(Counter(name for _, name in lost))
-        words += f" {len(lost):,} running task{'s were' if len(lost) > 1 else ' was'} lost: {names}."
-    if only:
+    if lost.tasks:
+        names, many = _names(Counter(name for _, name in lost.tasks)), len(lost.tasks) > 1
+        words += f" {len(lost.tasks):,} running task{'s were' if many else ' was'} lost: {names}."
+    if lost.actors:
+        names, many = _names(Counter(name for _, name in lost.actors)), len(lost.actors) > 1
+        words += f" {len(lost.actors):,} actor{'s' if many else ''} died there: {names}."
+    if only := len(lost.objects):
         words += f" The only cop{'ies' if only > 1 else 'y'} of {only:,} object{'s' if only > 1 else ''} went with it."
     return words
 
 
 def _names(counts: Counter[str]) -> str:
     shown = [f"{count:,} x {name}" if count > 1 else name for name, count in counts.most_common(NAMES_SHOWN)]
-    more = f" and {len(counts) - NAMES_SHOWN} other functions" if len(counts) > NAMES_SHOWN else ""
+    more = f" and {len(counts) - NAMES_SHOWN} others" if len(counts) > NAMES_SHOWN else ""
     return f"{', '.join(shown)}{more}"
 
 

@@ -160,6 +160,11 @@ class ActorRow:
         self.calls: dict[str, TaskRow] = {}
         """Its methods that wait for it, or for their turn."""
 
+    @property
+    def called(self) -> str:
+        """What a person calls it."""
+        return called(self.task.name or f"actor {self.task.task[:8]}", self.name)
+
     def words_of_turn(self) -> str:
         """For what a method waits whose arguments are there."""
         return words_of_turn(self.state, self.task.name or f"actor {self.task.task[:8]}", self.name)
@@ -173,14 +178,19 @@ class ActorRow:
         ]
 
 
+def called(class_name: str, name: str) -> str:
+    """What a person calls an actor."""
+    return f'{class_name} "{name}"' if name else class_name
+
+
 def words_of_turn(state: str, class_name: str, name: str) -> str:
     """For what a method waits whose arguments are there, by the state of its actor."""
-    called = f'{class_name} "{name}"' if name else class_name
+    actor = called(class_name, name)
     match state:
         case "PENDING_CREATION":
-            return f"{FOR_ACTOR} {called}, which is being made"
+            return f"{FOR_ACTOR} {actor}, which is being made"
         case "RESTARTING":
-            return f"{FOR_ACTOR} {called}, which restarts"
+            return f"{FOR_ACTOR} {actor}, which restarts"
         case "DEAD":
-            return f"{FOR_ACTOR} {called}, which died with its worker"
-    return f"waits for its turn at its actor {called}"
+            return f"{FOR_ACTOR} {actor}, which died with its worker"
+    return f"waits for its turn at its actor {actor}"

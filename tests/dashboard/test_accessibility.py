@@ -37,7 +37,12 @@ def test_axe_finds_nothing_in_light_and_dark(tmp_path: Path) -> None:
             shown.wait_for_selector("#list tbody tr")
             shown.wait_for_selector("#comparison td")
             shown.add_script_tag(path=script)
-            found: dict[str, Any] = shown.evaluate("axe.run()")
-            assert [(each["id"], each["nodes"][0]["html"]) for each in found["violations"]] == []
-            assert found["passes"]
+            shown.wait_for_selector("#answers p")
+            for opens in (None, "#nodes button", "#happened button", "#tab-spans"):
+                if opens is not None:
+                    shown.locator(opens).first.click()
+                found: dict[str, Any] = shown.evaluate("axe.run()")
+                assert [(opens, each["id"], each["nodes"][0]["html"]) for each in found["violations"]] == []
+                assert found["passes"]
+                shown.keyboard.press("Escape")
             context.close()

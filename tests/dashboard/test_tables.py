@@ -440,3 +440,25 @@ def test_a_node_that_came_back_before_the_head_noticed_is_alive(tmp_path: Path) 
     node = rows["nodes"]["node-1"]
     assert (node["state"], node["lives"], node["noticed_s"], node["why"]) == ("ALIVE", 1, None, "")
     assert head["nodes"] == 3
+
+
+class Restarted:
+    @ray.method(duration=0.3)
+    def step(self) -> int:
+        return 1
+
+
+def test_an_actor_that_died_with_its_node_is_told_of_and_where_it_restarts(tmp_path: Path) -> None:
+    def program() -> Any:
+        options = {"max_restarts": 1, "max_task_retries": -1, "scheduling_strategy": "SPREAD"}
+        actors = [ray.remote(Restarted).options(name=f"actor-{number}", **options).remote() for number in range(3)]
+        return ray.get([actor.step.remote() for actor in actors for _ in range(6)])
+
+    simulate(program, tmp_path / "log", faults=["kill node-1 at 1s"])
+    rows, _ = whole(tmp_path / "log")
+    said = {row["kind"]: row for row in rows["happened"].values() if "ctor" in row["words"]}
+    actor = next(row for row in rows["actors"].values() if row["restarts"])
+    assert f'1 actor died there: Restarted "{actor["name"]}".' in said["fault"]["words"]
+    assert said["again"]["words"] == f'Actor Restarted "{actor["name"]}" restarts on {actor["worker"]}.'
+    for row in said.values():
+        assert ["actors", actor["actor"], f'Restarted "{actor["name"]}"'] in row["about"]
