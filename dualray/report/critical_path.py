@@ -168,7 +168,7 @@ class _Walk:
 
     def _attempt(self, attempt: Attempt, at_ns: int) -> tuple[int, Attempt | str]:
         """An attempt was at work until then: back to its own waits, or to its start and what that had waited for."""
-        started_ns = attempt.started_ns if attempt.started_ns is not None else attempt.queued_ns
+        started_ns = attempt.started_ns if attempt.started_ns is not None else at_ns  # its worker was dead
         if at_ns > started_ns:
             spent = Spent.RECONSTRUCTION if attempt.is_done_again or attempt.outcome == LOST else Spent.COMPUTE
             words = f"attempt {attempt.number}, after {attempt.cause}" if attempt.number else "it runs"
@@ -203,7 +203,8 @@ class _Walk:
             missed_ns = max(self._missed(before, ready_ns), wanted_by.queued_ns)
             self._add(missed_ns, ready_ns, Spent.RECONSTRUCTION, attempt, before.node, NOTICED)
             return self._before(wanted_by, missed_ns)
-        until_ns = min(before.ended_ns if before.ended_ns is not None else before.queued_ns, ready_ns)
+        pushed_ns = before.pushed_ns if before.pushed_ns is not None else before.queued_ns
+        until_ns = min(before.ended_ns if before.ended_ns is not None else pushed_ns, ready_ns)
         until_ns = max(until_ns, self._lives.start_ns)
         self._add(until_ns, ready_ns, Spent.RECONSTRUCTION, attempt, attempt.node, NOTICED)
         return until_ns, before
@@ -229,7 +230,33 @@ class _Walk:
         return owner
 
     def _queue(self, attempt: Attempt, from_ns: int, to_ns: int) -> None:
-        """From when it could have run to its start: its arguments travel, and for the rest it stands in line."""
+        """From when it could have run to its start. No call could run while its actor was dead."""
+        at_ns = to_ns
+        for died_ns, again_ns in reversed(self._actor_deaths(attempt)):
+            if died_ns < at_ns and again_ns > from_ns:
+                begun_ns, ended_ns = max(died_ns, from_ns), min(again_ns, at_ns)
+                self._in_line(attempt, ended_ns, at_ns)
+                self._add(begun_ns, ended_ns, Spent.RECONSTRUCTION, attempt, attempt.node, NOTICED)
+                at_ns = begun_ns
+        self._in_line(attempt, from_ns, at_ns)
+
+    def _actor_deaths(self, attempt: Attempt) -> list[tuple[int, int]]:
+        """When faults killed the actor of a call, and when the head restarted it each time."""
+        spec = self._lives.tasks[attempt.task].spec
+        maker = self._lives.tasks.get(spec.actor_id.hex()) if spec is not None and spec.actor_id is not None else None
+        found = []
+        for number, again in sorted(maker.attempts.items()) if maker is not None else ():
+            before = maker.attempts.get(number - 1) if maker is not None else None
+            if before is None or before.ended_ns is None or again.pushed_ns is None:
+                continue
+            for fault in self._lives.faults:
+                if fault.subject in (before.node, before.worker) and before.ended_ns <= fault.time_ns < again.pushed_ns:
+                    found.append((fault.time_ns, again.pushed_ns))
+                    break
+        return found
+
+    def _in_line(self, attempt: Attempt, from_ns: int, to_ns: int) -> None:
+        """Its arguments travel, and for the rest it stands in line."""
         spent = Spent.RECONSTRUCTION if attempt.number else Spent.QUEUE
         is_call = self._lives.tasks[attempt.task].actor_cpus is not None
         words = FOR_ACTOR if is_call else FOR_WORKER

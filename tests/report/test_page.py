@@ -13,9 +13,12 @@ import pytest
 
 import dualray as ray
 from dualray.report.colours import FUNCTIONS_MAX
+from dualray.report.critical_path import NOTICED, critical_path
 from dualray.report.drawings import BARS_MAX, ROWS_MAX
+from dualray.report.histories import Lives
 from dualray.report.page import Check, page, write_page
 from dualray.report.record import Record, read_record
+from dualray.scheduling_strategies import NodeAffinitySchedulingStrategy
 from dualray.shared.proof.trace import TraceEvent, TraceKind
 from dualray.sim.runtime import SimRuntime
 from tests.report.support import Rows, simulate, task, two_steps
@@ -222,3 +225,31 @@ def test_the_first_sentence_names_an_actor_that_calls_waited_for(tmp_path: Path)
 
     simulate(calls, tmp_path)
     assert "90 % was spent waiting for an actor that was busy" in page(read_record(tmp_path), title="calls")
+
+
+def test_the_first_sentence_does_not_call_a_dead_actor_busy(tmp_path: Path):
+    class Slow:
+        @ray.method(duration=1)
+        def go(self, value: int) -> int:
+            return value
+
+    @ray.remote(duration=2, num_cpus=0)
+    def late() -> int:
+        return 1
+
+    def calls() -> None:
+        options = {"max_restarts": 1, "max_task_retries": -1, "num_cpus": 2, "scheduling_strategy": "SPREAD"}
+        slow = [ray.remote(Slow).options(**options).remote() for _ in range(3)]
+        made = late.options(scheduling_strategy=NodeAffinitySchedulingStrategy("node-0", soft=False)).remote()
+        ray.get([each.go.remote(made) for each in slow])
+
+    simulate(calls, tmp_path, faults=["reboot node-1 at 1500ms for 3s"])
+    lives = Lives(read_record(tmp_path))
+    path = critical_path(lives)
+    assert sum(stretch.lasted_ns for stretch in path) == lives.end_ns - lives.start_ns
+    made_ns = next(task for task in lives.tasks.values() if task.name.endswith("late")).attempts[0].ended_ns
+    unnoticed = [stretch for stretch in path if stretch.words == NOTICED]
+    assert unnoticed[0].started_ns == made_ns
+    assert unnoticed[-1].ended_ns / 1e9 == pytest.approx(4.5, abs=0.01), "the node came back then"
+    assert sum(stretch.lasted_ns for stretch in unnoticed) == unnoticed[-1].ended_ns - made_ns
+    assert "passed until a failure was detected" in page(read_record(tmp_path), title="calls")
