@@ -409,6 +409,7 @@ def test_all_that_a_page_is_told_is_of_one_moment() -> None:
     of_run = TraceTables(tables)
     known: dict[str, dict[str, Any]] = {name: {} for name in COLUMNS}
     version = 0
+    moment = tables.publish()
     for number, event in enumerate(trace.events):
         of_run.take([event])
         if number % 5 == 0:
