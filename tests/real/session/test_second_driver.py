@@ -138,9 +138,7 @@ def test_the_commands_find_the_cluster_of_a_program(counter):
         (["summary", "tasks"], "Counter.add"),
         (["memory"], "bytes"),
     ):
-        shown = subprocess.run(
-            [sys.executable, "-m", "dualray", *words], capture_output=True, text=True, timeout=60
-        )
+        shown = subprocess.run([sys.executable, "-m", "dualray", *words], capture_output=True, text=True, timeout=60)
         assert shown.returncode == 0, shown.stderr
         assert expected in shown.stdout, shown.stdout
 
