@@ -30,7 +30,7 @@ def live_rows(core: CoreVerbs, table: str, timeout_ns: int) -> tuple[list[dict[s
         return {address: rows for address, rows in answers.items() if rows is not None}
 
     missing: list[str] = []
-    if table in ("actors", "nodes", "placement_groups"):
+    if table in ("actors", "jobs", "nodes", "placement_groups"):
         return [row for rows in ask([HEAD], table).values() for row in rows], missing
     processes = [row["address"] for rows in ask([HEAD], "processes").values() for row in rows]
     drivers = [address for address in processes if address.startswith("driver-")]

@@ -106,6 +106,17 @@ def _worker(row: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def _job(row: dict[str, Any]) -> dict[str, Any]:
+    driver = row.get("driver_info") or {}
+    return {
+        "job_id": row["job_id"],
+        "type": row["type"],
+        "status": row["status"],
+        "driver": driver.get("id"),
+        "node_id": driver.get("node_id"),
+    }
+
+
 def _group(row: dict[str, Any]) -> dict[str, Any]:
     kept = ("placement_group_id", "name", "state", "strategy", "is_detached", "creator_job_id")
     nodes = row["bundles_to_node_id"]
@@ -121,4 +132,5 @@ _TABLES: dict[str, tuple[str, Callable[[dict[str, Any]], dict[str, Any]]]] = {
     "actors": ("list_actors", _actor),
     "objects": ("list_objects", _object),
     "workers": ("list_workers", _worker),
+    "jobs": ("list_jobs", _job),
 }

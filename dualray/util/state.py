@@ -264,7 +264,10 @@ def _getter(table: str, name: str) -> Callable[..., Row | None]:
 
 
 def _check_address(verb: str, address: str | None) -> None:
-    if address not in (None, "auto"):
+    if address in (None, "auto"):
+        return
+    here = runtime.current_or_none()
+    if here is None or address != here.addresses()["control_plane_address"]:
         raise ValueError(
             f"{verb}: address={address!r}: it asks the cluster of this program, and no other. Say address=None, or "
             f"join that cluster with init(address=...)"
@@ -312,18 +315,20 @@ def list_jobs(
     detail: bool = False,
     raise_on_missing_output: bool = True,
 ) -> Rows:
-    """The jobs: of the programs that are connected to the cluster, the one that asks. Its row has job_id, type
-    (DRIVER), status (RUNNING), and entrypoint, the command of the driver that asks.
+    """Return the jobs of the cluster: the drivers that are connected, and those that have left.
+
+    A row has job_id, type (DRIVER), status (RUNNING or SUCCEEDED), driver, node_id, and entrypoint, the command of the
+    driver that asks. A driver that has left is SUCCEEDED, however it ended, as in Ray.
 
     Raises:
-        ValueError: as `State.list`.
+        ValueError, DualrayError: as for `State.list`.
     """
     _check_address("list_jobs", address)
     return _jobs.list("jobs", filters, limit, timeout, raise_on_missing_output)
 
 
 def get_job(id: str, address: str | None = None, timeout: float = 5.0) -> Row | None:  # noqa: A002 - Ray's name
-    """Return the row of the job with a job_id; None if it is not the job that asks."""
+    """Return the row of the job with a job_id; None if the cluster has not had that job."""
     _check_address("get_job", address)
     return next((row for row in _jobs.list("jobs", timeout=timeout) if row["job_id"] == id), None)
 
@@ -345,10 +350,11 @@ def list_runtime_envs(
     return _environments.list("runtime_envs", filters, limit, timeout, raise_on_missing_output)
 
 
-def _job_of_this_program(table: str, timeout: float) -> tuple[list[dict[str, Any]], list[str]]:
+def _job_rows(table: str, timeout: float) -> tuple[list[dict[str, Any]], list[str]]:
+    rows, missing = _live(table, timeout)
     here = runtime.current(f"list_{table}").verbs.context()
     command = " ".join(sys.argv) if here.task_id is None else ""
-    return [{"job_id": here.job_id, "type": "DRIVER", "status": "RUNNING", "entrypoint": command}], []
+    return [{**row, "entrypoint": command if row["job_id"] == here.job_id else ""} for row in rows], missing
 
 
 def _environment_of_this_program(table: str, timeout: float) -> tuple[list[dict[str, Any]], list[str]]:
@@ -357,7 +363,7 @@ def _environment_of_this_program(table: str, timeout: float) -> tuple[list[dict[
     return [{"runtime_env": said, "success": True, "node_id": verbs.context().node_id}] if said else [], []
 
 
-_jobs, _environments = State(_job_of_this_program, ("jobs",)), State(_environment_of_this_program, ("runtime_envs",))
+_jobs, _environments = State(_job_rows, ("jobs",)), State(_environment_of_this_program, ("runtime_envs",))
 
 
 def summarize_tasks(address: str | None = None, timeout: float = 5.0) -> dict[str, Any]:

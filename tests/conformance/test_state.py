@@ -430,6 +430,7 @@ def test_the_job_and_its_environment():
     assert (job.job_id, job.type, job["status"]) == (here.get_job_id(), "DRIVER", "RUNNING")
     assert job.entrypoint
     assert state.get_job(job.job_id) == job
+    assert state.get_job(job.job_id, address=ray.runtime.current("test").addresses()["control_plane_address"]) == job
     assert state.get_job("ffffffff") is None
     assert ray.put(1).job_id() == job.job_id
     assert ray.ObjectRef.size() == len(ray.put(1).binary())

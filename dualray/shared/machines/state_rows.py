@@ -5,7 +5,7 @@
     waits             an owner: what the task that runs here waits for; the head: what waits for a place, and why
     late:OBJECT_ID    an owner: why an object is not there yet (OwnerRows.late)
     workers           a node
-    actors, ended_workers, named_actors, namespaces, nodes, placement_groups, processes      the head
+    actors, ended_workers, jobs, named_actors, namespaces, nodes, placement_groups, processes      the head
 
 Ids are hex. The names of states are today's Ray's where there is one for it.
 """

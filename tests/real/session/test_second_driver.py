@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 
 import dualray as ray
 from dualray.exceptions import DualrayError
+from dualray.util.state import list_jobs
 
 SECOND = """
 import json, sys
@@ -81,6 +83,16 @@ def told(tmp_path: Path, address: str) -> tuple[dict[str, Any], str]:
     return json.loads((tmp_path / "found.json").read_text()), ran.stdout
 
 
+def _eventually_jobs() -> dict[str, str]:
+    """The jobs, when the cluster knows that the second program has left."""
+    deadline = time.monotonic() + 20
+    while True:
+        jobs = {job.job_id: job.status for job in list_jobs()}
+        if set(jobs.values()) != {"RUNNING"} or time.monotonic() > deadline:
+            return jobs
+        time.sleep(0.05)
+
+
 @pytest.mark.parametrize("field", ["auto", "session_dir", "control_plane_address"])
 def test_a_second_program_uses_the_first_ones_cluster_and_leaves_it_running(tmp_path, counter, field):
     actor = counter
@@ -88,6 +100,7 @@ def test_a_second_program_uses_the_first_ones_cluster_and_leaves_it_running(tmp_
     found, printed = told(tmp_path, address)
     assert (found["count"], found["squares"], found["large"]) == (2, [0, 1, 4], 1 << 20)
     assert found["job"] == "00000002"
+    assert _eventually_jobs() == {"00000001": "RUNNING", "00000002": "SUCCEEDED"}
     assert printed.count("square of") == 3, "what its tasks print comes to it, and not to the first"
     assert ray.get(actor.add.remote()) == 3
     with pytest.raises(ValueError, match="mine"):

@@ -8,7 +8,7 @@ from dualray.shared.machines.head.directory import Directory
 from dualray.shared.machines.head.global_scheduler import GlobalScheduler
 from dualray.shared.machines.head.membership import Membership
 from dualray.shared.machines.state_rows import Row, exit_type
-from dualray.shared.model.ids import is_driver, node_of
+from dualray.shared.model.ids import Address, is_driver, job_of_driver, node_of
 from dualray.shared.model.resources import UNITS, without_bundles
 from dualray.shared.model.states import ActorState, NodeHealth
 
@@ -66,6 +66,8 @@ class HeadRows:
                     for address, why in self.membership.dead.items()
                     if not is_driver(address)
                 ]
+            case "jobs":
+                return self._job_rows()
             case "namespaces":
                 return [{"job": job, "namespace": namespace} for job, namespace in self.actors.names.jobs.items()]
             case "objects":
@@ -85,6 +87,13 @@ class HeadRows:
                 ]
                 return drivers + [{"address": info.node, "node_id": info.node} for info in self.membership.alive()]
         return []
+
+    def _job_rows(self) -> list[Row]:
+        """Each driver that is connected or has left is a job; of those that have left, how they ended is not known."""
+        running: list[Row] = [
+            _job_row(driver, "RUNNING") | {"node_id": node} for driver, node in self.membership.drivers.items()
+        ]
+        return running + [_job_row(address, "SUCCEEDED") for address in self.membership.dead if is_driver(address)]
 
     def _actor_rows(self) -> list[Row]:
         return [
@@ -122,3 +131,13 @@ class HeadRows:
                 }
             )
         return rows
+
+
+def _job_row(driver: Address, status: str) -> Row:
+    return {
+        "job_id": f"{job_of_driver(driver):08x}",
+        "type": "DRIVER",
+        "status": status,
+        "driver": driver,
+        "node_id": None,
+    }
