@@ -404,6 +404,17 @@ def test_spread_places_actors_round_robin(cluster):
     assert len(set(get([actor.where.remote() for actor in actors]))) == cluster.nodes
 
 
+def test_other_tasks_between_spread_ones_do_not_turn_the_round(cluster):
+    spread = where.options(scheduling_strategy="SPREAD")
+    other = where.options(scheduling_strategy=NodeAffinitySchedulingStrategy(min(node_ids()), soft=False))
+    found = []
+    for _ in range(2 * cluster.nodes):
+        found.append(get(spread.remote()))
+        for _ in range(cluster.nodes - 1):
+            get(other.remote())
+    assert set(found) == node_ids()
+
+
 def test_node_affinity_goes_where_it_says(cluster):
     assert len(node_ids()) == cluster.nodes
     for node in sorted(node_ids()):

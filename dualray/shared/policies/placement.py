@@ -149,7 +149,7 @@ class ClusterView:
     local_bytes: Mapping[NodeID, int] = field(default_factory=dict)
     """For each node, how many bytes of the demand's arguments it holds; nodes with none are absent."""
     round_robin: int = 0
-    """How many leases have been placed so far: where SPREAD goes on."""
+    """How many leases have been placed so far; of a demand with SPREAD, those with SPREAD: where its round goes on."""
 
 
 class Outcome(StrEnum):

@@ -168,6 +168,8 @@ class GlobalScheduler:
         self.candidates = Candidates()
         self.pending: deque[LeaseRequested] = deque()
         self.placed_count = 0
+        self.spread_count = 0
+        """Of them, those with the strategy SPREAD: other placements between two of these do not turn their round."""
         self._drivers: dict[Address, None] = {}
         """Those that have ever asked: with one alone there is nothing to share."""
         self._turn_is_due = False
@@ -335,7 +337,7 @@ class GlobalScheduler:
             candidates=candidates,
             spread_threshold_percent=self.config.spread_threshold_percent,
             local_bytes=local_bytes,
-            round_robin=self.placed_count,
+            round_robin=self.spread_count if shape.strategy.kind is StrategyKind.SPREAD else self.placed_count,
         )
         answer = policy.choose(shape, view, request.via)
         if self.instead is not None:
@@ -354,6 +356,7 @@ class GlobalScheduler:
             self.candidates.touch(node)
         view.placed.setdefault(request.request_id, []).append(request)
         self.placed_count += 1
+        self.spread_count += request.shape.strategy.kind is StrategyKind.SPREAD
 
     def _forward(self, request: LeaseRequested, node: NodeID, count: int) -> None:
         """Tell a node of leases of a request that are booked there."""

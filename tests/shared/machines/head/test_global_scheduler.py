@@ -17,6 +17,15 @@ def test_leases_are_placed_one_by_one(head):
     assert placed(head.ask(count=3)) == [("driver-1#0", "node-0"), ("driver-1#0", "node-1"), ("driver-1#0", "node-0")]
 
 
+def test_other_placements_do_not_turn_the_round_of_spread(head):
+    spread = shape(cpus(0.5), strategy=Strategy(kind=StrategyKind.SPREAD))
+    nodes = []
+    for number in range(4):
+        nodes += [node for _, node in placed(head.ask(spread, request=f"spread-{number}"))]
+        head.ask(shape(cpus(0.1)), request=f"other-{number}")
+    assert nodes == ["node-0", "node-1", "node-0", "node-1"]
+
+
 def test_what_is_placed_counts_as_taken_before_the_node_says_so(head):
     assert len(placed(head.ask(shape(cpus(2)), count=3))) == 2
 
