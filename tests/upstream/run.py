@@ -68,6 +68,7 @@ def run(suite: Suite, engine: str, source: Path, options: list[str]) -> Rows:
         os.environ | suite.environment | {"UPSTREAM_OUTCOMES": str(outcomes), "PYTHONPATH": os.pathsep.join(roots)}
     )
     variables["UPSTREAM_ENGINE"] = engine
+    variables["PATH"] = os.pathsep.join([str(Path(python).parent), variables["PATH"]])  # tests start `python`
     if engine != "ray":
         variables |= {"DUALRAY_AS_RAY": "1", "DUALRAY_MODE": engine}
     plugins = ["-p", "upstream_outcomes", *(["-p", suite.plugin] if suite.plugin else [])]
