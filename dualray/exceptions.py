@@ -7,6 +7,7 @@
     │   └── WorkerUnreachableError       the process may be alive, and cannot be reached from here
     ├── TaskUnschedulableError           no node of the cluster can ever meet the demand
     ├── TaskPlacementGroupRemoved        the placement group that the task runs in was removed
+    │   └── RunningTaskPlacementGroupRemoved   (also WorkerCrashedError) while the task ran
     ├── PlacementGroupUnschedulableError the nodes of the cluster can never take all of its bundles
     ├── ActorError, RayActorError
     │   ├── ActorDiedError               the actor is gone for good
@@ -221,6 +222,10 @@ class TaskUnschedulableError(DualrayError):
 
 class TaskPlacementGroupRemoved(DualrayError):
     """The task's placement group was removed, before or while the task ran."""
+
+
+class RunningTaskPlacementGroupRemoved(TaskPlacementGroupRemoved, WorkerCrashedError):
+    """The task's placement group was removed while the task ran, which Ray reports as a WorkerCrashedError."""
 
 
 class PlacementGroupUnschedulableError(DualrayError):

@@ -6,6 +6,7 @@ import inspect
 import logging
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final
 
 from dualray import api
@@ -80,6 +81,7 @@ def init(address: str | None = None, *, local_mode: bool = False, job_config: An
         ConnectionError: no cluster is at the address, or it begins with "ray://".
     """
     _check_known(given)
+    _check_values(given)
     said = {_TAKEN.get(name, name): value for name, value in given.items() if not _is_ignored(name, value)}
     _add_job_config(said, job_config)
     config = said.pop("_system_config", None)
@@ -156,6 +158,14 @@ def defaults_of_tasks() -> dict[str, Any]:
     return {"max_retries": int(retries)} if retries.removeprefix("-").isdigit() else {}
 
 
+_DEFAULT_RESOURCES: Final = ("CPU", "GPU", "memory", "object_store_memory")
+"""Resources for which `ray.init` has arguments of their own."""
+
+
+class DefaultResourceError(ValueError, AssertionError):
+    """`resources=` names a default resource: a ValueError, as in dualray, and an AssertionError, as in Ray."""
+
+
 class UnknownArgumentError(TypeError, RuntimeError):
     """An argument that nobody knows: a TypeError, as in Python, and a RuntimeError, as in Ray."""
 
@@ -167,6 +177,18 @@ def _check_known(given: Mapping[str, Any]) -> None:
         if name not in known:
             message = unknown_name("argument", name, public, "ray.init()")
             raise UnknownArgumentError(message)
+
+
+def _check_values(given: Mapping[str, Any]) -> None:
+    for name in _DEFAULT_RESOURCES:
+        if name in (given.get("resources") or {}):
+            raise DefaultResourceError(
+                f"ray.init(resources=...): `{name}` cannot be a custom resource because it is one of the default "
+                f"resources; say it with an argument of its own (_memory= for memory)"
+            )
+    directory = given.get("_temp_dir")
+    if directory and not Path(directory).is_absolute():
+        raise ValueError(f"ray.init(_temp_dir={directory!r}): the path must be absolute")
 
 
 def _is_ignored(name: str, value: Any) -> bool:

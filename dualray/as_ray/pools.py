@@ -1,7 +1,10 @@
-"""`ray.util.multiprocessing.Pool`: dualray's, whose `imap` answers an error as Ray's does."""
+"""`ray.util.multiprocessing.Pool`: dualray's, which joins a cluster and answers errors of `imap` as Ray's does."""
 
 from __future__ import annotations
 
+import os
+
+from dualray.as_ray.initializing import ADDRESS_VARIABLE, init, joins_own_cluster
 from dualray.util.multiprocessing import pool
 
 __all__ = ["Pool"]
@@ -12,3 +15,9 @@ class Pool(pool.Pool):
     `imap_unordered`, and is not raised there, as on Ray."""
 
     _raises_in_turn = False
+
+    def _start(self, address: str | None, processes: int | None) -> None:
+        """Join the cluster that `ray.init` would join. If there is none, start one with as many CPUs as processes."""
+        address = address or os.environ.get(ADDRESS_VARIABLE) or None
+        starts = address == "local" or (address is None and not joins_own_cluster())
+        init(address, **({"num_cpus": processes} if starts else {}))

@@ -15,7 +15,12 @@ def limits_of_ray(key: str, value: Any) -> dict[str, Any] | None:
     """Our limits for a key of Ray's `_system_config`; None: it means nothing here."""
     match key:
         case "max_direct_call_object_size":
-            return {"inline_bytes_max": value}
+            # Ray places a task near all of its arguments that lie in a store, however small they are.
+            return {"inline_bytes_max": value, "locality_bytes_max": value}
+        case "worker_lease_timeout_milliseconds":
+            return {"lease_idle_ns": int(value * 1_000_000)}
+        case "scheduler_spread_threshold":
+            return {"spread_threshold_percent": round(value * 100)}
         case "lineage_pinning_enabled":
             return {} if value else dict(_WITHOUT_LINEAGE)
         case "memory_monitor_refresh_ms":

@@ -86,7 +86,12 @@ ENTRIES: Final[dict[str, Entry]] = {
         fix="Wait for some results with wait() before you submit more.",
     ),
     "placement-group": Entry(
-        errors=("PlacementGroupUnschedulableError", "TaskPlacementGroupRemoved", "ActorPlacementGroupRemoved"),
+        errors=(
+            "PlacementGroupUnschedulableError",
+            "TaskPlacementGroupRemoved",
+            "RunningTaskPlacementGroupRemoved",
+            "ActorPlacementGroupRemoved",
+        ),
         means="A placement group cannot be placed, or was removed while it was in use.",
         cause="The bundles ask for more than the nodes can ever offer, or remove_placement_group() was called.",
         fix="Compare the bundles with dualray status. Remove a group only when its tasks and actors have ended.",

@@ -10,7 +10,7 @@ def get_node_ip_address() -> str:
 
     127.0.0.1 where the cluster is on this machine only; in sim mode an address of 10.0.0.0/8 of the virtual node's own.
 
-    Raises:
-        NotInitializedError: before `dualray.init()`.
+    Before `init`, or with a verb's own cluster not yet started, it is 127.0.0.1, which a plain `init()` gives its node.
     """
-    return runtime.current("get_node_ip_address").verbs.ip_address
+    here = runtime.current_or_none()
+    return "127.0.0.1" if here is None else here.verbs.ip_address

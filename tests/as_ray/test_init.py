@@ -12,6 +12,7 @@ from dualray.as_ray.environments import RuntimeEnv, RuntimeEnvConfig
 from dualray.as_ray.ids import JobID, NodeID
 from dualray.as_ray.initializing import init
 from dualray.as_ray.job_config import JobConfig, LoggingConfig
+from dualray.as_ray.system_config import all_limits_of_ray
 from dualray.cluster_utils import Cluster
 from dualray.util.state import list_objects
 
@@ -67,6 +68,33 @@ def test_what_has_no_effect_is_named_once(caplog):
         "logging_config",
         "abc",
     ]
+
+
+def test_values_that_ray_refuses():
+    for name in ("CPU", "GPU", "memory", "object_store_memory"):
+        with pytest.raises(AssertionError, match=f"`{name}` cannot be a custom resource") as refused:
+            init(resources={name: 1})
+        assert isinstance(refused.value, ValueError)
+    with pytest.raises(ValueError, match="must be absolute"):
+        init(_temp_dir="relative/path")
+
+
+def test_settings_of_ray_that_say_where_tasks_run():
+    said = {"max_direct_call_object_size": 0, "worker_lease_timeout_milliseconds": 3, "scheduler_spread_threshold": 0.1}
+    assert all_limits_of_ray(said) == {
+        "inline_bytes_max": 0,
+        "locality_bytes_max": 0,
+        "lease_idle_ns": 3_000_000,
+        "spread_threshold_percent": 10,
+    }
+    with Cluster(mode="sim") as cluster:
+        cluster.add_node(num_cpus=1, _system_config=said)
+        cluster.add_node(num_cpus=1, resources={"far": 1})
+        with init(address=cluster.address):
+            where = dualray.remote(lambda *_: dualray.get_runtime_context().get_node_id())
+            small = where.options(num_cpus=0, resources={"far": 1}).remote()
+            dualray.wait([small], fetch_local=False)
+            assert dualray.get(where.options(num_cpus=0).remote(small)) == "node-1", "its argument lies there"
 
 
 def test_where_the_cluster_is(monkeypatch):

@@ -17,7 +17,9 @@ import dualray.as_ray
 dualray.as_ray.install()
 import ray
 from ray.cluster_utils import Cluster
+from ray.util.multiprocessing import Pool
 
+assert ray.util.get_node_ip_address() == "127.0.0.1"  # as of a cluster that a plain init() starts
 cluster = Cluster()
 assert cluster.address is None  # init(address=None) then starts a cluster
 cluster.add_node(num_cpus=3)
@@ -37,6 +39,12 @@ ray.init("local", num_cpus=1)
 assert cpus() == 1
 assert ray.get(ray.remote(lambda: 5).remote()) == 5  # the first verb
 assert cpus() == 3
+with Pool() as pool:
+    assert pool.map(abs, [-1, 2]) == [1, 2]
+assert cpus() == 3
+with Pool(processes=2, ray_address="local") as pool:
+    assert pool.map(abs, [-1, 2]) == [1, 2]
+assert cpus() == 2
 try:
     ray.init(num_cpus=5)
 except ValueError as error:
@@ -46,6 +54,8 @@ else:
 cluster.shutdown()
 ray.init(num_cpus=2)
 assert cpus() == 2
+with Pool(processes=2):
+    assert cpus() == 2
 """
 
 

@@ -12,6 +12,7 @@ from dualray.exceptions import (
     PlacementGroupUnschedulableError,
     TaskPlacementGroupRemoved,
     TaskUnschedulableError,
+    WorkerCrashedError,
 )
 from dualray.util.placement_group import (
     PlacementGroup,
@@ -341,10 +342,12 @@ def test_removal_ends_what_runs_in_the_group(make, tally):
     eventually(lambda: tally.count == 1, "the task runs")
     waiting = whereabouts.options(scheduling_strategy=within(group, 0)).remote()
     remove_placement_group(group)
-    with pytest.raises(TaskPlacementGroupRemoved, match="sleep"):
+    with pytest.raises(TaskPlacementGroupRemoved, match="sleep") as ran:
         get(running)
-    with pytest.raises(TaskPlacementGroupRemoved, match="whereabouts"):
+    assert isinstance(ran.value, WorkerCrashedError), "as in Ray"
+    with pytest.raises(TaskPlacementGroupRemoved, match="whereabouts") as waited:
         get(waiting)
+    assert not isinstance(waited.value, WorkerCrashedError)
     with pytest.raises(ActorDiedError, match="was removed"):
         get(called)
     assert state_of(group) == "REMOVED"

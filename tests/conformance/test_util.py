@@ -27,6 +27,17 @@ def test_utilities_need_no_import_of_their_own():
     assert ray.util.get_node_ip_address() == get_node_ip_address()
 
 
+def test_the_parts_that_cannot_be_pickled_are_named():
+    lock = threading.Lock()
+
+    def holds():
+        return lock
+
+    with pytest.raises(TypeError, match=r"(?s)These parts cannot be pickled:.*holds.*lock"):
+        ray.cloudpickle.dumps_debug(holds)
+    assert ray.cloudpickle.loads(ray.cloudpickle.dumps_debug([1, 2])) == [1, 2]
+
+
 def test_a_node_knows_its_address(mode):
     address = ray.remote(get_node_ip_address)
     mine = get_node_ip_address()

@@ -43,7 +43,7 @@ def as_exception(error: ErrorInfo, payload: bytes | None, task_id: TaskID | None
     `task_id` is the task that makes the object, if it is known."""
     if error.kind is not ErrorKind.APPLICATION:
         message = _in_full(error.message) if error.kind is ErrorKind.ACTOR_DIED else error.message
-        made = _ERRORS[error.kind](message)
+        made = _class_of(error)(message)
         if error.actor is not None and isinstance(made, exceptions.ActorError):
             made.actor_id = error.actor.hex()
         if task_id is not None and isinstance(made, exceptions.TaskCancelledError):
@@ -55,6 +55,12 @@ def as_exception(error: ErrorInfo, payload: bytes | None, task_id: TaskID | None
         return TaskError("a task", error.message)
     failure: TaskError = deserialize(payload)
     return failure.as_instance_of_cause()
+
+
+def _class_of(error: ErrorInfo) -> type[DualrayError]:
+    if error.kind is ErrorKind.TASK_GROUP_REMOVED and " was lost: Worker " in error.message:
+        return exceptions.RunningTaskPlacementGroupRemoved
+    return _ERRORS[error.kind]
 
 
 _IN_FULL = (

@@ -156,7 +156,7 @@ class Pool:
         if maxtasksperchild is not None and maxtasksperchild < 1:
             raise ValueError(f"maxtasksperchild={maxtasksperchild!r} must be positive, or None")
         if not api.is_initialized():
-            _start(ray_address, processes)
+            self._start(ray_address, processes)
         processes = _fitting(processes)
         self._verbs = runtime.current("Pool()").verbs
         self._process: Any = api.remote(_PoolProcess).options(**self._options(ray_remote_args or {}))
@@ -179,6 +179,13 @@ class Pool:
         if _PLACING.isdisjoint(given) and not self._verbs.captures_children():
             return {"num_cpus": 0, "scheduling_strategy": "SPREAD", **given}
         return {"num_cpus": 0, **given}
+
+    def _start(self, address: str | None, processes: int | None) -> None:
+        """Start a cluster, or join the one at the address."""
+        if address in (None, "local"):
+            api.init(num_cpus=processes)
+        else:
+            api.init(address=address)
 
     def _make(self) -> ActorHandle:
         actor: ActorHandle = self._process.remote(*self._arguments)
@@ -360,13 +367,6 @@ class Pool:
 
 _PLACING = frozenset({"num_cpus", "num_gpus", "resources", "label_selector", "scheduling_strategy"})
 """Options that say where processes go: then nothing else does."""
-
-
-def _start(address: str | None, processes: int | None) -> None:
-    if address in (None, "local"):
-        api.init(num_cpus=processes)
-    else:
-        api.init(address=address)
 
 
 def _fitting(processes: int | None) -> int:
