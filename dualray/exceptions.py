@@ -9,6 +9,7 @@
     ├── TaskPlacementGroupRemoved        the placement group that the task runs in was removed
     │   └── RunningTaskPlacementGroupRemoved   (also WorkerCrashedError) while the task ran
     ├── PlacementGroupUnschedulableError the nodes of the cluster can never take all of its bundles
+    │   └── PlacementGroupAlreadyExistsError   (also RaySystemError) the name of a placement group is taken
     ├── ActorError, RayActorError
     │   ├── ActorDiedError               the actor is gone for good
     │   └── ActorUnavailableError        the actor was lost during this call; it restarts, the call is not repeated
@@ -337,6 +338,10 @@ class AuthenticationError(DualrayError):
 
 class RaySystemError(DualrayError):
     """Something failed in dualray, and not in the program."""
+
+
+class PlacementGroupAlreadyExistsError(PlacementGroupUnschedulableError, RaySystemError):
+    """The name of a placement group is taken, which Ray reports as a RaySystemError."""
 
 
 class ControlPlaneError(RaySystemError):

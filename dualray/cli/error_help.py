@@ -88,6 +88,7 @@ ENTRIES: Final[dict[str, Entry]] = {
     "placement-group": Entry(
         errors=(
             "PlacementGroupUnschedulableError",
+            "PlacementGroupAlreadyExistsError",
             "TaskPlacementGroupRemoved",
             "RunningTaskPlacementGroupRemoved",
             "ActorPlacementGroupRemoved",

@@ -11,7 +11,7 @@ from ray.autoscaler.sdk import request_resources
 from ray.util.placement_group import placement_group as make_group
 from ray.util.placement_group import placement_group_table, remove_placement_group
 
-from dualray.exceptions import PlacementGroupUnschedulableError
+from dualray.exceptions import PlacementGroupAlreadyExistsError, PlacementGroupUnschedulableError
 from dualray.on_ray import terms
 from dualray.on_ray.states import rows_of
 from dualray.shared.labels import parse_selector
@@ -71,7 +71,7 @@ class RayCluster:
         selectors: Sequence[Mapping[str, str]],
     ) -> bytes:
         if name and any(row["name"] == name and row["state"] != "REMOVED" for row in placement_group_table().values()):
-            raise PlacementGroupUnschedulableError(f"placement_group: there is one of the name {name!r}")
+            raise PlacementGroupAlreadyExistsError(f"placement_group: there is one of the name {name!r}")
         problem = "" if self.waits_for_nodes else _problem(bundles, strategy, selectors)
         if problem:
             raise PlacementGroupUnschedulableError(f"the placement group can never be made: {problem}")

@@ -10,6 +10,7 @@ from dualray.exceptions import (
     ActorDiedError,
     ActorPlacementGroupRemoved,
     PlacementGroupUnschedulableError,
+    RaySystemError,
     TaskPlacementGroupRemoved,
     TaskUnschedulableError,
     WorkerCrashedError,
@@ -95,8 +96,9 @@ def test_a_group_has_a_name(make):
     group = make({"CPU": 1}, name="named")
     assert get_placement_group("named") == group
     assert get_placement_group("named").bundle_specs == [{"CPU": 1.0}]
-    with pytest.raises(PlacementGroupUnschedulableError, match="there is one of the name 'named'"):
+    with pytest.raises(PlacementGroupUnschedulableError, match="there is one of the name 'named'") as refused:
         make({"CPU": 1}, name="named")
+    assert isinstance(refused.value, RaySystemError), "as in Ray"
     with pytest.raises(ValueError, match=r"Did you mean 'named'\?"):
         get_placement_group("nameed")
     remove_placement_group(group)
