@@ -14,6 +14,8 @@ from dualray import runtime
 _FIRST: Final = "Traceback (most recent call last):"
 _FRAME: Final = re.compile(r'  File "[^"]*/dualray/(?!as_ray/site/)[^"]*", line ')
 _COLOUR: Final = "\x1b[36m"
+NEVER_REPEATED: Final = "__ray_testing_never_deduplicate__"
+"""A line with this in it is always shown: Ray's own tests print it."""
 _log: Final = logging.getLogger("ray.exceptions")
 _END: Final = "\x1b[39m"
 
@@ -54,10 +56,45 @@ def warn_of_plain_error(cause_type: type[BaseException], why: Exception) -> None
     )
 
 
+def rules_of_repeated_lines() -> tuple[float, re.Pattern[str] | None, re.Pattern[str] | None]:
+    """Which lines of workers count as repeated, by Ray's variables: the window in seconds, the lines that are always
+    shown, and those that never are.
+
+    Raises:
+        ValueError: a variable has no number or no regular expression; the message names it.
+    """
+    says_no = os.environ.get("RAY_DEDUP_LOGS", "1").lower() in ("0", "false")
+    return (
+        0.0 if says_no else _number("RAY_DEDUP_LOGS_AGG_WINDOW_S", 5),
+        _pattern("RAY_DEDUP_LOGS_ALLOW_REGEX", NEVER_REPEATED),
+        _pattern("RAY_DEDUP_LOGS_SKIP_REGEX", ""),
+    )
+
+
+def _number(variable: str, default: float) -> float:
+    text = os.environ.get(variable) or str(default)
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"{variable}={text!r} must be a number of seconds") from None
+
+
+def _pattern(variable: str, default: str) -> re.Pattern[str] | None:
+    text = os.environ.get(variable, default)
+    try:
+        return re.compile(text) if text else None
+    except re.error as error:
+        raise ValueError(f"{variable}={text!r} must be a regular expression: {error}") from None
+
+
+def doc_version() -> str:
+    """The version of Ray's documentation that messages name: that of `ray.__version__`."""
+    return f"releases-{getattr(sys.modules.get('ray'), '__version__', 'latest')}"
+
+
 def warn_of_old_group_option() -> None:
     """Say what stands in the place of `placement_group=`."""
-    ray = sys.modules.get("ray")
-    pages = f"https://docs.ray.io/en/releases-{getattr(ray, '__version__', 'latest')}/ray-core/package-ref.html"
+    pages = f"https://docs.ray.io/en/{doc_version()}/ray-core/package-ref.html"
     warnings.warn(
         f"placement_group parameter is deprecated. Use scheduling_strategy=PlacementGroupSchedulingStrategy(...) "
         f"instead, see the usage at {pages}#ray-remote.",

@@ -39,6 +39,8 @@ def depths(more):
     return own + (ray.get(depths.remote(more - 1)) if more else [])
 
 
+assert ray._private.utils.get_ray_doc_version() == f"releases-{ray.__version__}"
+assert [job["IsDead"] for job in ray._private.state.jobs()] == [False]
 assert global_worker.task_depth == 0
 assert ray.get(depths.remote(2)) == [(1, ray.WORKER_MODE), (2, ray.WORKER_MODE), (3, ray.WORKER_MODE)]
 

@@ -5,18 +5,21 @@ Theory of operation. Node managers send lines (worker_output.py). They are print
 waits for it is bounded. A stream that is closed or broken ends the showing, and nothing else.
 
 The same line from several processes within WINDOW_S is shown once, at once, and then once more, at the window's end,
-with how often it came: `(f pid=7) loading [repeated 7x across cluster]`. One process may repeat itself.
+with how often it came: `(f pid=7) loading [repeated 7x across cluster]`. One process may repeat itself. Programs with
+the name `ray` change this with Ray's variables (`Rules`).
 """
 
 from __future__ import annotations
 
 import queue
+import re
 import sys
 import threading
 import time
 from dataclasses import dataclass, field
 from typing import Final
 
+from dualray.exceptions import rays_words
 from dualray.progress_bars import DISPLAY, BarState
 from dualray.real.observe.worker_output import BARS
 from dualray.shared.model.codec import unpack
@@ -39,11 +42,27 @@ class _Seen:
     sources: set[Source] = field(default_factory=set)
 
 
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """Which lines count as repeated.
+
+    Attributes:
+        window_s: seconds in which the same line of several processes is shown once; 0: every line is shown.
+        shown: a line in which this pattern is found is always shown.
+        hidden: a line in which this pattern is found is never shown, unless `shown` is found there.
+    """
+
+    window_s: float = WINDOW_S
+    shown: re.Pattern[str] | None = None
+    hidden: re.Pattern[str] | None = None
+
+
 class Deduplicator:
     """Which lines are shown, and how; see the module. No clock: times are given."""
 
-    def __init__(self, node: str) -> None:
+    def __init__(self, node: str, rules: Rules = Rules()) -> None:
         self._node = node
+        self._rules = rules
         self._seen: dict[tuple[int, str], _Seen] = {}
 
     def prefix(self, name: str, pid: int, node: str) -> str:
@@ -55,10 +74,15 @@ class Deduplicator:
         """What to print for a line now, if anything; `stream` is 1 or 2."""
         prefix = self.prefix(name, pid, node)
         source = (pid, node)
+        rules = self._rules
+        if not rules.window_s or (rules.shown is not None and rules.shown.search(line)):
+            return f"{prefix} {line}\n"
+        if rules.hidden is not None and rules.hidden.search(line):
+            return None
         seen = self._seen.get((stream, line))
         if seen is None:
             if len(self._seen) < _LINES_REMEMBERED_MAX:
-                self._seen[stream, line] = _Seen(first=source, until_s=now_s + WINDOW_S, sources={source})
+                self._seen[stream, line] = _Seen(first=source, until_s=now_s + rules.window_s, sources={source})
             return f"{prefix} {line}\n"
         seen.sources.add(source)
         if source == seen.first:
@@ -95,7 +119,8 @@ class DriverOutput:
     """
 
     def __init__(self, node: str) -> None:
-        self._lines = Deduplicator(node)
+        words = rays_words()
+        self._lines = Deduplicator(node, Rules() if words is None else Rules(*words.rules_of_repeated_lines()))
         self._queue: queue.Queue[bytes | str | None] = queue.Queue(_BATCHES_MAX)
         self._thread: threading.Thread | None = None
         self._closed = False

@@ -16,7 +16,7 @@ import pytest
 
 import dualray
 from dualray.cluster_utils import Cluster
-from dualray.real.observe.driver_output import WINDOW_S, Deduplicator
+from dualray.real.observe.driver_output import WINDOW_S, Deduplicator, Rules
 from dualray.real.observe.worker_output import LINE_BYTES_MAX, LogFile, WorkerOutput, mark
 from dualray.shared.core.execution import Execution
 from dualray.shared.model.ids import ActorID, child_task_id, root_task_id
@@ -114,6 +114,21 @@ def test_one_process_may_repeat_itself_and_streams_are_told_apart() -> None:
     assert [lines.take("f", 1, "node-0", 1, "x", 0) for _ in range(2)] == ["(f pid=1) x\n"] * 2
     assert lines.take("f", 2, "node-0", 2, "x", 0) == "(f pid=2) x\n"
     assert lines.due(None) == []
+
+
+def test_rules_say_which_lines_count_as_repeated() -> None:
+    def shown(rules: Rules, line: str) -> list[str | None]:
+        lines = Deduplicator("node-0", rules)
+        return [lines.take("f", pid, "node-0", 1, line, 0) for pid in (1, 2)]
+
+    assert shown(Rules(window_s=0), "x") == ["(f pid=1) x\n", "(f pid=2) x\n"]
+    rules = Rules(window_s=1, shown=re.compile("keep"), hidden=re.compile("drop|keep"))
+    assert shown(rules, "keep it") == ["(f pid=1) keep it\n", "(f pid=2) keep it\n"]
+    assert shown(rules, "drop it") == [None, None]
+    lines = Deduplicator("node-0", rules)
+    assert [lines.take("f", pid, "node-0", 1, "x", 0) for pid in (1, 2)] == ["(f pid=1) x\n", None]
+    assert lines.due(0.9) == []
+    assert lines.due(1.1) == [(1, "(f pid=2) x\n")]
 
 
 # ---- Whole sessions ----------------------------------------------------------------------------------------------
@@ -313,3 +328,30 @@ def test_a_line_that_a_task_leaves_open_is_shown_when_the_task_has_ended(tmp_pat
         assert driver.stderr.readline().endswith(") three\n")
         driver.communicate("")
     assert driver.returncode == 0
+
+
+REPEATING = """
+    import dualray.as_ray
+
+    dualray.as_ray.install()
+    import ray
+
+    ray.init(num_cpus=2)
+
+    @ray.remote(num_cpus=0)
+    class Teller:
+        def tell(self):
+            print("told")
+            print("noise")
+
+    tellers = [Teller.remote() for _ in range(3)]
+    ray.get([teller.tell.remote() for teller in tellers])
+    ray.shutdown()
+    """
+
+
+def test_rays_variables_say_which_lines_count_as_repeated() -> None:
+    variables = os.environ | {"RAY_DEDUP_LOGS_ALLOW_REGEX": "^told", "RAY_DEDUP_LOGS_SKIP_REGEX": "noise"}
+    command = [sys.executable, "-c", textwrap.dedent(REPEATING)]
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=100, check=True)
+    assert sorted(line.partition(") ")[2] for line in done.stdout.splitlines()) == ["told"] * 3

@@ -1,5 +1,6 @@
 """Ray's names of resources, variables and errors that its own public tests and other suites read."""
 
+from dualray.as_ray.error_words import NEVER_REPEATED
 from dualray.as_ray.refusals import refusing
 
 DEFAULT_RESOURCES = {"CPU", "GPU", "memory", "object_store_memory"}
@@ -34,12 +35,12 @@ DEBUG_AUTOSCALING_ERROR = "__autoscaling_error"
 DEBUG_AUTOSCALING_STATUS = "__autoscaling_status"
 KV_NAMESPACE_FUNCTION_TABLE = b"fun"
 
-TESTING_NEVER_DEDUP_TOKEN = "__ray_testing_never_deduplicate__"
+TESTING_NEVER_DEDUP_TOKEN = NEVER_REPEATED
 
 PROCESS_TYPE_GCS_SERVER = "gcs_server"
 PROCESS_TYPE_RAYLET = "raylet"
 PROCESS_TYPE_WORKER = "worker"
 
-__all__ = [name for name in dir() if name.isupper()]
+__all__ = [name for name in dir() if name.isupper() and name != "NEVER_REPEATED"]
 
 __getattr__ = refusing("ray._private.ray_constants")
