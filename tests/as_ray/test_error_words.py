@@ -121,6 +121,28 @@ ray.wait([ref])
 del ref
 ray.shutdown()
 assert len(unread) == 1
+del os.environ["RAY_IGNORE_UNHANDLED_ERRORS"]
+
+from ray.cluster_utils import Cluster
+
+
+@ray.remote(num_cpus=1)
+def large():
+    return bytes(1 << 20)
+
+
+cluster = Cluster()
+cluster.add_node(num_cpus=0, _system_config={"lineage_pinning_enabled": False})
+ray.init(address=cluster.address)
+far = cluster.add_node(num_cpus=1)
+ref = large.remote()
+ray.wait([ref], fetch_local=False)
+cluster.remove_node(far, allow_graceful=False)
+error, text = words(ref)
+assert isinstance(error, ray.exceptions.ObjectReconstructionFailedError), error
+assert text.endswith(" [OBJECT_UNRECONSTRUCTABLE_LINEAGE_DISABLED]"), text
+ray.shutdown()
+cluster.shutdown()
 '''
 
 

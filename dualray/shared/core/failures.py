@@ -42,7 +42,7 @@ def as_exception(error: ErrorInfo, payload: bytes | None, task_id: TaskID | None
     """What `get` raises for a failed object; `payload` is the pickled exception of user code, where there is one.
     `task_id` is the task that makes the object, if it is known."""
     if error.kind is not ErrorKind.APPLICATION:
-        message = _in_full(error.message) if error.kind is ErrorKind.ACTOR_DIED else error.message
+        message = _in_full(error.message) if error.kind in _SAID_IN_FULL else error.message
         made = _class_of(error)(message)
         if error.actor is not None and isinstance(made, exceptions.ActorError):
             made.actor_id = error.actor.hex()
@@ -80,11 +80,25 @@ _UNDER_THE_NAME = (
 """The same, for programs that have the name `ray` alone."""
 
 
+_NOT_MADE_AGAIN = (
+    ("was put, and no task can make it again", "PUT"),
+    ("the reconstruction policy says so", "LINEAGE_DISABLED"),
+    ("was made is not known any more", "LINEAGE_EVICTED"),
+    ("has no attempt left", "MAX_ATTEMPTS_EXCEEDED"),
+)
+"""Why an object cannot be made again, and the end of Ray's name for it."""
+_SAID_IN_FULL = (ErrorKind.ACTOR_DIED, ErrorKind.RECONSTRUCTION_FAILED)
+
+
 def _in_full(message: str) -> str:
     of_constructor = message.partition(" raised: \x1b[36mray::")  # in Ray's words already, as its worker has the name
     if of_constructor[2]:
         words = "The actor died because of an error raised in its creation task, "
         return f"{words}\x1b[36mray::{of_constructor[2]}".rstrip()
+    if exceptions.rays_words() is not None:
+        for why, name in _NOT_MADE_AGAIN:
+            if why in message:
+                return f"{message} [OBJECT_UNRECONSTRUCTABLE_{name}]"
     for reason, more in _IN_FULL if exceptions.rays_words() is None else (*_IN_FULL, *_UNDER_THE_NAME):
         if reason in message:
             return f"{message} ({more})"
