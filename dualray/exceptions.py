@@ -27,10 +27,11 @@
     ├── NodeDiedError
     ├── RuntimeEnvSetupError
     ├── SerializationError               (also TypeError) a value, argument or function that cannot be pickled
-    ├── NotInitializedError, AlreadyInitializedError   (also RuntimeError)
+    ├── AlreadyInitializedError          (also RuntimeError)
     ├── SimulationDeadlockError          the driver waits for something that can never happen
     ├── AuthenticationError              a peer without the cluster's secret
     └── RaySystemError
+        ├── NotInitializedError          (also RuntimeError) a call needs a cluster
         ├── ControlPlaneError            the control plane cannot be reached or started
         └── InvalidTransition, InvariantViolation      a bug in dualray itself; the message has the id's history
 
@@ -318,10 +319,6 @@ class SerializationError(DualrayError, TypeError):
     """A value, an argument or a function cannot be pickled; the message says which one, and why."""
 
 
-class NotInitializedError(DualrayError, RuntimeError):
-    """A function that needs a cluster was called before `dualray.init()`."""
-
-
 class AlreadyInitializedError(DualrayError, RuntimeError):
     """`dualray.init()` was called twice."""
 
@@ -338,6 +335,14 @@ class AuthenticationError(DualrayError):
 
 class RaySystemError(DualrayError):
     """Something failed in dualray, and not in the program."""
+
+
+class NotInitializedError(RaySystemError, RuntimeError):
+    """A function that needs a cluster was called before `dualray.init()`, which Ray reports as a RaySystemError."""
+
+    def __str__(self) -> str:
+        words, said = rays_words(), super().__str__()
+        return said if words is None else f"{said} ({words.NOT_STARTED})"
 
 
 class PlacementGroupAlreadyExistsError(PlacementGroupUnschedulableError, RaySystemError):

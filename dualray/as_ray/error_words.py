@@ -14,6 +14,7 @@ from dualray import runtime
 _FIRST: Final = "Traceback (most recent call last):"
 _FRAME: Final = re.compile(r'  File "[^"]*/dualray/(?!as_ray/site/)[^"]*", line ')
 _COLOUR: Final = "\x1b[36m"
+NOT_STARTED: Final = "Ray has not been started yet. You can start Ray with 'ray.init()'."
 NEVER_REPEATED: Final = "__ray_testing_never_deduplicate__"
 """A line with this in it is always shown: Ray's own tests print it."""
 _log: Final = logging.getLogger("ray.exceptions")

@@ -50,6 +50,7 @@ class Worker:
 
 os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"
 raises(RuntimeError, "auto_init=False", where.remote)
+raises(ray.exceptions.RaySystemError, "Ray has not been started yet. You can start Ray", lambda: ray.get([]))
 del os.environ["RAY_ENABLE_AUTO_CONNECT"]
 
 ray.init(num_cpus=2, num_gpus=1)
