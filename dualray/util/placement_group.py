@@ -211,16 +211,17 @@ def remove_placement_group(placement_group: PlacementGroup) -> None:
 
 
 def get_placement_group(placement_group_name: str) -> PlacementGroup:
-    """Return the group with this name.
+    """Return the group with this name in the namespace of the caller.
 
     Raises:
-        ValueError: no group has the name, or it was removed.
+        ValueError: no group has the name there, or it was removed.
     """
     if not placement_group_name:
         raise ValueError("get_placement_group needs a name that is not empty")
     names = []
+    namespace = runtime.current("get_placement_group").verbs.namespace
     for row in _rows():
-        if row["state"] != "REMOVED":
+        if row["state"] != "REMOVED" and row.get("ray_namespace", namespace) == namespace:
             if row["name"] == placement_group_name:
                 return _handle(row)
             names.append(row["name"])

@@ -103,7 +103,7 @@ def test_an_actor_is_found_by_its_name():
 
 def test_a_name_that_is_taken():
     counter = Counter.options(name="taken").remote()
-    with pytest.raises(ValueError, match=r"'taken' is taken in namespace 'shop', by actor Counter") as caught:
+    with pytest.raises(ValueError, match=r"'taken' is already taken in namespace 'shop', by actor Counter") as caught:
         Counter.options(name="taken").remote()
     assert isinstance(caught.value, ActorAlreadyExistsError)
     assert not isinstance(caught.value, ActorError)  # as in Ray

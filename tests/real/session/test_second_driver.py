@@ -14,7 +14,8 @@ import pytest
 
 import dualray as ray
 from dualray.exceptions import DualrayError
-from dualray.util.state import list_jobs
+from dualray.util.placement_group import get_placement_group, placement_group
+from dualray.util.state import list_jobs, list_placement_groups
 
 SECOND = """
 import json, sys
@@ -91,6 +92,34 @@ def _eventually_jobs() -> dict[str, str]:
         if set(jobs.values()) != {"RUNNING"} or time.monotonic() > deadline:
             return jobs
         time.sleep(0.05)
+
+
+GROUPS = """
+import sys
+import dualray as ray
+from dualray.util.placement_group import placement_group, get_placement_group
+
+for namespace in ("other", "ours"):
+    ray.init(address=sys.argv[1], namespace=namespace)
+    try:
+        group = get_placement_group("named")
+    except ValueError:
+        group = placement_group([{"CPU": 0.1}], name="named", lifetime="detached")
+    ray.get(group.ready())
+    print(namespace, group.id.hex())
+    ray.shutdown()
+"""
+
+
+def test_placement_groups_have_their_names_in_namespaces(tmp_path, counter):
+    mine = placement_group([{"CPU": 0.1}], name="named")
+    ray.get(mine.ready())
+    ran = second(tmp_path, ray.runtime.current("test").addresses()["control_plane_address"], GROUPS)
+    assert ran.returncode == 0, ran.stderr
+    found = dict(line.split() for line in ran.stdout.splitlines())
+    assert found["ours"] == mine.id.hex() != found["other"]
+    assert get_placement_group("named") == mine
+    assert {row.ray_namespace for row in list_placement_groups()} == {"ours", "other"}
 
 
 @pytest.mark.parametrize("field", ["auto", "session_dir", "control_plane_address"])

@@ -122,7 +122,7 @@ class ActorNames:
     def _taken(self, entry: _Entry, name: str, namespace: str) -> ErrorInfo:
         spec = entry.actor.spec
         message = (
-            f"The name {name!r} is taken in namespace {namespace!r}, by actor {entry.actor.template.name} "
+            f"The name {name!r} is already taken in namespace {namespace!r}, by actor {entry.actor.template.name} "
             f"({short(spec.actor_id)}) of job {job_of(spec.actor_id):08x}. Please use a different name or namespace, "
             f"pass get_if_exists=True to share that actor, or end it with kill(get_actor({name!r}))."
         )

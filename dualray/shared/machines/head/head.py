@@ -135,6 +135,7 @@ class Head(Composition):
             self.scheduler.why_not_launched = self.autoscaler.why_not
         self.scheduler.on_waiting = self._on_waiting
         self.scheduler.home_of = self._home_of
+        self.scheduler.groups.namespace_of = self.actors.names.namespace_of
         self.scheduler.who_holds = self.starvation.explain
         self.state_rows = HeadRows(
             membership=self.membership, directory=self.directory, scheduler=self.scheduler, actors=self.actors

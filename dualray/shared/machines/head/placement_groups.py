@@ -30,7 +30,7 @@ from dualray.shared.model.events import (
     PlacementGroupNoted,
     PlacementGroupRequested,
 )
-from dualray.shared.model.ids import Address, NodeID, PlacementGroupID, short
+from dualray.shared.model.ids import Address, NodeID, PlacementGroupID, job_of, own_namespace, short
 from dualray.shared.model.resources import BUNDLE, Resources, fits, in_plain_names, shortfall
 from dualray.shared.model.specs import BundleReport, LeaseShape, NodeInfo, PlacementGroupSpec
 from dualray.shared.model.states import GROUP, GroupState
@@ -87,6 +87,8 @@ class PlacementGroups:
         self.records: dict[PlacementGroupID, GroupRecord] = {}
         self.waiting: dict[PlacementGroupID, None] = {}
         """PENDING and RESCHEDULING ones, in order of arrival."""
+        self.namespace_of: Callable[[int], str] = own_namespace
+        """The namespace of a job, in which its groups have their names. The head knows what drivers have said."""
 
     # ---- Asked for -------------------------------------------------------------------------------------------
 
@@ -109,16 +111,24 @@ class PlacementGroups:
         spec = record.spec
         if len(spec.bundles) > self.config.bundles_max:
             return f"it has {len(spec.bundles)} bundles, and bundles_max is {self.config.bundles_max}"
-        if spec.name and self.named(spec.name) is not None:
+        if spec.name and self.named(spec.name, self._namespace_of_group(spec)) is not None:
             return f"there is one of the name {spec.name!r}: remove that, or take another name"
         return why_never(spec, {}, self._nodes()) if self.config.infeasible == "raise" else None
 
-    def named(self, name: str) -> GroupRecord | None:
-        """The group of this name that has not been removed."""
+    def named(self, name: str, namespace: str) -> GroupRecord | None:
+        """The group of this name in a namespace that has not been removed."""
         for record in self.records.values():
-            if record.spec.name == name and record.state is not GroupState.REMOVED:
+            if (
+                record.spec.name == name
+                and record.state is not GroupState.REMOVED
+                and self._namespace_of_group(record.spec) == namespace
+            ):
                 return record
         return None
+
+    def _namespace_of_group(self, spec: PlacementGroupSpec) -> str:
+        """The namespace of the job that made a group."""
+        return self.namespace_of(job_of(spec.group_id))
 
     def try_all(self) -> None:
         """Resources may have become free, or nodes have joined or gone."""
@@ -296,6 +306,7 @@ class PlacementGroups:
             {
                 "placement_group_id": group_id.hex(),
                 "name": record.spec.name,
+                "ray_namespace": self._namespace_of_group(record.spec),
                 "state": str(record.state),
                 "strategy": str(record.spec.strategy),
                 "is_detached": record.spec.is_detached,
