@@ -1,5 +1,8 @@
 """SPREAD: best effort round-robin over the nodes that can take the demand now.
 
+The round is made of the nodes that could take the demand if nothing else were there. A head without CPUs has no turn:
+else the node behind it would take that turn, too, and run twice as much as the others.
+
 Of a whole cluster (`Candidates`) it is kept for each demand which nodes can take it, as the bits of a number: the next
 in turn is the lowest bit at or above where the round stands. It answers what a walk over all of them would (a test
 compares the two).
@@ -7,10 +10,13 @@ compares the two).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from dualray.shared.model.ids import NodeID
 from dualray.shared.model.resources import Resources, fits
 from dualray.shared.model.specs import LeaseShape
 from dualray.shared.policies.placement import (
+    Candidate,
     CandidateIndex,
     Candidates,
     ClusterView,
@@ -25,7 +31,7 @@ _WHY = "spread: next in turn"
 
 
 class _Round(CandidateIndex):
-    """Of one cluster and one demand, which nodes can take it now."""
+    """Of one cluster and one demand, which nodes could ever take it, and which can now."""
 
     def __init__(self, candidates: Candidates, demand: Resources) -> None:
         super().__init__(candidates, demand)
@@ -39,7 +45,7 @@ class _Round(CandidateIndex):
         """The first node with room from the one on whose turn it is; None: there is none."""
         if self._version != self.candidates.version:
             self._version = self.candidates.version
-            self._nodes = list(self.candidates)
+            self._nodes = _in_round(self.candidates, self.demand)
             self._places = {node: place for place, node in enumerate(self._nodes)}
             self.changed.update(dict.fromkeys(self._nodes))
             self._fitting = 0
@@ -80,20 +86,28 @@ class SpreadPlacement:
 
     def choose_among_all(self, shape: LeaseShape, view: ClusterView, via: NodeID | None) -> Placement:
         """By a walk over all of them."""
-        nodes = list(view.candidates.values())
+        nodes = _in_round(view.candidates, shape.placement)
         for step in range(len(nodes)):
-            candidate = nodes[(view.round_robin + step) % len(nodes)]
-            if fits(candidate.free, shape.placement):
-                return Placement(Outcome.SUCCESS, candidate.node, _WHY)
+            node = nodes[(view.round_robin + step) % len(nodes)]
+            if fits(view.candidates[node].free, shape.placement):
+                return Placement(Outcome.SUCCESS, node, _WHY)
         return not_placed(shape, view)
 
     def scores(self, shape: LeaseShape, view: ClusterView, via: NodeID | None) -> list[Score]:
         """Every candidate's place in the round."""
-        count = len(view.candidates)
+        places = {node: place for place, node in enumerate(_in_round(view.candidates, shape.placement))}
         scores = []
-        for order, candidate in enumerate(view.candidates.values()):
-            turn = (order - view.round_robin) % count
+        for node, candidate in view.candidates.items():
+            if node not in places:
+                scores.append(Score(node=node, rank=None, words="has too little for it, and no turn in the round"))
+                continue
+            turn = (places[node] - view.round_robin) % len(places)
             has_room = fits(candidate.free, shape.placement)
             words = f"is number {turn + 1} of this round" + ("" if has_room else ", and has no room now")
-            scores.append(Score(node=candidate.node, rank=(turn,) if has_room else None, words=words))
+            scores.append(Score(node=node, rank=(turn,) if has_room else None, words=words))
         return scores
+
+
+def _in_round(candidates: Mapping[NodeID, Candidate], demand: Resources) -> list[NodeID]:
+    """The nodes that could take a demand if nothing else were there, in order."""
+    return [node for node, candidate in candidates.items() if fits(candidate.total, demand)]

@@ -149,6 +149,14 @@ def test_spread_goes_round():
     assert turns == ["node-a", "node-b", "node-c", "node-a"]
 
 
+def test_a_node_that_could_never_take_the_demand_has_no_turn():
+    nodes = [candidate("node-a", cpus(0)), candidate("node-b", cpus(4)), candidate("node-c", cpus(4))]
+    seen = [view(*nodes, round_robin=turn) for turn in range(4)]
+    assert [chosen(SpreadPlacement(), shape(), each) for each in seen] == ["node-b", "node-c", "node-b", "node-c"]
+    ranks = {score.node: score.rank for score in SpreadPlacement().scores(shape(), seen[1], None)}
+    assert ranks == {"node-a": None, "node-b": (1,), "node-c": (0,)}
+
+
 def test_spread_passes_over_nodes_without_room():
     nodes = [candidate("node-a", cpus(4)), candidate("node-b", cpus(4), NOTHING), candidate("node-c", cpus(4))]
     assert chosen(SpreadPlacement(), shape(), view(*nodes, round_robin=1)) == "node-c"

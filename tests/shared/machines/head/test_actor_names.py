@@ -101,7 +101,7 @@ def test_a_name_that_is_taken_and_one_that_is_not_there(head):
     taken = ask(head, "alpha", 2)
     assert taken.error is not None
     assert taken.error.kind is ErrorKind.ACTOR_EXISTS
-    assert "'alpha' is taken" in taken.error.message
+    assert "'alpha' is already taken" in taken.error.message
     unknown = ask(head, "alpa")
     assert unknown.error is not None
     assert unknown.error.kind is ErrorKind.ACTOR_NOT_FOUND
