@@ -21,6 +21,7 @@ from dualray.object_ref import ObjectRef
 from dualray.scheduling_strategies import PlacementGroupSchedulingStrategy
 from dualray.shared.labels import parse_selector
 from dualray.shared.model.demands import parse_named
+from dualray.shared.model.ids import job_of
 
 __all__ = [
     "PlacementGroup",
@@ -218,13 +219,19 @@ def get_placement_group(placement_group_name: str) -> PlacementGroup:
     """
     if not placement_group_name:
         raise ValueError("get_placement_group needs a name that is not empty")
-    names = []
-    namespace = runtime.current("get_placement_group").verbs.namespace
-    for row in _rows():
-        if row["state"] != "REMOVED" and row.get("ray_namespace", namespace) == namespace:
-            if row["name"] == placement_group_name:
-                return _handle(row)
-            names.append(row["name"])
+    verbs = runtime.current("get_placement_group").verbs
+    rows = [row for row in _rows() if row["state"] != "REMOVED"]
+    found = [row for row in rows if row["name"] == placement_group_name]
+    own_job = verbs.context().job_id
+    of_own_job = [row for row in found if f"{job_of(bytes.fromhex(row['placement_group_id'])):08x}" == own_job]
+    if of_own_job:  # a job has one namespace, so nobody needs to ask which
+        return _handle(of_own_job[0])
+    namespace = verbs.namespace if rows else ""
+    rows = [row for row in rows if row.get("ray_namespace", namespace) == namespace]
+    names = [row["name"] for row in rows]
+    for row in found:
+        if row in rows:
+            return _handle(row)
     nearest = difflib.get_close_matches(placement_group_name, names, n=1)
     hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
     raise ValueError(f"there is no placement group of the name {placement_group_name!r}.{hint}")

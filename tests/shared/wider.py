@@ -56,7 +56,7 @@ IN_GROUP = 100
 BUNDLES = 3
 TABLES = (
     *("tasks", "objects", "waits", "workers", "actors", "named_actors", "namespaces", "nodes", "placement_groups"),
-    *("processes", "jobs", "none"),
+    *("processes", "none"),
 )
 
 
