@@ -221,17 +221,15 @@ def get_placement_group(placement_group_name: str) -> PlacementGroup:
         raise ValueError("get_placement_group needs a name that is not empty")
     verbs = runtime.current("get_placement_group").verbs
     rows = [row for row in _rows() if row["state"] != "REMOVED"]
-    found = [row for row in rows if row["name"] == placement_group_name]
     own_job = verbs.context().job_id
-    of_own_job = [row for row in found if f"{job_of(bytes.fromhex(row['placement_group_id'])):08x}" == own_job]
-    if of_own_job:  # a job has one namespace, so nobody needs to ask which
-        return _handle(of_own_job[0])
-    namespace = verbs.namespace if rows else ""
-    rows = [row for row in rows if row.get("ray_namespace", namespace) == namespace]
-    names = [row["name"] for row in rows]
-    for row in found:
-        if row in rows:
-            return _handle(row)
+    visible = [row for row in rows if f"{job_of(bytes.fromhex(row['placement_group_id'])):08x}" == own_job]
+    names = [row["name"] for row in visible]
+    if len(visible) < len(rows) and placement_group_name not in names:  # else nobody needs to ask for the namespace
+        namespace = verbs.namespace
+        visible = [row for row in rows if row.get("ray_namespace", namespace) == namespace]
+        names = [row["name"] for row in visible]
+    if placement_group_name in names:
+        return _handle(visible[names.index(placement_group_name)])
     nearest = difflib.get_close_matches(placement_group_name, names, n=1)
     hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
     raise ValueError(f"there is no placement group of the name {placement_group_name!r}.{hint}")
