@@ -93,6 +93,9 @@ NAMED: Final = {
     "reconstruction_2.py::test_object_reconstruction_dead_actor": "list_tasks has one row for all attempts of a task",
     "scheduling.py::test_hybrid_policy_threshold": "a node runs what has room there before the head spreads",
     "scheduling.py::test_locality_aware_leasing": "the head places a task before it hears of a free place",
+    "scheduling.py::test_no_resource_oversubscription_during_shutdown": (
+        "a task that waits in get() lends its CPU, and a virtual worker starts at once"
+    ),
     "scheduling.py::test_gpu": "a node without GPUs is no better for a task that needs none",
     "scheduling.py::test_pull_manager_at_capacity_reports": "the words of ray memory",
     "serialization.py::test_buffer_alignment": "arrays inside of small values are aligned to 8 bytes",
