@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Annotated, Any, Final, NoReturn
 
 from dualray.cli.declare import Exit, Option
-from dualray.shared.model.resources import number_words
+from dualray.shared.model.resources import NODE_PREFIX, number_words
 from dualray.text_tables import Colour, Table, has_colours, painted, terminal_width
 
 UNUSABLE: Final = 2
@@ -26,6 +26,7 @@ LAST_RESORTS: Final = (
     "owner",
     "creator",
     "labels",
+    "required_resources",
     "resources_available",
     "store_bytes",
     "start_time_s",
@@ -33,6 +34,8 @@ LAST_RESORTS: Final = (
     "call_site",
 )
 """The fields that a table gives up first when a terminal is too narrow, in this order."""
+SENTENCES: Final = ("waits_for", "waiting_reason")
+"""The fields that are too long for a column: a command prints sentences below the table. `-v` has the columns, too."""
 
 # What an option means in every command that has it; a command that means more adds a sentence.
 ADDRESS_HELP: Final = "Address of the cluster's head, host:port."
@@ -123,7 +126,9 @@ def show_rows(title: str, rows: Sequence[Mapping[str, Any]], *, key: str = "", v
         verbose: print every column and whole ids, however wide the table gets.
     """
     columns = {
-        field: [row.get(field) for row in rows] for field in dict.fromkeys(field for row in rows for field in row)
+        field: [row.get(field) for row in rows]
+        for field in dict.fromkeys(field for row in rows for field in row)
+        if verbose or field not in SENTENCES
     }
     width = terminal_width()
     if verbose:
@@ -156,7 +161,8 @@ def _take_equal(columns: dict[str, list[Any]], key: str, count: int) -> list[str
         if len(shown) == 1 and (count > 1 or shown <= {"-", "False"}):
             del columns[field]
             if not shown <= {"-", "False"}:
-                equal.append(f"{heading(field)} {shown.pop()}")
+                text = shown.pop()
+                equal.append(f"{heading(field)} {text[:SHORT_ID] if field.endswith('_id') and _is_hex(text) else text}")
     if _is_in_the_worker(columns):
         del columns["node_id"]
     return equal
@@ -211,9 +217,9 @@ def heading(field: str) -> str:
 
 def value_words(field: str, value: Any) -> str:
     """A cell's text."""
+    if value is None or value in ("", [], {}):
+        return "-"
     match value:
-        case None | "" | [] | {}:
-            return "-"
         case float() if field.endswith("_time_s"):
             return f"{value:.6f}".rstrip("0").rstrip(".")
         case float():
@@ -222,6 +228,7 @@ def value_words(field: str, value: Any) -> str:
             return ", ".join(
                 f"{key} {number_words(key, amount) if isinstance(amount, float) else value_words('', amount)}"
                 for key, amount in value.items()
+                if not key.startswith(NODE_PREFIX)  # each node has these
             )
         case list():
             return ", ".join(value_words("", item) for item in value)

@@ -1,7 +1,7 @@
 """The command line for seeing what a run did: `dualray report`, `timeline` and `explain`.
 
 All three read what a recorded run has left (`--decision-log DIR`), of either mode; `explain` also takes a scenario
-file, which it runs. Exit codes as in app.py.
+file, which it runs, and asks a running cluster when neither is given. Exit codes as in app.py.
 """
 
 from __future__ import annotations
@@ -16,11 +16,14 @@ from dualray.cli.printing import (
     LOG_HELP,
     OUTPUT_HELP,
     SCENARIO_SEED_HELP,
+    SHORT_ID,
     AsJson,
     print_json,
     refuse,
     say,
 )
+from dualray.cli.state import Address, find_row, opened_state
+from dualray.cli.waiting import history_now
 from dualray.report.explain import Story, Teller
 from dualray.report.find import find_id
 from dualray.report.histories import Lives
@@ -156,7 +159,7 @@ def explain_command(
         Path | None,
         Argument(
             metavar="[DIRECTORY|SCENARIO]",
-            help="Decision log directory of a finished run, or a scenario file to run first.",
+            help="Decision log directory of a finished run, or a scenario file to run first. Default: the cluster.",
         ),
     ] = None,
     seed: Annotated[int | None, Option(help=SCENARIO_SEED_HELP)] = None,
@@ -164,14 +167,19 @@ def explain_command(
     regret: Annotated[
         bool, Option("--regret", help="Run SCENARIO again with each other node that had room, and show what it saves.")
     ] = False,
+    address: Address = "auto",
     as_json: AsJson = False,
 ) -> None:
     """Show the history of a task, an actor or an object: each decision with its candidates and reasons.
 
-    The history of an actor follows its constructor through all restarts.
+    The history of an actor follows its constructor through all restarts. Without a run, the command asks the running
+    cluster what a task does now, and why it waits.
 
     Example: dualray explain train run1
     """
+    if source is None and log is None and not regret and seed is None:
+        _explain_now(wanted, address, as_json=as_json)
+        return
     try:
         if log is not None and source is not None:
             raise ValueError(f"--log {str(log)!r} and {str(source)!r} name two runs; leave one out")
@@ -197,6 +205,23 @@ def explain_command(
             show_hindsight(hindsight, lives)
 
 
+def _explain_now(wanted: str, address: str, *, as_json: bool) -> None:
+    """Of a task of a running cluster: what it does now and what it waits for."""
+    hint = ". To explain a finished run, give a scenario file, or a directory that a run wrote with --decision-log DIR"
+    with opened_state(address, None, hint=hint) as found:
+        row = find_row(found, "tasks", "task", wanted)
+        lines = history_now(row)
+    title = f"{row['name']}, task {row['task_id'][:SHORT_ID]}"
+    if as_json:
+        told = [{"time_s": None, "text": line, "details": []} for line in lines]
+        print_json({"id": row["task_id"], "title": title, "lines": told})
+        return
+    say(title, colour="bold")
+    say(row["task_id"], colour="dim")
+    for line in lines:
+        say(f"  {line}")
+
+
 def _as_json(story: Story, lives: Lives) -> dict[str, Any]:
     lines = [
         {
@@ -212,8 +237,7 @@ def _as_json(story: Story, lives: Lives) -> dict[str, Any]:
 def _record_of(source: Path | None, seed: int | None) -> Record:
     if source is None:
         raise ValueError(
-            "`dualray explain` needs a run: give a scenario file, or a directory that a run wrote with "
-            "--decision-log DIR. Why a task of a running cluster waits: `dualray status`"
+            "--seed needs a scenario file: `dualray explain ID SCENARIO --seed 3`"
         )
     if source.suffix not in SCENARIO_SUFFIXES:
         if seed is not None:

@@ -20,6 +20,7 @@ from dualray.cli.printing import (
     Verbose,
     print_json,
     refuse,
+    say,
     say_aside,
     shortest,
     show,
@@ -27,6 +28,7 @@ from dualray.cli.printing import (
     table_of,
     value_words,
 )
+from dualray.cli.waiting import add_reasons, reason_lines
 from dualray.exceptions import DualrayError
 from dualray.util import state
 
@@ -40,13 +42,17 @@ Format = Annotated[str, Option("--format", help=f"{FORMAT_HELP} --json means --f
 
 
 @contextmanager
-def _state(address: str, log: Path | None) -> Iterator[state.State]:
-    """What is asked: the record of a run, or a cluster, joined for the question."""
+def opened_state(address: str, log: Path | None, *, hint: str = "") -> Iterator[state.State]:
+    """What is asked: the record of a run, or a cluster, joined for the question; `hint` ends the error of one that
+    cannot be joined."""
     try:
         if log is not None:
             yield state.of_run(log)
             return
-        api.init(address=os.environ.get("DUALRAY_ADDRESS", address) if address == "auto" else address)
+        try:
+            api.init(address=os.environ.get("DUALRAY_ADDRESS", address) if address == "auto" else address)
+        except (DualrayError, ValueError) as error:
+            refuse(f"{error}{hint}")
         try:
             yield state.live
         finally:
@@ -92,9 +98,11 @@ def list_command(
     Example: dualray list tasks --log run1 --filter state=FAILED
     """
     as_json = _is_json(format_, as_json)
-    with _state(address, log) as found:
+    with opened_state(address, log) as found:
         name = _table_name(resource)
         rows = found.list(name, _filters(filters or []), limit, raise_on_missing_output=False)
+        if name == "tasks" and log is None:
+            add_reasons(rows)
         if as_json:
             print_json(list(rows))
         elif quiet:
@@ -106,6 +114,8 @@ def list_command(
         else:
             when = "; times are seconds since the start" if log is not None and name == "tasks" else ""
             show_rows(f"{resource}{when}", rows, key=state.KEYS[name], verbose=verbose)
+            for line in reason_lines(rows):
+                say(line)
         if rows.total > len(rows):
             say_aside(f"{len(rows)} of {rows.total} rows are shown; --limit and --filter change that")
         if rows.missing:
@@ -126,11 +136,13 @@ def get_command(
     Example: dualray get actor Counter --log run1
     """
     as_json = _is_json(format_, as_json)
-    with _state(address, log) as found:
+    with opened_state(address, log) as found:
         name = _table_name(resource)
         if name not in state.TABLES:
             raise ValueError(f"{resource!r} is not a table; choose one of {', '.join(state.TABLES)}")
-        row = _find(found, name, resource, id_)
+        row = find_row(found, name, resource, id_)
+        if name == "tasks" and log is None:
+            add_reasons([row])
         if as_json:
             print_json(row)
             return
@@ -140,7 +152,7 @@ def get_command(
         show(table)
 
 
-def _find(found: state.State, table: str, resource: str, wanted: str) -> state.Row:
+def find_row(found: state.State, table: str, resource: str, wanted: str) -> state.Row:
     """The row of an id, of the beginning of one, or of a name; the only one.
 
     Raises:
@@ -177,7 +189,7 @@ def summary_command(
     Example: dualray summary tasks --log run1
     """
     as_json = _is_json(format_, as_json)
-    with _state(address, log) as found:
+    with opened_state(address, log) as found:
         summary = found.summarize(_table_name(resource))["cluster"]
         if as_json:
             print_json({"cluster": summary})
@@ -188,6 +200,9 @@ def summary_command(
             | {"states": ", ".join(f"{state} {count}" for state, count in sorted(entry["state_counts"].items()))}
             for name, entry in summary["summary"].items()
         ]
+        if not rows:
+            print(f"there are no {_table_name(resource)}")
+            return
         show_rows(f"{resource}, by {by}", rows, key=by)
 
 
@@ -205,7 +220,7 @@ def memory_command(
     Example: dualray memory --limit 10
     """
     as_json = _is_json(format_, as_json)
-    with _state(address, log) as found:
+    with opened_state(address, log) as found:
         rows = found.list("objects", limit=1 << 62, raise_on_missing_output=False)
         rows.sort(key=lambda row: (-(row["size_bytes"] or 0), row["object_id"]))
         if as_json:

@@ -121,7 +121,8 @@ def test_explain_runs_a_scenario(scenario: Path):
 @pytest.mark.parametrize(
     ("args", "why"),
     [
-        (["feed"], "give a scenario file, or a directory that a run wrote with --decision-log DIR"),
+        (["feed", "--address", "127.0.0.1:9"], "give a scenario file, or a directory that a run wrote with --decision-"),
+        (["feed", "--seed", "3"], "--seed needs a scenario file"),
         (["feed", "LOG"], "no task or object of this run has an id that begins with 'feed'; "),
         (["feed", "LOG", "--seed", "3"], "a finished run; it is for scenario files"),
         (["feed", "nowhere"], "nowhere is not a directory"),

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from dualray.cluster_utils import Cluster
 from dualray.exceptions import NodeDiedError
 from dualray.util.placement_group import placement_group
 from dualray.util.state import of_run
+from tests.conformance.support import eventually
 
 RUNNER = CliRunner()
 
@@ -191,6 +193,54 @@ def test_a_wrong_command_says_what_is_wrong(run, arguments, why):
 
 def test_a_directory_without_traces_is_refused(tmp_path):
     assert "trace" in invoke("list", "tasks", "--log", str(tmp_path), code=2)
+
+
+@ray.remote
+def hold(path: str) -> int:
+    while not Path(path).exists():
+        time.sleep(0.02)
+    return 1
+
+
+@ray.remote
+def follow(value: int) -> int:
+    return value
+
+
+def test_a_running_cluster_says_why_its_tasks_wait(tmp_path):
+    path = tmp_path / "end"
+    with Cluster(initialize_head=True, connect=True, head_node_args={"num_cpus": 1}) as cluster:
+
+        def ask(*arguments: str) -> str:
+            command = [sys.executable, "-m", "dualray.cli", *arguments, "--address", cluster.address]
+            environment = {**os.environ, "COLUMNS": "80"}
+            done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
+            assert done.returncode == 0, done.stderr
+            return done.stdout
+
+        refs = [hold.remote(str(path)) for _ in range(3)]
+        last = follow.remote(refs[0])
+        held = refs[0].hex()[:8]
+        eventually(lambda: "every node that could take it is busy" in ask("list", "tasks"), "the head knows of it")
+        shown = ask("list", "tasks")
+        assert "2 x hold waits for 1 CPU: every node that could take it is busy" in shown
+        assert f"1 x follow waits for the result of hold ({held})" in shown
+        assert max(len(line) for line in shown.splitlines() if not line.startswith("In all rows")) <= 80
+        assert {row["waiting_reason"] for row in json.loads(ask("list", "tasks", "--json"))} == {
+            None,
+            "1 CPU: every node that could take it is busy",
+            f"the result of hold ({held})",
+        }
+        assert "1 CPU: every node that could take it is busy" in ask("get", "task", refs[2].hex()[:8])
+        assert ask("explain", held).splitlines()[2:] == ["  It runs on node-0/w0."]
+        told = json.loads(ask("explain", "follow", "--json"))
+        assert (told["id"], told["title"]) == (last.hex()[:32], f"follow, task {last.hex()[:8]}")
+        assert [line["text"] for line in told["lines"]][0] == "It waits for its arguments."
+        assert any("CPU 1" in line for line in ask("get", "task", "follow").splitlines() if "required" in line)
+        assert "node:" not in ask("list", "nodes")
+        assert ask("summary", "actors") == "there are no actors\n"
+        path.touch()
+        assert ray.get(last, timeout=30) == 1
 
 
 def test_the_commands_ask_a_running_cluster():

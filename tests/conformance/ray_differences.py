@@ -158,6 +158,7 @@ DIFFERENCES = {
         "test_nothing_hangs.py::test_a_late_get_of_an_actor_that_waits_for_itself",
         "test_nothing_hangs.py::test_a_late_get_of_what_a_blocked_task_makes",
         "test_nothing_hangs.py::test_a_program_can_ask_why_a_value_is_not_there",
+        "test_nothing_hangs.py::test_another_process_can_ask_why_a_task_waits",
     ),
     "The state API asks Ray's dashboard (`ray[default]`) for all tables except nodes and placement groups. Its "
     "rows have Ray's ids, states and fields.": (

@@ -12,6 +12,7 @@ import time
 import pytest
 
 import dualray as ray
+from dualray.cli.waiting import add_reasons, history_now
 from dualray.exceptions import (
     ActorDiedError,
     GetTimeoutError,
@@ -22,6 +23,7 @@ from dualray.exceptions import (
 from dualray.util import ActorPool, explain
 from dualray.util.multiprocessing import Pool
 from dualray.util.placement_group import placement_group, remove_placement_group
+from dualray.util.state import list_tasks
 from tests.conformance.support import eventually, get, resources_are_free
 
 CLUSTER = {"nodes": 1}
@@ -190,6 +192,30 @@ def test_a_program_can_ask_why_a_value_is_not_there(holder):
     assert "ready" in explain(ray.put(1))
     with pytest.raises(TypeError, match="explain takes an ObjectRef"):
         explain(1)
+
+
+def test_another_process_can_ask_why_a_task_waits(holder):
+    """As `dualray explain ID` does: it holds no reference to what the task returns."""
+
+    @ray.remote(num_cpus=0)
+    def ask(name):
+        [row] = list_tasks(filters=[("name", "=", name)])
+        add_reasons([row])
+        return row["state"], row["waiting_reason"], history_now(row)
+
+    ref = echo.options(name="blocked").remote(1)
+    later = echo.options(name="later").remote(ref)
+    eventually(lambda: get(ask.remote("blocked"))[1], "the head knows that it waits")
+    state, reason, lines = get(ask.remote("blocked"))
+    assert (state, lines[0]) == ("PENDING_NODE_ASSIGNMENT", "It waits for a worker.")
+    assert reason.startswith("1 CPU: every node that could take it is busy")
+    assert any(line.startswith("CPU is held by Partner on node-0/w") for line in lines)
+    state, reason, lines = get(ask.remote("later"))
+    assert (state, lines[0]) == ("PENDING_ARGS_AVAIL", "It waits for its arguments.")
+    assert reason == f"the result of task ({ref.hex()[:8]})"
+    assert any("which waits for its arguments" in line for line in lines)
+    ray.kill(holder)
+    assert get(later) == 1
 
 
 def test_a_late_get_in_a_task_says_why_too(holder):

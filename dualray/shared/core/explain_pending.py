@@ -13,6 +13,7 @@ from typing import Any
 from dualray.exceptions import DualrayError
 from dualray.shared.core.cluster_queries import CoreQueries
 from dualray.shared.model.ids import HEAD, Address, ObjectID, is_put
+from dualray.shared.model.specs import Ref
 
 ASK_NS = 500_000_000
 HOLDERS_MAX = 5
@@ -22,31 +23,40 @@ HOLDERS_MAX = 5
 def why_late(core: CoreQueries, object_id: ObjectID) -> str:
     """In words, what an object that is not ready waits for, with what others know of it."""
     words = core.machine.why_not_ready(object_id)
+    value = core.machine.known_values.get(object_id)
+    if value is None or is_put(object_id):
+        return words
     try:
-        return "; ".join([words, *_what_others_know(core, object_id)])
+        return "; ".join([words, *_what_others_know(core, object_id, value.owner)])
     except DualrayError:  # the runtime ends meanwhile
         return words
 
 
-def _what_others_know(core: CoreQueries, object_id: ObjectID) -> list[str]:
-    value = core.machine.known_values.get(object_id)
-    if value is None or is_put(object_id):
-        return []
-    if value.owner == core.address:
+def why_late_elsewhere(core: CoreQueries, ref: Ref) -> str:
+    """The same of an object that this process need not know: its owner is asked.
+
+    Raises:
+        DualrayError: the runtime ends meanwhile.
+    """
+    return "; ".join(_what_others_know(core, ref.object_id, ref.owner))
+
+
+def _what_others_know(core: CoreQueries, object_id: ObjectID, owner: Address) -> list[str]:
+    if owner == core.address:
         row = core.machine.late_row(object_id)
         words = []
     else:
-        rows = _ask(core, value.owner, f"late:{object_id.hex()}")
+        rows = _ask(core, owner, f"late:{object_id.hex()}")
         if not rows:
-            return [f"{value.owner} has not answered"]
+            return [f"{owner} has not answered"]
         row = rows[0]
-        words = [f"{value.owner} says that {row['words']}"]
+        words = [f"{owner} says that {row['words']}"]
     if row["worker"]:
         words += _what_it_does(core, row["worker"], row["task_id"])
     if row["demand"]:
         words += _who_holds(core, row["demand"])
     if row["name"]:
-        words += _what_the_head_says(core, f" {row['name']} of {value.owner} ", f" {row['name']} of {HEAD} ")
+        words += _what_the_head_says(core, f" {row['name']} of {owner} ", f" {row['name']} of {HEAD} ")
     return words
 
 

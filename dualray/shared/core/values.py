@@ -8,7 +8,7 @@ from typing import Any
 
 from dualray.exceptions import DualrayError, GetTimeoutError
 from dualray.shared.core.cluster_queries import CoreQueries
-from dualray.shared.core.explain_pending import why_late
+from dualray.shared.core.explain_pending import why_late, why_late_elsewhere
 from dualray.shared.core.failures import as_argument_error, as_exception, is_of_argument
 from dualray.shared.core.layout import Serialized, deserialize, deserialize_all
 from dualray.shared.core.serialization import serialize
@@ -303,7 +303,8 @@ class CoreValues(CoreQueries):
 
     def explain(self, ref: Ref) -> str:
         """In words, what a value waits for that is not there."""
-        return why_late(self, ref.object_id)
+        is_known = ref.owner == self.address or ref.object_id in self.machine.known_values
+        return why_late(self, ref.object_id) if is_known else why_late_elsewhere(self, ref)
 
     def wait(
         self, refs: Sequence[Ref], *, num_returns: int, timeout_ns: int | None, fetch_local: bool
