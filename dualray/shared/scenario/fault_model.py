@@ -351,6 +351,11 @@ def parse_fault(text: str) -> Fault:
     if match is not None:
         found = next(((kind, it) for kind, form in _WHAT.items() if (it := form.fullmatch(match["what"]))), None)
     if match is None or found is None:
+        if any(form.fullmatch(text.strip()) for form in _WHAT.values()):
+            raise ValueError(
+                f"fault {text!r} does not say when: end it with `at TIME` or `when TASK starts COUNT`, as in "
+                f"'{text.strip()} at 2.5s'"
+            )
         raise ValueError(
             f"fault {text!r} is not understood; write {EXAMPLES}; the documentation's page scenarios.md lists all"
         )

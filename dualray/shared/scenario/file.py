@@ -228,7 +228,7 @@ def _load(text: str, name: str) -> YamlMapping:
             if isinstance(error.key, str) and _ENDS.fullmatch(error.key):
                 _check_commas(load_yaml(text, is_lenient=True), name)
             raise ScenarioError(f"{name}:{line}: the key {error.key!r} is given twice; leave one out") from None
-        if "{{" in text.splitlines()[line - 1]:
+        if "{{" in "".join(text.splitlines()[line - 1 : line]):  # the end of the file is a line behind the last one
             raise ScenarioError(f"{name}:{line}: a template: replace the part from {{{{ to }}}} first") from None
         problem = str(error.problem or error.context or error).splitlines()[0]
         raise ScenarioError(f"{name}:{line}: the file is not valid YAML: {problem}") from None

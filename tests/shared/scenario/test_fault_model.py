@@ -119,7 +119,7 @@ def test_a_fault_in_words_is_the_same_fault(fault):
         ("", "fault '' is not understood; write 'kill node-5 at 2.5s'"),
         ("kill", "fault 'kill' is not understood"),
         ("stop node-5 at 2s", "is not understood"),
-        ("kill node-5", "is not understood"),
+        ("kill node-5", "does not say when: end it with `at TIME` or `when TASK starts COUNT`"),
         ("kill node-5 at", "is not understood"),
         ("kill node-5 when f starts", "is not understood"),
         ("kill node-5 when f starts -1", "is not understood"),

@@ -200,3 +200,8 @@ def test_what_comes_about_every_so_often_is_drawn_from_the_seed():
         assert times == sorted(times)
     with pytest.raises(ValueError, match="spread needs every, and must be less"):
         parse(GOOD.replace("every: 2s, times: 2", "every: 2s ± 3s, times: 2"))
+
+
+def test_a_fault_of_the_file_behind_its_last_line_is_refused_in_one_line():
+    with pytest.raises(ScenarioError, match=r"x\.yaml:2: the file is not valid YAML: could not find expected ':'"):
+        parse_scenario("name: x\nEOF\n", "x.yaml")
