@@ -26,6 +26,8 @@ _BODY: Final = ("┌─┬┐", "│ ││", "└─┴┘")
 _ASCII: Final = ("+-++", "| ||", "+-++")
 _AROUND: Final = 3
 """Characters that a column takes beside its text: a line and two spaces."""
+_READABLE: Final = 7
+"""Characters that a folded column keeps, unless all columns are that narrow and the line is still too long."""
 
 
 class Coloured(str):
@@ -129,12 +131,13 @@ class Table:
     def _fitted(self, room: int) -> list[int]:
         """The widths in so many characters: the widest columns give up first, and those that stay whole last."""
         widths = self._widths()
-        for may_fold in (False, True):
+        for may_fold, least in ((False, _READABLE), (True, _READABLE), (True, 1)):
             folds = [number for number, column in enumerate(self.columns) if may_fold or not column.is_whole]
-            while sum(widths) > room and any(widths[number] > 1 for number in folds):
+            folds = [number for number in folds if widths[number] > least]
+            while sum(widths) > room and any(widths[number] > least for number in folds):
                 widest = max(widths[number] for number in folds)
                 equals = [number for number in folds if widths[number] == widest]
-                next_one = max((widths[number] for number in folds if widths[number] < widest), default=1)
+                next_one = max((widths[number] for number in folds if widths[number] < widest), default=least)
                 excess = sum(widths) - room
                 cut = min(widest - next_one, max(1, -(-excess // len(equals))))
                 for number in equals:

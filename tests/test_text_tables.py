@@ -52,6 +52,16 @@ def test_a_column_that_stays_whole_gives_up_last():
     assert all(len(line) <= 20 for line in table.lines(20))
 
 
+def test_a_folded_column_stays_readable_while_others_can_give_up():
+    table = Table("configuration")
+    for name in ("makespan", "interval", "moved"):
+        table.add_column(name, is_whole=True)
+    table.add_row("2 x 4 CPUs", *["0123456789abcdefghij"] * 3)
+    lines = list(table.lines(60))
+    assert all(len(line) <= 60 for line in lines)
+    assert any("│ 2 x 4 │" in line.replace("CPUs", "").replace("  ", " ") for line in lines), lines
+
+
 def test_a_name_cannot_reach_the_terminal():
     text = "\n".join(made(("evil\x1b[31m\rname\x07", "\x9b2J")).lines(80))
     assert text.replace("\n", "").isprintable()

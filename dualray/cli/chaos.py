@@ -10,11 +10,24 @@ import contextlib
 import shutil
 import signal
 import tempfile
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 from dualray.cli.declare import Commands, Exit, Option
-from dualray.cli.printing import DECISION_LOG_HELP, DRY_RUN_HELP, FAULTS_HELP, NODES_HELP, SEED_HELP, refuse, say, show
+from dualray.cli.printing import (
+    DECISION_LOG_HELP,
+    DRY_RUN_HELP,
+    FAULTS_HELP,
+    NODES_HELP,
+    SEED_HELP,
+    AsJson,
+    print_json,
+    refuse,
+    say,
+    say_aside,
+    show,
+)
 from dualray.cli.progress import Progress
 from dualray.exceptions import DualrayError
 from dualray.report.proof import Proof, check_directory
@@ -57,6 +70,7 @@ def chaos_command(
         float, Option(min=1, help="Seconds without progress after which the run counts as hanging.")
     ] = 60,
     dry_run: Annotated[bool, Option("--dry-run", help=f"{DRY_RUN_HELP} It lists the faults.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Kill, pause and slow down real processes while a workload runs, and check its results.
 
@@ -67,7 +81,10 @@ def chaos_command(
     except ValueError as error:
         refuse(error)
     if dry_run:
-        print(*plan, sep="\n")
+        if as_json:
+            print_json({"faults": [str(fault) for fault in plan]})
+        else:
+            print(*plan, sep="\n")
         return
     record = decision_log
     if record is not None and any(record.glob("*.decisions")):
@@ -85,15 +102,18 @@ def chaos_command(
             proof = check_directory(record)
         except (DualrayError, ValueError) as error:
             refuse(error)
-        _show(found, proof)
+        if as_json:
+            print_json(_as_json(found, proof))
+        else:
+            _show(found, proof)
         if found.is_right and proof.is_exact:
             return
         cleaning.pop_all()
-        print(f"decision logs and traces: {record}")
+        say_aside(f"decision logs and traces: {record}")
         if not faults:
             of_workload = "" if workload == "mixed" else f" --workload {workload}"
             same = f"--seed {seed} --random-faults {random_faults} --nodes {nodes}{of_workload}"
-            print(f"to see the faults: dualray chaos {same} --dry-run")
+            say_aside(f"to see the faults: dualray chaos {same} --dry-run")
     raise Exit(FAILED)
 
 
@@ -127,6 +147,18 @@ def _soak(plan: tuple[Fault, ...], *, workload: str, nodes: int, record: Path, s
             on_fault=show,
             on_progress=advance,
         )
+
+
+def _as_json(found: Soak, proof: Proof) -> dict[str, Any]:
+    return {
+        **asdict(found),
+        "rounds": dict(found.rounds),
+        "is_right": found.is_right and proof.is_exact,
+        "decisions": proof.decisions,
+        "differences": {name: str(difference) for name, difference in proof.differences.items()},
+        "actions_matched": proof.matched,
+        "orphans": proof.orphans,
+    }
 
 
 def _show(found: Soak, proof: Proof) -> None:

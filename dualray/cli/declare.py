@@ -40,12 +40,14 @@ class Option:
         names: such as `--output` and `-o`; none: made of the parameter's name.
         help: one line.
         min, max: the limits of a number.
+        is_hidden: the help leaves it out: an earlier name that still works.
     """
 
     names: tuple[str, ...]
     help: str
     min: float | None
     max: float | None
+    is_hidden: bool
 
     def __init__(
         self,
@@ -53,8 +55,10 @@ class Option:
         help: str = "",  # noqa: A002 - the word that click has for it
         min: float | None = None,  # noqa: A002 - as above
         max: float | None = None,  # noqa: A002 - as above
+        is_hidden: bool = False,
     ) -> None:
-        for name, value in (("names", names), ("help", help), ("min", min), ("max", max)):
+        given = {"names": names, "help": help, "min": min, "max": max, "is_hidden": is_hidden}
+        for name, value in given.items():
             object.__setattr__(self, name, value)
 
 
@@ -178,6 +182,7 @@ def _param(param: inspect.Parameter, hint: Any) -> click.Parameter:
         type=None if kind is bool else _limited(kind, marker) if limited else _KINDS[kind],
         is_flag=kind is bool,
         multiple=is_list,
+        hidden=marker.is_hidden,
         show_default=default not in (None, False, ""),
         **given,
     )

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Final
 
 from dualray.cli.declare import Commands, Option
-from dualray.cli.printing import refuse, show, table_of
+from dualray.cli.printing import AsJson, print_json, refuse, show, table_of
 
 app = Commands()
 
@@ -27,6 +27,7 @@ def _folder(name: str) -> Path:
 @app.add("examples")
 def examples_command(
     copy: Annotated[Path | None, Option(help="New or empty directory to copy the files to.")] = None,
+    as_json: AsJson = False,
 ) -> None:
     """List the programs and scenarios that come with dualray, or copy them.
 
@@ -34,6 +35,9 @@ def examples_command(
     """
     if copy is not None:
         _copy(copy)
+        return
+    if as_json:
+        print_json([{"file": file, "description": words} for file, words in _files()])
         return
     table = table_of("Examples and scenarios: `dualray examples --copy DIR` copies them", "file", "what it is")
     for file, words in _files():

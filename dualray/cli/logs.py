@@ -10,7 +10,15 @@ from pathlib import Path
 from typing import Annotated
 
 from dualray.cli.declare import Argument, Commands, Exit, Option
-from dualray.cli.printing import FORMAT_HELP, KEPT_LOGS_HELP, refuse, say_aside, show
+from dualray.cli.printing import (
+    FORMAT_HELP,
+    KEPT_LOGS_HELP,
+    AsJson,
+    refuse,
+    say,
+    say_aside,
+    show,
+)
 from dualray.real.observe import log_files
 from dualray.real.observe.log_files import LogFileEntry, LogPlace, LogQuery, LogReader
 from dualray.shared.nearest import nearest
@@ -58,7 +66,8 @@ def logs_command(
     session: Annotated[str | None, Option(help="Session whose logs to read: its name, or part of it.")] = None,
     node: Annotated[str | None, Option("--node-id", "--node", help="Node whose logs to read, such as node-1.")] = None,
     directory: Annotated[Path | None, Option(help=KEPT_LOGS_HELP)] = None,
-    format_: Annotated[str, Option("--format", help=f"{FORMAT_HELP} Only the list has one.")] = "table",
+    as_json: AsJson = False,
+    format_: Annotated[str, Option("--format", help=f"{FORMAT_HELP} --json means --format json.")] = "table",
 ) -> None:
     """List log files, print a log file, or print the output of one task, actor or worker.
 
@@ -70,6 +79,8 @@ def logs_command(
     try:
         if format_ not in ("table", "json"):
             raise ValueError(f"--format {format_!r} must be table or json")
+        if as_json:
+            format_ = "json"
         what, which = (which, None) if what == "cluster" else (what, which)  # Ray's long form
         places = log_files.places_here() if directory is None else log_files.places_in(directory)
         if not places:
@@ -181,10 +192,15 @@ def _list(entries: Sequence[LogFileEntry], format_: str) -> None:
     if not entries:
         print(NOTHING_RUNS)
         return
+    sessions = {entry.session for entry in entries}
+    headings = ["session"] * (len(sessions) > 1) + ["node", "file", "bytes", "last change"]
     table = Table(title="Log files")
-    for name in ("session", "node", "file", "bytes", "last change"):
+    for name in headings:
         table.add_column(name, is_whole=name in ("session", "file"), justify="right" if name == "bytes" else "left")
     for entry in entries:
         changed = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(entry.changed_s))
-        table.add_row(entry.session, entry.node, entry.name, f"{entry.size_bytes:,}", changed)
+        cells = (entry.session, entry.node, entry.name, f"{entry.size_bytes:,}", changed)
+        table.add_row(*cells[-len(headings) :])
     show(table)
+    if len(sessions) == 1:
+        say(f"In all rows: session {sessions.pop()}.")

@@ -181,11 +181,15 @@ def _peak_bytes() -> int:
     return peak if sys.platform == "darwin" else peak * 1024
 
 
-def workloads_command() -> None:
+def workloads_command(as_json: AsJson = False) -> None:
     """List the programs that `dualray sim workload` can model, and their parameters.
 
     Example: dualray sim workloads
     """
+    if as_json:
+        rows = [{"workload": name, "parameter": parameter, "default": value} for name, parameter, value in parameters()]
+        print_json(rows)
+        return
     table = Table("workload", "what it is", "parameter", "default", title="Modelled programs")
     last = ""
     for name, parameter, default in parameters():

@@ -94,8 +94,7 @@ def count_of(number: int, what: str) -> str:
 
 def print_json(value: Any) -> None:
     """Print a value on stdout as JSON."""
-    json.dump(value, sys.stdout, indent=2)
-    sys.stdout.write("\n")
+    sys.stdout.write(json.dumps(value, indent=2) + "\n")
 
 
 def table_of(title: str, *columns: str) -> Table:

@@ -213,7 +213,7 @@ def _explain_now(wanted: str, address: str, *, as_json: bool) -> None:
         lines = history_now(row)
     title = f"{row['name']}, task {row['task_id'][:SHORT_ID]}"
     if as_json:
-        told = [{"time_s": None, "text": line, "details": []} for line in lines]
+        told: list[dict[str, Any]] = [{"time_s": None, "text": line, "details": []} for line in lines]
         print_json({"id": row["task_id"], "title": title, "lines": told})
         return
     say(title, colour="bold")
@@ -236,9 +236,7 @@ def _as_json(story: Story, lives: Lives) -> dict[str, Any]:
 
 def _record_of(source: Path | None, seed: int | None) -> Record:
     if source is None:
-        raise ValueError(
-            "--seed needs a scenario file: `dualray explain ID SCENARIO --seed 3`"
-        )
+        raise ValueError("--seed needs a scenario file: `dualray explain ID SCENARIO --seed 3`")
     if source.suffix not in SCENARIO_SUFFIXES:
         if seed is not None:
             raise ValueError(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
+from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -52,7 +54,7 @@ from dualray.whatif.answers import (
     varying_of,
     verdicts_of,
 )
-from dualray.whatif.calibrate import SECONDS_MAX, calibrate, check_seconds
+from dualray.whatif.calibrate import SECONDS_MAX, Fit, calibrate, check_seconds
 from dualray.whatif.configurations import configurations
 from dualray.whatif.engines import engine_of
 from dualray.whatif.predict import SEEDS, Prediction, as_list, load, predict, what_would_help
@@ -138,6 +140,7 @@ def calibrate_command(
         str | None,
         Option(help=f"{ADDRESS_HELP} For --engine ray; auto finds the cluster, and the default starts a local Ray."),
     ] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Measure this machine or a Ray cluster, and write a calibration file for simulations and predictions.
 
@@ -156,23 +159,39 @@ def calibrate_command(
             fit = calibrate(seconds=seconds, on_round=show_round, engine=engine_of(engine, address))
         from dualray.whatif import calibration_page as shown  # noqa: PLC0415 - plotly takes half a second to import
 
-        for columns, rows in (
-            (shown.PARAMETERS, shown.parameter_cells(fit)),
-            (shown.PHASES, shown.phase_cells(fit.phases)),
-        ):
-            table = Table()
-            for number, column in enumerate(columns):
-                table.add_column(column, justify="left" if number == 0 else "right")
-            for row in rows:
-                table.add_row(*row)
-            show(table)
         output.write_text(fit.calibration.dump())
-        say(f"{output}: {shown.summary(fit)}")
+        if as_json:
+            print_json(_fit_as_json(fit, output))
+        else:
+            for columns, rows in (
+                (shown.PARAMETERS, shown.parameter_cells(fit)),
+                (shown.PHASES, shown.phase_cells(fit.phases)),
+            ):
+                table = Table()
+                for number, column in enumerate(columns):
+                    table.add_column(column, justify="left" if number == 0 else "right")
+                for row in rows:
+                    table.add_row(*row)
+                show(table)
+            say(f"{output}: {shown.summary(fit)}")
         if report is not None:
             shown.write_page(fit, report)
-            print(f"{report}: open it in a browser; it needs no network")
+            print(f"{report}: open it in a browser; it needs no network", file=sys.stderr if as_json else sys.stdout)
     except (ValueError, DualrayError) as error:
         refuse(error)
+
+
+def _fit_as_json(fit: Fit, output: Path) -> dict[str, Any]:
+    return {
+        "file": str(output),
+        "machine": fit.calibration.machine,
+        "error": fit.calibration.error,
+        "noise": fit.calibration.noise,
+        "rounds": fit.rounds,
+        "measured_for_s": fit.measured_for_s,
+        "costs": dict(fit.calibration.costs),
+        "phases": [asdict(phase) for phase in fit.phases],
+    }
 
 
 def predict_command(
@@ -201,10 +220,11 @@ def predict_command(
     eviction: Annotated[
         str, Option(help="Eviction policies to compare: cost, lru, spill or package.module:Class.")
     ] = "cost",
-    faults: Annotated[
+    fault_files: Annotated[
         str,
         Option(help="Scenario files whose faults to perform, JSON files that describe spot machines, or none."),
     ] = "none",
+    faults: Annotated[str | None, Option("--faults", help="Earlier name of --fault-files.", is_hidden=True)] = None,
     seeds: Annotated[int, Option(min=1, max=1000, help=f"{SEEDS_HELP} Each configuration gets as many.")] = SEEDS,
     jobs: Annotated[int | None, Option(min=1, max=256, help=f"{JOBS_HELP} Default: one for each core.")] = None,
     price: Annotated[
@@ -268,11 +288,8 @@ def predict_command(
     """
     sys.path.insert(0, "")  # a policy of one's own lies in the working directory
     try:
-        if as_json and (autoscale or causes or needs or what_help):
-            raise ValueError(
-                "--json prints the answers and the rows; leave out --autoscale, --causes, --memory-needs and "
-                "--what-would-help"
-            )
+        if faults is not None:
+            fault_files = _of_earlier_name(faults)
         check_page(report)
         if deadline is not None:
             parse_time_ns(deadline, "--deadline")
@@ -281,7 +298,7 @@ def predict_command(
             with_cluster = GrowingOptions(
                 autoscale, price, _list(idle_timeout) or [], seeds, calibration, cores, host_cores
             )
-            raise Exit(_show_growing(loaded, with_cluster))
+            raise Exit(_show_growing(loaded, with_cluster, as_json=as_json))
         if idle_timeout is not None:
             raise ValueError("--idle-timeout needs --autoscale FILE: it sets when idle nodes of that file leave")
         own = loaded.own
@@ -294,7 +311,7 @@ def predict_command(
             policy=_list(policy) or [],
             eviction=_list(eviction) or [],
             memory=[0 if it == "0" else it for it in _list(memory) or []],
-            faults=["" if it == "none" else it for it in _list(faults) or []],
+            faults=["" if it == "none" else it for it in _list(fault_files) or []],
         )
         if not as_json:
             say(f"{trace}: {loaded.words}")
@@ -315,17 +332,12 @@ def predict_command(
                 on_done=lambda done, total: progress.update(completed=done, total=total),
             )
         chosen = found.chosen(deadline)
+        more = {"causes": causes, "memory": needs, "what_would_help": what_help}
         if as_json:
-            print_json(_as_json(found, chosen, deadline, probability))
+            print_json(_as_json(found, chosen, deadline, probability) | _more_as_json(found, chosen, jobs, more))
         else:
             _show(found, deadline, probability)
-        if causes and chosen is not None:
-            _show_causes(found, chosen)
-        if needs and chosen is not None:
-            for line in memory_lines(found, chosen):
-                say(line)
-        if what_help and chosen is not None:
-            _show_help(found, chosen, jobs)
+            _show_more(found, chosen, jobs, more)
         if report is not None:
             found.write_page(report, deadline=deadline, probability=probability)
             print(f"{report}: open it in a browser; it needs no network", file=sys.stderr if as_json else sys.stdout)
@@ -341,6 +353,49 @@ def _as_json(found: Prediction, chosen: Row | None, deadline: str | None, probab
         "chosen": None if chosen is None else chosen.plain(),
         "rows": [row.plain() for row in found.rows],
     }
+
+
+def _of_earlier_name(faults: str) -> str:
+    """What `--faults` was given, which other commands take faults in words for.
+
+    Raises:
+        ValueError: a fault in words.
+    """
+    if " " in faults.strip() and not Path(faults.partition(",")[0]).exists():
+        raise ValueError(
+            f"predict takes files, not a fault such as {faults!r}: write the fault into a scenario file, and give the "
+            f"file to --fault-files"
+        )
+    say_aside("dualray: --faults of predict is now --fault-files; the earlier name still works")
+    return faults
+
+
+def _more_as_json(found: Prediction, chosen: Row | None, jobs: int | None, more: dict[str, bool]) -> dict[str, Any]:
+    """By key, what was asked for beside the table."""
+    if chosen is None:
+        return dict.fromkeys(name for name, is_asked in more.items() if is_asked)
+    makers: dict[str, Callable[[], Any]] = {
+        "causes": lambda: [asdict(cause) for cause in found.causes(chosen)],
+        "memory": lambda: memory_lines(found, chosen),
+        "what_would_help": lambda: [
+            {**asdict(each), "configuration": each.configuration.words}
+            for each in what_would_help(found, chosen.configuration, jobs=jobs)
+        ],
+    }
+    return {name: makers[name]() for name, is_asked in more.items() if is_asked}
+
+
+def _show_more(found: Prediction, chosen: Row | None, jobs: int | None, more: dict[str, bool]) -> None:
+    """Print what was asked for beside the table."""
+    if chosen is None:
+        return
+    if more["causes"]:
+        _show_causes(found, chosen)
+    if more["memory"]:
+        for line in memory_lines(found, chosen):
+            say(line)
+    if more["what_would_help"]:
+        _show_help(found, chosen, jobs)
 
 
 def _price(text: str | None) -> float | None:
@@ -371,7 +426,7 @@ class GrowingOptions(NamedTuple):
     host_cores: float | None
 
 
-def _show_growing(trace: Trace, said: GrowingOptions) -> int:
+def _show_growing(trace: Trace, said: GrowingOptions, *, as_json: bool) -> int:
     """Print what a cluster that grows would take, beside fixed ones; the exit status."""
     from dualray.real.cluster.launch import read_growth  # noqa: PLC0415 - it imports what real nodes need
     from dualray.whatif import growing  # noqa: PLC0415 - only who asks for it needs it
@@ -388,6 +443,10 @@ def _show_growing(trace: Trace, said: GrowingOptions) -> int:
         cores=said.cores,
         host_cores=said.host_cores,
     )
+    status = FAILED if all(row.lacks for row in rows) else 0
+    if as_json:
+        print_json({"ignored": list(growth.cluster.ignored), "rows": [asdict(row) for row in rows]})
+        return status
     say(f"{trace.path}: {trace.words}")
     if growth.cluster.ignored:
         ignored = ", ".join(growth.cluster.ignored)
@@ -401,7 +460,7 @@ def _show_growing(trace: Trace, said: GrowingOptions) -> int:
     for row in rows:
         if row.lacks:
             say(f"{row.words}: {row.lacks}")
-    return FAILED if all(row.lacks for row in rows) else 0
+    return status
 
 
 def _show(found: Prediction, deadline: str | None, probability: float) -> None:
@@ -417,7 +476,7 @@ def _show(found: Prediction, deadline: str | None, probability: float) -> None:
         table.add_row(*[row_cells[number] for number in shown])
     show(table)
     if equal:
-        say(f"In all rows: {', '.join(equal)}.")
+        say(f"{'In all rows' if len(rows) > 1 else 'Also'}: {', '.join(equal)}.")
     for lacks in dict.fromkeys(row.lacks for row in found.rows if row.lacks):
         where = [row.configuration.short(varying) for row in found.rows if row.lacks == lacks]
         say(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import fields, replace
+from decimal import Decimal
 
 from dualray.shared.units import size_words
 from dualray.whatif.causes import Cause
@@ -47,7 +48,7 @@ def verdicts_of(prediction: Predicted, deadline: str | None, probability: float 
     if deadline is not None:
         found = prediction.cheapest(deadline)
         if found is not None:
-            cost = f", {found.cost:.4g} a run" if found.cost is not None else ""
+            cost = f", {cost_words(found.cost)} a run" if found.cost is not None else ""
             lines.append(f"Cheapest within {deadline}: {found.configuration.short(varying)}: {_span(found)}{cost}.")
         else:
             fastest = min(prediction.possible, key=lambda row: row.high_s, default=None)
@@ -66,7 +67,7 @@ def _chances(prediction: Predicted, deadline: str) -> list[str]:
             continue
         seeds = sum(config == row.configuration for config, _, _ in prediction.runs)
         chance = prediction.chance(row, deadline)
-        cost = f", {row.cost:.4g} a run" if row.cost is not None else ""
+        cost = f", {cost_words(row.cost)} a run" if row.cost is not None else ""
         lines.append(
             f"{row.configuration.words}: {round(chance * seeds)} of {seeds} seeds end within {deadline} "
             f"({chance:.0%}){cost}."
@@ -85,7 +86,7 @@ def _spot_or_not(prediction: Predicted, deadline: str, probability: float) -> li
         if row is None:
             parts.append(f"{kind}, none")
             continue
-        cost = f", {row.cost:.4g} a run" if row.cost is not None else ""
+        cost = f", {cost_words(row.cost)} a run" if row.cost is not None else ""
         parts.append(f"{kind}, {row.configuration.short(varying)} ({prediction.probability(row, deadline):.0%}{cost})")
     return [f"Cheapest within {deadline} with a probability of {probability:.0%}: {'; '.join(parts)}."]
 
@@ -224,7 +225,7 @@ def help_cells(helps: Sequence[Help]) -> list[list[str]]:
             rows.append([it.words, "cannot run", "", "", ""])
             continue
         gain = it.difference
-        cost = "" if it.cost is None else f"{it.cost:.4g}"
+        cost = cost_words(it.cost)
         rows.append(
             [it.words, f"{it.makespan_s:.4g} s", f"{gain.gain:.1%}", f"{gain.low:.0%} to {gain.high:.0%}", cost]
         )
@@ -244,7 +245,9 @@ def cause_cells(causes: Sequence[Cause]) -> list[list[str]]:
     return [[cause.name, f"{cause.seconds:.4g} s", f"{cause.share:.0%}"] for cause in causes if cause.seconds > 0]
 
 
-COLUMNS = ("configuration", "makespan", "90 % interval", "CPU use", "moved", "spilled", "made again", "cost")
+COLUMNS = ("configuration", "makespan", "90 % interval", "CPU use", "moved", "spilled", "repeated", "cost")
+_ALWAYS, _OF_ONE = (0, 1, 2), (3, 7)
+"""Places in COLUMNS: those of every table; those that a table of one row has, too."""
 
 
 def varying_of(rows: Sequence[Row]) -> frozenset[str]:
@@ -255,14 +258,19 @@ def varying_of(rows: Sequence[Row]) -> frozenset[str]:
 
 def columns_shown(rows: Sequence[Sequence[str]]) -> tuple[list[int], list[str]]:
     """The places in COLUMNS that tell rows apart, and the others in words; what is empty in all rows is left out."""
-    shown, equal = [0, 1, 2], []
-    for number in range(3, len(COLUMNS)):
+    shown, equal = list(_ALWAYS), []
+    for number in range(len(_ALWAYS), len(COLUMNS)):
         values = {row[number] for row in rows if row[number]}
-        if len(values) > 1 or (len(rows) == 1 and values):
+        if len(values) > 1 or (len(rows) == 1 and values and number in _OF_ONE):
             shown.append(number)
         elif values:
             equal.append(f"{COLUMNS[number]} {values.pop()}")
     return shown, equal
+
+
+def cost_words(cost: float | None) -> str:
+    """A price with four digits and no exponent: 0.000006416; nothing where prices are not known."""
+    return "" if cost is None else format(Decimal(f"{cost:.4g}"), "f")
 
 
 def cells(row: Row, varying: frozenset[str]) -> list[str]:
@@ -278,5 +286,5 @@ def cells(row: Row, varying: frozenset[str]) -> list[str]:
         size_words(row.moved_bytes),
         size_words(row.spilled_bytes),
         f"{row.remade_s:.4g} s",
-        "" if row.cost is None else f"{row.cost:.4g}",
+        cost_words(row.cost),
     ]

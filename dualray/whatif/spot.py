@@ -1,4 +1,4 @@
-"""Files of the availability of spot machines as faults of a prediction: `--faults spot.json`.
+"""Files of the availability of spot machines as faults of a prediction: `--fault-files spot.json`.
 
 What stands in them, and what follows from it, is in dualray/shared/scenario/spot.py.
 """

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +12,18 @@ from click.testing import CliRunner
 
 import dualray as ray
 from dualray.cli.app import app
-
-PAGE = Path(__file__).parents[2] / "docs" / "api" / "json.md"
-DOCUMENTED = dict(re.findall(r"^\| `([^`]+)` \| ([^|]+) \|$", PAGE.read_text(), re.MULTILINE))
+from tests.json_page import DOCUMENTED
 
 SCENARIO = """\
 name: small
 cluster: {nodes: 2, cpus: 2}
 workload: {script: small.py}
 faults: [kill worker when square starts 2]
+"""
+GROWING = """\
+name: growing
+cluster: {cpus: 2, groups: {small: {max: 3, start_up: 2s}}}
+workload: {script: small.py}
 """
 PROGRAM = """\
 import dualray as ray
@@ -43,6 +45,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made: Path = tmp_path_factory.mktemp("json")
     (made / "small.yaml").write_text(SCENARIO)
     (made / "small.py").write_text(PROGRAM)
+    (made / "growing.yaml").write_text(GROWING)
     ray.init(mode="sim", nodes=2, decision_log=made / "log")
     actor: Any = Counter
     kept = ray.get(actor.remote().add.remote())
@@ -57,6 +60,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 COMMANDS = {
     "config": "config",
+    "examples": "examples",
     "doctor": "doctor",
     "explain": "explain Counter log",
     "explore": "explore small.yaml --seeds 2",
@@ -66,11 +70,14 @@ COMMANDS = {
     "list tasks": "list tasks --log log",
     "memory": "memory --log log",
     "predict": "predict run.parquet --nodes 1,2 --seeds 1 --jobs 1",
+    "predict --autoscale": "predict run.parquet --autoscale growing.yaml --seeds 1",
+    "predict --causes": "predict run.parquet --nodes 1 --seeds 1 --jobs 1 --causes --memory-needs --what-would-help",
     "replay": "replay log",
     "scenario check": "scenario check small.yaml",
     "scenario list": "scenario list .",
     "scenario run": "scenario run small.yaml",
     "sim params": "sim params",
+    "sim workloads": "sim workloads",
     "sim workload": "sim workload bag --tasks 10 --nodes 2",
     "summary": "summary tasks --log log",
 }
@@ -92,4 +99,5 @@ def test_a_command_prints_one_json_value_with_the_keys_of_the_page(
 
 
 def test_the_page_has_no_command_that_is_not_tested():
-    assert set(DOCUMENTED) == {*COMMANDS, "status"}  # of a real cluster: tests/real/session/test_second_driver.py
+    of_real_clusters = {"calibrate", "chaos", "logs", "status"}  # their tests are in tests/real and tests/whatif
+    assert set(DOCUMENTED) == COMMANDS.keys() | of_real_clusters

@@ -121,7 +121,7 @@ def test_explain_runs_a_scenario(scenario: Path):
 @pytest.mark.parametrize(
     ("args", "why"),
     [
-        (["feed", "--address", "127.0.0.1:9"], "give a scenario file, or a directory that a run wrote with --decision-"),
+        (["feed", "--address", "127.0.0.1:9"], "or a directory that a run wrote with --decision-log DIR"),
         (["feed", "--seed", "3"], "--seed needs a scenario file"),
         (["feed", "LOG"], "no task or object of this run has an id that begins with 'feed'; "),
         (["feed", "LOG", "--seed", "3"], "a finished run; it is for scenario files"),

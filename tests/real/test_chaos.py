@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 import subprocess
@@ -21,6 +22,7 @@ from dualray.shared.proof.trace import TraceEvent, TraceKind, to_bytes
 from dualray.shared.scenario.fault_model import FaultKind, parse_fault
 from dualray.testing.chaos import Soak, schedule, soak
 from tests.conformance.support import eventually
+from tests.json_page import documented_keys
 
 pytestmark = pytest.mark.leak_check
 
@@ -127,6 +129,16 @@ def test_the_command_tells_what_came_of_it(tmp_path: Path) -> None:
     assert "All results are right, nothing hung or leaked" in done.stdout
     assert "kill worker when piece starts 3 after 0.005s: node-" in done.stderr
     assert check_directory(record).is_exact
+
+
+def test_the_command_prints_json_with_the_keys_of_the_page() -> None:
+    fault = "kill worker when link starts 2"
+    done = chaos("--faults", fault, "--nodes", "1", "--workload", "chain", "--json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads(done.stdout)
+    assert found.keys() == documented_keys("chaos")
+    assert (found["is_right"], len(found["performed"])) == (True, 1)
+    assert found["rounds"]["chain"] > 0
 
 
 def test_a_fault_that_finds_nobody_is_a_failure(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ import dualray as ray
 from dualray.cli.app import app
 from dualray.recording.calibration import Calibration, load_calibration
 from dualray.whatif.calibrate import noise_of, slowdown_of
+from tests.json_page import documented_keys
 
 COMMAND = [sys.executable, "-m", "dualray", "calibrate"]
 
@@ -96,6 +98,16 @@ def test_the_command_measures_fits_and_shows_what_is_left_over(tmp_path: Path):
         assert started.cluster.cost_model.worker_start_ns == found.costs["worker_start_ns"]
     finally:
         ray.shutdown()
+
+
+def test_the_command_prints_json_with_the_keys_of_the_page(tmp_path: Path):
+    command = [*COMMAND, "--seconds", "1", "--json", "-o", str(tmp_path / "calibration.yaml")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found.keys() == documented_keys("calibrate")
+    assert found["costs"] == load_calibration(Path(found["file"])).costs
+    assert {phase["is_held_out"] for phase in found["phases"]} == {True, False}
 
 
 @pytest.mark.parametrize(

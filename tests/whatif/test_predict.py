@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -234,7 +235,7 @@ def test_the_command_shows_a_table_and_answers(everything_recorded, tmp_path):
         capture_output=True,
         text=True,
         timeout=150,
-        env={**__import__("os").environ, "COLUMNS": "200"},
+        env={**os.environ, "COLUMNS": "200"},
     )
     assert done.returncode == 0, done.stderr
     assert "Cheapest within 1min" in done.stdout
@@ -259,7 +260,8 @@ def test_the_command_shows_a_table_and_answers(everything_recorded, tmp_path):
         (["--nodes", "0"], "nodes: '0' must be a whole number from 1"),
         (["--store", "1 gallon"], "store: '1 gallon' is not understood"),
         (["--network", "10GiB"], "network: '10GiB' is a size"),
-        (["--faults", "missing.yaml"], "faults 'missing.yaml' cannot be read"),
+        (["--faults", "kill node-1 at 2s"], "predict takes files, not a fault such as 'kill node-1 at 2s'"),
+        (["--fault-files", "missing.yaml"], "faults 'missing.yaml' cannot be read"),
         (["--strict"], "strict needs a calibration"),
         (["--deadline", "soon"], "--deadline: 'soon' is not understood"),
         (["--calibration", "missing.yaml"], "calibration 'missing.yaml' cannot be read"),
@@ -272,6 +274,22 @@ def test_what_cannot_be_is_refused_in_one_line(everything_recorded, arguments, w
     assert len(refusals) == 1
     assert words in refusals[0]
     assert "Traceback" not in done.stderr
+
+
+def test_one_row_fits_and_the_earlier_name_of_an_option_still_works(everything_recorded):
+    arguments = ["--nodes", "2", "--cpus", "2", "--seeds", "1", "--faults", "none"]
+    done = subprocess.run(
+        [*COMMAND, everything_recorded, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=150,
+        env={**os.environ, "COLUMNS": "80"},
+    )
+    assert done.returncode == 0, done.stderr
+    assert "--faults of predict is now --fault-files" in done.stderr
+    [row] = [line for line in done.stdout.splitlines() if line.startswith("│")]
+    assert row.startswith("│ 2 x 2 CPUs ")
+    assert "Also: " in done.stdout
 
 
 def test_cores_are_shared_fairly():

@@ -18,6 +18,7 @@ import dualray as ray
 from dualray.cli.app import app
 from dualray.util.state import get_log, list_logs
 from tests.conformance.support import eventually, get
+from tests.json_page import documented_keys
 
 RUNNER = CliRunner()
 MINE = f"dualray-{os.getpid()}-"
@@ -129,6 +130,7 @@ def is_alive_again(lives):
 
 def test_the_files_are_listed(printed):
     rows = json.loads(logs("--format", "json"))
+    assert {frozenset(row) for row in json.loads(logs("--json"))} == {documented_keys("logs")}
     names = [row["file"] for row in rows]
     worker = printed.say[0][2].replace("/", "-")
     assert {"head.log", "node-0.log", f"{worker}.out", f"{worker}.err"} <= set(names)
