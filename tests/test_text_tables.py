@@ -59,7 +59,7 @@ def test_a_folded_column_stays_readable_while_others_can_give_up():
     table.add_row("2 x 4 CPUs", *["0123456789abcdefghij"] * 3)
     lines = list(table.lines(60))
     assert all(len(line) <= 60 for line in lines)
-    assert any("│ 2 x 4 │" in line.replace("CPUs", "").replace("  ", " ") for line in lines), lines
+    assert any(line.startswith("│ 2 x 4   │") for line in lines), lines
 
 
 def test_a_name_cannot_reach_the_terminal():
