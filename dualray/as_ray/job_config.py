@@ -76,7 +76,7 @@ class JobConfig:
             TypeError: one of the two is no text.
         """
         if not isinstance(key, str) or not isinstance(value, str):
-            raise TypeError(f"JobConfig: metadata has {key!r}: {value!r}, and both must be texts")
+            raise TypeError(f"JobConfig: metadata has {key!r}: {value!r}, but keys and values must be str")
         self.metadata[key] = value
 
     def set_ray_namespace(self, ray_namespace: str) -> None:

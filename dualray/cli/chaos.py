@@ -81,10 +81,7 @@ def chaos_command(
     except ValueError as error:
         refuse(error)
     if dry_run:
-        if as_json:
-            print_json({"faults": [str(fault) for fault in plan]})
-        else:
-            print(*plan, sep="\n")
+        _show_plan(plan, as_json=as_json)
         return
     record = decision_log
     if record is not None and any(record.glob("*.decisions")):
@@ -102,10 +99,7 @@ def chaos_command(
             proof = check_directory(record)
         except (DualrayError, ValueError) as error:
             refuse(error)
-        if as_json:
-            print_json(_as_json(found, proof))
-        else:
-            _show(found, proof)
+        _show(found, proof, as_json=as_json)
         if found.is_right and proof.is_exact:
             return
         cleaning.pop_all()
@@ -161,7 +155,17 @@ def _as_json(found: Soak, proof: Proof) -> dict[str, Any]:
     }
 
 
-def _show(found: Soak, proof: Proof) -> None:
+def _show_plan(plan: tuple[Fault, ...], *, as_json: bool) -> None:
+    if as_json:
+        print_json({"faults": [str(fault) for fault in plan]})
+    else:
+        print(*plan, sep="\n")
+
+
+def _show(found: Soak, proof: Proof, *, as_json: bool) -> None:
+    if as_json:
+        print_json(_as_json(found, proof))
+        return
     table = Table(title=f"Chaos: {found.seconds:.0f} s", has_head=False)
     table.add_column()
     table.add_column(justify="right")

@@ -105,7 +105,7 @@ class Stream:
             return expected
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a generator's items come to the process that has called it")
+        raise TypeError("only the process that called a generator can take its items")
 
 
 class Item:

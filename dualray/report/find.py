@@ -42,7 +42,9 @@ def find_id(lives: Lives, wanted: str) -> str:
     if not tasks and len(objects) == 1:
         return objects[0]
     if tasks or objects:
-        raise ValueError(f"{wanted!r} begins the ids of {_count(tasks or objects)}: {_listed(lives, tasks or objects)}")
+        raise ValueError(
+            f"{wanted!r} is the beginning of {_count(tasks or objects)}: {_listed(lives, tasks or objects)}"
+        )
     named = [task.task for task in lives.tasks.values() if wanted.strip() in (task.name, task.name.rpartition(".")[2])]
     if len(named) == 1:
         return named[0]

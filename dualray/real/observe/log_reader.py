@@ -86,5 +86,5 @@ def _of_file(places: Sequence[LogPlace], name: str) -> LogQuery:
     entries = log_files.find_files(places, log_files.literally(name))
     if len(entries) > 1:
         owners = ", ".join(f"{entry.node} of {entry.session}" for entry in entries)
-        raise ValueError(f"there are several files {name!r}: of {owners}. Name one with node_id= or directory=")
+        raise ValueError(f"several nodes have a file {name!r}: {owners}. Choose one with node_id= or directory=")
     return log_files.of_file(entries[0], places)

@@ -145,7 +145,7 @@ class MachineProcess:
 
     def receive_raw(self, peer: str, header: memoryview, buffers: list[memoryview]) -> None:
         """A message between runners has arrived, which is no event: a piece of an object."""
-        raise ValueError(f"{self.address} has no use for a raw message from {peer}")
+        raise ValueError(f"{self.address} received an unexpected raw message from {peer}")
 
     def handle(self, event: Event) -> None:
         """Hand an event to the machine and carry out its commands."""

@@ -112,7 +112,9 @@ class TaskCosts:
         what = f"{task.name}: duration"
         if isinstance(said, str):
             if said == MEASURED:
-                raise ValueError(f"{what}: '{MEASURED}' is for tasks and plain methods; a function cannot return it")
+                raise ValueError(
+                    f"{what}: a duration function cannot return '{MEASURED}'; set it for the task or the method itself"
+                )
             distribution = self._distributions.get(said)
             if distribution is None:
                 distribution = self._distributions[said] = parse_distribution(said, what)
