@@ -51,8 +51,8 @@ def start_command(
         str | None,
         Option(help="Address at which other machines reach this one. Default: 127.0.0.1, this machine only."),
     ] = None,
-    num_cpus: Annotated[float | None, Option(help="CPUs of this node. Default: all of this machine.")] = None,
-    num_gpus: Annotated[float | None, Option(help="GPUs of this node. Default: all of this machine.")] = None,
+    num_cpus: Annotated[float | None, Option(help="CPUs of this node. Default: all CPUs of this machine.")] = None,
+    num_gpus: Annotated[float | None, Option(help="GPUs of this node. Default: all GPUs of this machine.")] = None,
     resources: Annotated[
         str | None, Option(help="Custom resources of this node as JSON, such as '{\"disk\": 2}'.")
     ] = None,

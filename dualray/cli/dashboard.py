@@ -48,7 +48,10 @@ def dashboard_command(
         ),
     ] = None,
     host: Annotated[
-        str, Option(help="Address on which to serve the page. Other machines can reach any but 127.0.0.1.")
+        str,
+        Option(
+            help="Address on which to serve the page. Other machines cannot reach 127.0.0.1, and can reach any other address."
+        ),
     ] = LOOPBACK,
     port: Annotated[int, Option(help=PORT_HELP, min=0, max=65535)] = 0,
     pace: Annotated[

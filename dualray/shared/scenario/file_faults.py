@@ -203,7 +203,7 @@ class FaultModel(Model):
             return self
         if self.trace is not None or self.format is not None:
             if self.model_fields_set != {"trace", "format"}:
-                raise ValueError(f"say trace and format, and nothing else: {{trace: spot.json, format: {SKYPILOT}}}")
+                raise ValueError(f"give only the keys trace and format, as in {{trace: spot.json, format: {SKYPILOT}}}")
             return self
         actions = [name for name in _ACTIONS if getattr(self, name) is not None]
         if len(actions) != 1:
