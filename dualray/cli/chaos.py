@@ -88,12 +88,10 @@ def chaos_command(
         refuse(f"--decision-log {str(record)!r} has the logs of an earlier run; give a new or empty directory")
     with contextlib.ExitStack() as undo:
         undo.callback(signal.signal, signal.SIGTERM, signal.signal(signal.SIGTERM, _end))
+        cleaning = undo.enter_context(contextlib.ExitStack())
         if record is None:
             record = Path(tempfile.mkdtemp(prefix="dualray-chaos-"))
-            cleaning = undo.enter_context(contextlib.ExitStack())
             cleaning.callback(shutil.rmtree, record)
-        else:
-            cleaning = contextlib.ExitStack()
         try:
             found = _soak(plan, workload=workload, nodes=nodes, record=record, seed=seed, patience_s=patience)
             proof = check_directory(record)

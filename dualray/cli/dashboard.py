@@ -49,9 +49,7 @@ def dashboard_command(
     ] = None,
     host: Annotated[
         str,
-        Option(
-            help="Address on which to serve the page. Other machines cannot reach 127.0.0.1, and can reach any other address."
-        ),
+        Option(help="Address on which to serve the page. Only this machine can reach 127.0.0.1."),
     ] = LOOPBACK,
     port: Annotated[int, Option(help=PORT_HELP, min=0, max=65535)] = 0,
     pace: Annotated[
