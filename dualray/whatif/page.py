@@ -20,18 +20,23 @@ from dualray.whatif.answers import (
     cells,
     path_words,
     varying_of,
+    verdicts_of,
 )
 from dualray.whatif.critical_path import Stretch, by_function
 from dualray.whatif.predicted import Predicted, Row
 
 _STYLE = """body{margin:0;background:#f3f5f8;color:#1f2328;font:14px/1.5 system-ui,sans-serif}
 header{background:#16233b;color:white;padding:20px 32px}h1{margin:0;font-size:22px}
+header p{font-size:17px;margin:6px 0}
 main{max-width:1280px;margin:16px auto;padding:0 24px}
 section{background:white;border:1px solid #d8dee4;border-radius:10px;padding:14px 18px;margin-bottom:14px;
  overflow-x:auto}
 table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}
 th,td{text-align:right;padding:3px 8px;border-bottom:1px solid #eee}
-th:first-child,td:first-child{text-align:left}.no{color:#d1242f}"""
+th:first-child,td:first-child{text-align:left}.no{color:#d1242f}
+@media(max-width:640px){header{padding:16px}main{padding:0 8px}section{padding:10px}}"""
+_CONFIG = {"displayModeBar": False, "responsive": True}
+"""No tool bar over the charts; their width is that of the page."""
 
 _CSP = "default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; style-src 'unsafe-inline'; img-src data: blob:"
 
@@ -58,23 +63,28 @@ def page(prediction: Predicted, *, deadline: str | None = None, probability: flo
         lines.append(path_words(chosen, path))
         table = html_table(CAUSE_COLUMNS, cause_cells(prediction.causes(chosen)))
         charts.append(f"<p>{escape(causes_words(chosen))}</p>{table}")
+    headline = lines.pop(0) if verdicts_of(prediction, deadline, probability) else ""
     answers = "".join(f"<p>{escape(line)}</p>" for line in lines)
     name = prediction.trace.path.name
-    return html_page(f"{name}: what if?", prediction.trace.words, [answers, *charts, _table(prediction.rows)])
+    parts = [answers, *charts, _table(prediction.rows)]
+    return html_page(f"{name}: what if?", prediction.trace.words, parts, headline=headline)
 
 
-def html_page(title: str, words: str, parts: Sequence[str | go.Figure]) -> str:
-    """One page of HTML that needs no network, from texts of HTML and charts."""
+def html_page(title: str, words: str, parts: Sequence[str | go.Figure], *, headline: str = "") -> str:
+    """One page of HTML that needs no network, from texts of HTML and charts; the headline stands below the title."""
     sections = ""
     for number, part in enumerate(parts):
         body = part
         if not isinstance(part, str):
-            body = part.to_html(full_html=False, include_plotlyjs=False, div_id=f"chart{number}")
+            part.update_layout(legend={"orientation": "h", "y": -0.25}, margin={"r": 16, "t": 56})
+            body = part.to_html(full_html=False, include_plotlyjs=False, div_id=f"chart{number}", config=_CONFIG)
         sections += f"<section>{body}</section>"
     return (
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        f'<meta name="viewport" content="width=device-width, initial-scale=1"><title>{escape(title)}</title>'
         f'<meta http-equiv="Content-Security-Policy" content="{_CSP}"><style>{_STYLE}</style>'
-        f"<script>{get_plotlyjs()}</script></head><body><header><h1>{escape(title)}</h1>{escape(words)}</header>"
+        f"<script>{get_plotlyjs()}</script></head><body><header><h1>{escape(title)}</h1>"
+        f"{f'<p>{escape(headline)}</p>' if headline else ''}{escape(words)}</header>"
         f"<main>{sections}</main></body></html>"
     )
 
@@ -87,12 +97,16 @@ def html_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def _series(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    """Rows that differ in their number of CPUs only."""
+    """Rows that differ in the CPUs of a node only: a line has one row at most for a number of CPUs."""
     found: dict[str, list[Row]] = {}
+    has_several = (
+        len({row.configuration.nodes for row in rows}) > 1 and len({row.configuration.cpus for row in rows}) > 1
+    )
     for row in rows:
         it = row.configuration
         network = f"{it.network_bytes_per_s * 8 / 1e9:g} Gbps"
-        parts = [f"{it.policy}, {it.eviction}, {size_words(it.store_bytes)}, {network}"]
+        parts = [f"{it.nodes} node{'s' * (it.nodes > 1)}"] * has_several
+        parts += [f"{it.policy}, {it.eviction}, {size_words(it.store_bytes)}, {network}"]
         parts += [f"{it.gpus:g} GPUs"] * bool(it.gpus) + [it.faults] * bool(it.faults)
         found.setdefault(", ".join(parts), []).append(row)
     return {name: sorted(each, key=_cpus) for name, each in found.items()}

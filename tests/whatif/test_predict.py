@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import os
 import subprocess
 import sys
@@ -19,6 +20,8 @@ from dualray.sim.kernel.kernel import Kernel
 from dualray.sim.replay.model_process import ModelProcess
 from dualray.testing.workloads import workload
 from dualray.whatif.answers import verdicts_of
+from dualray.whatif.page import _series as page_series
+from dualray.whatif.page import page
 from dualray.whatif.predicted import Trace
 from tests.whatif.programs import everything
 
@@ -346,3 +349,16 @@ def test_a_policy_that_cannot_be_made_is_refused_and_locality_can(tmp_path):
         whatif.predict(tmp_path / "chain.parquet", policy=["tests.whatif.programs:NeedsArguments"])
     [row] = whatif.predict(tmp_path / "chain.parquet", nodes=[2], policy=["locality"], seeds=1, jobs=1).rows
     assert not row.lacks
+
+
+def test_the_page_opens_with_the_answer_and_has_a_line_for_each_number_of_nodes(everything_recorded):
+    found = whatif.predict(everything_recorded, nodes=[1, 2], cpus=[1, 2], seeds=1, jobs=1)
+    answer = verdicts_of(found, None)[0]
+    text = page(found)
+    assert text.index(f"<p>{html.escape(answer)}</p>") < text.index("</header>")
+    assert [sorted({row.configuration.nodes for row in rows}) for rows in page_series(found.rows).values()] == [
+        [1],
+        [2],
+    ]
+    assert 'name="viewport"' in text
+    assert '"displayModeBar": false' in text
