@@ -560,7 +560,7 @@ def _because(event: Event) -> str:
             words = _first_line(error.message)
             return words[0].lower() + words[1:] if worker in words else f"worker {worker} died: {words}"
         case NodeDied(node=node, incarnation=incarnation):
-            return f"the head declared {node} dead (its life number {incarnation + 1})"
+            return f"the head declared {node} dead (incarnation {incarnation})"
         case TaskFinished(error=error) if error is not None:
             return f"it ended with {error.kind}: {_first_line(error.message)}"
         case ObjectDemanded(object_id=object_id):
