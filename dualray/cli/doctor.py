@@ -62,8 +62,8 @@ def help_command(
     found = key if key in ENTRIES else by_class.get(key.rpartition(".")[2].lower())
     if found is None:
         near = get_close_matches(key, [*ENTRIES, *by_class], n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        print(f"dualray: the help has no entry {key!r}{hint}; `dualray help` lists all entries", file=sys.stderr)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        print(f"dualray: the help has no entry {key!r}.{hint} `dualray help` lists all entries", file=sys.stderr)
         raise Exit(UNUSABLE)
     entry = ENTRIES[found]
     print(f"{found}: {', '.join(entry.errors)}\n\n{entry.means}\n\nCause: {entry.cause}\n\nFix: {entry.fix}")

@@ -36,8 +36,8 @@ ENTRIES: Final[dict[str, Entry]] = {
     ),
     "actor-unavailable": Entry(
         errors=("ActorUnavailableError",),
-        means="The actor was lost during this call, or is restarting. The call is not repeated.",
-        cause="The actor has max_restarts, and this method has no max_task_retries left.",
+        means="The actor was lost during the call, or is restarting. The call is not repeated.",
+        cause="The actor has max_restarts, and the called method has no max_task_retries left.",
         fix="Call again, or set max_task_retries=N when a method may run twice.",
     ),
     "actor-name": Entry(
@@ -65,7 +65,8 @@ ENTRIES: Final[dict[str, Entry]] = {
         means="The program pickled a reference, and RAY_allow_out_of_band_object_ref_serialization=0 forbids it.",
         cause="pickle.dumps(ref) hides a reference from dualray, so the process that calls it keeps the object for "
         "life.",
-        fix="Pass the reference to a task or an actor, or return it. Unset the variable to allow such pickles.",
+        fix="Pass the reference to a task or an actor, or return it. Unset the variable to allow pickling "
+        "references by hand.",
     ),
     "out-of-memory": Entry(
         errors=("OutOfMemoryError",),
@@ -107,7 +108,8 @@ ENTRIES: Final[dict[str, Entry]] = {
         errors=("SerializationError",),
         means="A value, an argument or a function cannot be pickled.",
         cause="It holds a lock, a socket, a file or a generator, often through a captured variable.",
-        fix="Create such things inside the task or the actor. dualray.util.inspect_serializability(f) finds the part.",
+        fix="Create locks, files and connections inside the task or the actor. "
+        "dualray.util.inspect_serializability(f) finds the part.",
     ),
     "simulation-stuck": Entry(
         errors=("SimulationDeadlockError",),

@@ -71,6 +71,20 @@ def refuse(why: object) -> NoReturn:
     raise Exit(UNUSABLE)
 
 
+def in_options(error: Exception, given: Mapping[str, object]) -> str:
+    """An error about settings, in which a setting that an option gave has the option's name: `--nodes '0' must be ...`.
+
+    Args:
+        error: names the setting by its environment variable.
+        given: by setting, the option's value; None where the option was not given.
+    """
+    words = str(error)
+    for name, value in given.items():
+        if value is not None:
+            words = words.replace(f"DUALRAY_{name}=", f"--{name.lower().replace('_', '-')} ")
+    return words
+
+
 def say(words: str, *, colour: Colour = "") -> None:
     """Print a line on stdout, however long it is."""
     print(painted(words, colour, has_colours(sys.stdout)))

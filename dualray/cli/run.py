@@ -6,8 +6,11 @@ import os
 import sys
 import tempfile
 from contextlib import AbstractContextManager, nullcontext
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated
+
+import click
 
 from dualray.as_ray import install
 from dualray.cli.after_run import print_summary, read_summaries, run_as_main
@@ -22,11 +25,15 @@ from dualray.cli.printing import (
     NUM_CPUS_HELP,
     SCRIPT_ARGS_HELP,
     SEED_HELP,
+    in_options,
     refuse,
+    say_aside,
 )
 from dualray.settings import limits_of, resolve
 
 app = Commands()
+_OPTION_MIN = 5
+"""Characters of an argument that may be a misspelled option, with its dashes."""
 
 
 @app.add(
@@ -70,7 +77,8 @@ def run_command(
         resolved = resolve({})
         limits_of(resolved)
     except (ValueError, TypeError) as error:
-        refuse(error)
+        refuse(in_options(error, given))
+    _say_misspelled(script, args or [])
     if resolved["mode"].value == "ray":
         _refuse_on_ray({"--as-ray": as_ray, "--seed": seed is not None, "--decision-log": decision_log is not None})
     if as_ray:
@@ -91,6 +99,21 @@ def run_command(
                 print_summary(found, as_json=as_json)
             elif of_simulations and not found:
                 _say_ignored(script, of_simulations, mode)
+
+
+def _say_misspelled(script: str, args: list[str]) -> None:
+    """An argument of the script that is nearly an option of this command: perhaps it was meant for the command."""
+    if "--" in sys.argv:
+        return
+    own = [name for param in click.get_current_context().command.params for name in param.opts if name.startswith("--")]
+    for arg in args:
+        name = arg.partition("=")[0]
+        near = [each for each in own if each.startswith(name)] or get_close_matches(name, own, n=1, cutoff=0.85)
+        if name.startswith("--") and len(name) >= _OPTION_MIN and near:
+            say_aside(
+                f"dualray: {name} is an argument of {script}. Did you mean {near[0]}? Write -- before the script's "
+                f"arguments to hide this line"
+            )
 
 
 def _clocks(mode: str) -> AbstractContextManager[None]:

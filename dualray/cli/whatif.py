@@ -25,6 +25,7 @@ from dualray.cli.printing import (
     SCRIPT_ARGS_HELP,
     SEEDS_HELP,
     AsJson,
+    in_options,
     print_json,
     refuse,
     say,
@@ -110,7 +111,7 @@ def record_command(
     try:
         limits_of(resolve({}))
     except (ValueError, TypeError) as error:
-        refuse(error)
+        refuse(in_options(error, {**given, "RECORD": None}))
     if as_ray:
         install()
     before = output.stat().st_mtime_ns if output.exists() else None
@@ -150,6 +151,7 @@ def calibrate_command(
         _check_calibrates()
         check_page(report)
         check_place(output, "--output")
+        check_ours(output, "--output")
         check_seconds(seconds)
         with Progress("measuring", seconds) as progress:
 

@@ -63,6 +63,15 @@ def test_run_takes_settings_and_leaves_the_rest_to_the_script(script: Path):
     assert done.stdout == "2 3 sim helped ['a', '--size', '3', '-v']\n"
 
 
+def test_run_names_the_option_that_an_argument_of_the_script_may_be_meant_for(script: Path):
+    for given, meant in (("--node=3", "--nodes"), ("--mod", "--mode"), ("--num-cpu", "--num-cpus")):
+        done = dualray_command("run", script, "--mode", "sim", given)
+        assert done.returncode == 0, done.stderr
+        assert f"dualray: {given.partition('=')[0]} is an argument of {script}. Did you mean {meant}?" in done.stderr
+    for given in (["--batch-size", "3"], ["--", "--node=3"]):
+        assert "Did you mean" not in dualray_command("run", script, "--mode", "sim", *given).stderr
+
+
 def test_run_after_two_dashes_leaves_everything_to_the_script(script: Path):
     done = dualray_command("run", "--mode", "sim", script, "--", "--nodes", "3")
     assert done.stdout == "2 1 sim helped ['--nodes', '3']\n"
@@ -171,8 +180,8 @@ def test_run_says_what_of_a_simulation_was_ignored(tmp_path: Path):
     ("args", "why"),
     [
         (["nowhere.py"], "there is no file 'nowhere.py'"),
-        (["SCRIPT", "--mode", "sym"], "DUALRAY_MODE='sym' must be 'real', 'sim' or 'ray'. Did you mean 'sim'?"),
-        (["SCRIPT", "--mode", "sim", "--nodes", "0"], "DUALRAY_NODES='0' must be between 1 and 1,000,000"),
+        (["SCRIPT", "--mode", "sym"], "--mode 'sym' must be 'real', 'sim' or 'ray'. Did you mean 'sim'?"),
+        (["SCRIPT", "--mode", "sim", "--nodes", "0"], "--nodes '0' must be between 1 and 1,000,000"),
         (["SCRIPT", "--mode", "sim", "--faults", "kill node-1"], "fault 'kill node-1' does not say when"),
         (["SCRIPT", "--mode", "sim", "--faults", "break node-1"], "fault 'break node-1' is not understood"),
     ],
@@ -353,7 +362,7 @@ def test_every_error_has_an_entry_in_help_and_in_the_docs():
         assert f"### {key}\n" in docs and f"- Cause: {entry.cause}\n- Fix: {entry.fix}\n" in docs
     assert "store-full: " in CliRunner().invoke(app, ["help", "ObjectStoreFullError"]).output
     wrong = CliRunner().invoke(app, ["help", "stor-full"])
-    assert wrong.exit_code == 2 and "did you mean 'store-full'?" in wrong.output
+    assert wrong.exit_code == 2 and "Did you mean 'store-full'?" in wrong.output
 
 
 def test_doctor_names_what_it_checked_and_what_to_do(monkeypatch: pytest.MonkeyPatch):

@@ -113,6 +113,7 @@ def test_the_command_prints_json_with_the_keys_of_the_page(tmp_path: Path):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
+        (["-o", __file__], "exists, and dualray did not write it"),
         (["--seconds", "0.5"], "seconds=0.5 must be from 1 to 60"),
         (["--seconds", "61"], "seconds=61 must be from 1 to 60"),
         (["-o", "missing/calibration.yaml"], "there is no directory 'missing'"),
