@@ -123,7 +123,7 @@ def _split(result: Any, count: int, name: str) -> Any:
         values = list(islice(result, count) if isinstance(result, GeneratorType) else result)
     except TypeError:
         raise TypeError(
-            f"{name} has num_returns={count} and returned a {type(result).__name__}, which cannot be split"
+            f"{name} has num_returns={count} and returned one {type(result).__name__}, which cannot be split"
         ) from None
     if len(values) != count:
         verb = "yielded" if isinstance(result, GeneratorType) else "returned"

@@ -50,7 +50,9 @@ def find_id(lives: Lives, wanted: str) -> str:
         return named[0]
     if named:
         raise ValueError(f"{wanted!r} is the name of {len(named):,} tasks; give the id of one:{_told(lives, named)}")
-    raise ValueError(f"no task or object of this run has an id that begins with {wanted!r}{_nearest(lives, text)}")
+    raise ValueError(
+        f"no task or object of this run has the name {wanted!r} or an id that begins so{_nearest(lives, text)}"
+    )
 
 
 def _count(ids: list[str]) -> str:

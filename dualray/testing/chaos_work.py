@@ -12,7 +12,6 @@ from typing import Any, cast
 
 import dualray
 from dualray.exceptions import ActorError, WorkerCrashedError
-from dualray.shared.nearest import nearest
 from dualray.testing.workloads import SURVIVORS, WORKLOADS, map_reduce, mixed, rollouts, tree_reduce
 
 Lane = Callable[[int], Any]
@@ -93,10 +92,8 @@ def lanes(workload: str) -> Mapping[str, Lane]:
     if workload == MIXED:
         return {"tasks": _tasks, "objects": _objects, "actors": _actors}
     if workload not in SURVIVORS:
-        why = "faults may change its result" if workload in WORKLOADS else "there is none"
-        raise ValueError(
-            f"workload {workload!r}: {why}{nearest(workload, SURVIVORS)}; choose one of {', '.join(sorted(SURVIVORS))}"
-        )
+        why = "faults may change its result" if workload in WORKLOADS else "no workload has this name"
+        raise ValueError(f"workload {workload!r}: {why}; choose one of {', '.join(sorted(SURVIVORS))}")
     return {workload: lambda number: WORKLOADS[workload](seed=number)}
 
 

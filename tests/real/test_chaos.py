@@ -175,7 +175,9 @@ def test_the_drivers_node_cannot_be_befallen(tmp_path: Path) -> None:
         soak([parse_fault("pause node-0 at 1s for 1s")], workload="chain", nodes=2, record=tmp_path)
 
 
-@pytest.mark.parametrize(("workload", "why"), [("rollout", "there is none"), ("counters", "faults may change")])
+@pytest.mark.parametrize(
+    ("workload", "why"), [("rollout", "no workload has this name"), ("counters", "faults may change")]
+)
 def test_a_workload_whose_result_says_nothing_is_refused(tmp_path: Path, workload: str, why: str) -> None:
     with pytest.raises(ValueError, match=why):
         soak([], workload=workload, nodes=1, record=tmp_path)
@@ -185,7 +187,7 @@ def test_a_workload_whose_result_says_nothing_is_refused(tmp_path: Path, workloa
 
 
 def test_a_plan_for_a_workload_that_is_missing_is_refused() -> None:
-    with pytest.raises(ValueError, match="workload 'foo': there is none"):
+    with pytest.raises(ValueError, match="workload 'foo': no workload has this name"):
         schedule(seed=0, faults=3, nodes=2, workload="foo")
 
 

@@ -423,7 +423,7 @@ def _split(returned: Any, count: int, name: str) -> list[Any]:
         values = list(returned)
     except TypeError:
         raise TypeError(
-            f"{name} has num_returns={count} and returned a {type(returned).__name__}, which cannot be split"
+            f"{name} has num_returns={count} and returned one {type(returned).__name__}, which cannot be split"
         ) from None
     if len(values) != count:
         raise ValueError(f"{name} has num_returns={count} and returned {len(values)} values")
