@@ -283,8 +283,8 @@ def predict_command(
 ) -> None:
     """Predict how long a recorded run would take on other clusters, and compare them.
 
-    The chosen configuration is the cheapest that meets --deadline. Without --deadline it is the one after which more
-    CPUs help little, if there is one, and the fastest otherwise.
+    The chosen configuration is the cheapest that meets --deadline. Without --deadline the command chooses the knee, the
+    configuration after which more CPUs help little. Without a knee the command chooses the fastest configuration.
 
     Example: dualray predict run.parquet --nodes 1,2,4,8 --cpus 4,8
     """

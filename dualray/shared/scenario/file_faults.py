@@ -43,7 +43,7 @@ class When(Model):
         if sum(anchor is not None for anchor in (self.task_started, self.task_ended, self.event)) != 1:
             raise ValueError("give exactly one of task_started, task_ended and event")
         if self.submission is not None and (self.event is not None or "index" in self.model_fields_set):
-            raise ValueError("submission is for task_started and task_ended, and replaces index")
+            raise ValueError("the key submission is only for task_started and task_ended, where it replaces index")
         return self
 
 
