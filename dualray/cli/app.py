@@ -96,6 +96,7 @@ class _LazyCommands(Commands):
                 formatter.write(f"  {example}\n")
         formatter.write_paragraph()
         formatter.write_text("`dualray COMMAND --help` describes a command and its options.")
+        formatter.write_text('Completion in bash: eval "$(_DUALRAY_COMPLETE=bash_source dualray)"')
 
 
 def _show_version(context: click.Context, param: click.Parameter, asked: bool) -> None:

@@ -404,5 +404,18 @@ def test_a_first_scenario_is_written_and_runs_and_nothing_is_overwritten(
     assert CliRunner().invoke(app, ["replay", "log"]).output.startswith("Replay OK: ")
 
 
+def test_the_shell_completes_commands_and_options():
+    for words, found in (("dualray pre", "plain,predict\n"), ("dualray predict --fault", "plain,--fault-files\n")):
+        environment = {"_DUALRAY_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+        done = subprocess.run(
+            [sys.executable, "-c", "from dualray.cli.app import app; app(prog_name='dualray')"],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            env={**os.environ, **environment},
+        )
+        assert (done.stdout, done.returncode) == (found, 0), done.stderr
+
+
 def test_version():
     assert in_process("version") == f"dualray {dualray.__version__}\n"

@@ -367,7 +367,7 @@ def test_an_error_that_nobody_reads_is_told_once(capsys):
     assert get(echo.remote(1)) == 1
     eventually(is_told, "the error is told")
     assert told.count("Simple: unread") == 1
-    assert told.count("nobody has read its error") == 1
+    assert told.count("failed, and the program never read its error") == 1
     assert "this one is read" not in told
 
 

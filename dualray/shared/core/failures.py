@@ -122,7 +122,7 @@ def failure_in_words(task_id: TaskID, name: str, error: ErrorInfo) -> str:
     words = exceptions.rays_words()
     if words is not None and words.takes_unread(as_exception(error, None)):
         return ""
-    heading = f"dualray: {name} (task {task_id.hex()}) has failed, and nobody has read its error:"
+    heading = f"dualray: {name} (task {task_id.hex()}) failed, and the program never read its error:"
     return f"{heading}\n{error.message.rstrip()}\n"
 
 

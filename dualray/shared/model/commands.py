@@ -238,7 +238,7 @@ class NoteRetry:
 
 @dataclass(slots=True, kw_only=True)
 class TellFailure:
-    """The last reference to the results of a failed task of this process has gone, and nobody has read its error."""
+    """The last reference to the results of a failed task of this process has gone, and the error was never read."""
 
     task_id: TaskID
     name: str

@@ -253,7 +253,14 @@ def test_errors_that_nobody_reads_are_told_once(tmp_path: Path) -> None:
     told = sorted(re.findall(r"^.*ValueError: failed: (.*)$", done.stderr, re.MULTILINE))
     assert told == ["carried on", "dropped after it ran", "dropped before it ran", "held at the end", "nested"]
     assert (
-        len(re.findall(r"^dualray: fail \(task [0-9a-f]{32}\) has failed, and nobody", done.stderr, re.MULTILINE)) == 4
+        len(
+            re.findall(
+                r"^dualray: fail \(task [0-9a-f]{32}\) failed, and the program never read its error:",
+                done.stderr,
+                re.MULTILINE,
+            )
+        )
+        == 4
     )
     assert len(re.findall(r"^\(parent pid=\d+\) dualray: fail \(task ", done.stderr, re.MULTILINE)) == 1
 
