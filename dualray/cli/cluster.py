@@ -42,7 +42,7 @@ app = Commands()
 @app.add("start")
 def start_command(
     head: Annotated[bool, Option("--head", help="Start a new cluster: its head and its first node.")] = False,
-    address: Annotated[str | None, Option(help=f"{ADDRESS_HELP} The node joins that cluster.")] = None,
+    address: Annotated[str | None, Option(help=f"{ADDRESS_HELP} The node joins the cluster of this head.")] = None,
     port: Annotated[
         int | None,
         Option(help=f"{PORT_HELP} For --head only; default: {DEFAULT_PORT}."),

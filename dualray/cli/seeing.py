@@ -165,7 +165,7 @@ def explain_command(
     seed: Annotated[int | None, Option(help=SCENARIO_SEED_HELP)] = None,
     log: Annotated[Path | None, Option(help=f"{LOG_HELP} The same as giving it as the second argument.")] = None,
     regret: Annotated[
-        bool, Option("--regret", help="Run SCENARIO again with each other node that had room, and show what it saves.")
+        bool, Option("--regret", help="Run SCENARIO again with each other node that had room, and show the time saved.")
     ] = False,
     address: Address = "auto",
     as_json: AsJson = False,

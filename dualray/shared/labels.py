@@ -37,7 +37,7 @@ def parse_labels(name: str, value: Any) -> dict[str, str]:
         raise TypeError(f"{name}={value!r} must be a dict of key to value, such as {{'zone': 'a'}}")
     for key, text in value.items():
         if not isinstance(key, str) or not isinstance(text, str):
-            raise TypeError(f"{name}={dict(value)!r}: {key!r}: {text!r} must be a str and a str")
+            raise TypeError(f"{name}={dict(value)!r}: the key {key!r} and the value {text!r} must both be str")
         if key == NODE_ID_LABEL:
             raise ValueError(f"{name}: dualray sets the label {NODE_ID_LABEL!r} of every node; leave it out")
         _check(name, _KEY, "key", key)
@@ -86,7 +86,7 @@ def parse_selector(name: str, value: Any) -> tuple[LabelTerm, ...]:
 
 def _term(name: str, key: Any, text: Any) -> LabelTerm:
     if not isinstance(key, str) or not isinstance(text, str):
-        raise TypeError(f"{name}: {key!r}: {text!r} must be a str and a str")
+        raise TypeError(f"{name}: the key {key!r} and the value {text!r} must both be str")
     _check(name, _KEY, "key", key)
     listed = _IN.fullmatch(text)
     if listed:

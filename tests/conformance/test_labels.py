@@ -166,7 +166,7 @@ def test_bundles_have_selectors():
     ("options", "message"),
     [
         ({"label_selector": "zone=a"}, "must be a dict"),
-        ({"label_selector": {"zone": 1}}, "must be a str and a str"),
+        ({"label_selector": {"zone": 1}}, "must both be str"),
         ({"label_selector": {"zone!": "a"}}, "the key 'zone!' of a label"),
         ({"label_selector": {"zone": "a b"}}, "the value 'a b' of a label"),
         ({"label_selector": {"zone": "in()"}}, "has no value"),

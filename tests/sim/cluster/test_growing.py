@@ -228,7 +228,7 @@ def test_a_request_with_labels_launches_of_the_group_that_has_them(start: Callab
         ({"bundles": [{}]}, ValueError, "bundle 0, {}, demands nothing"),
         ({"bundle_label_selectors": [{"zone": "a"}]}, ValueError, "has 1 selectors for 0 bundles"),
         ({"bundles": [{"CPU": 1}], "bundle_label_selectors": {"zone": "a"}}, TypeError, "must be a list of dicts"),
-        ({"bundles": [{"CPU": 1}], "bundle_label_selectors": [{"zone": 1}]}, TypeError, "must be a str and a str"),
+        ({"bundles": [{"CPU": 1}], "bundle_label_selectors": [{"zone": 1}]}, TypeError, "must both be str"),
         (
             {"bundles": [{f"r{n}": 1} for n in range(1001)]},
             ValueError,
