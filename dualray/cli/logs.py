@@ -57,7 +57,9 @@ Attempt = Annotated[
 def logs_command(
     what: What = None,
     which: Which = None,
-    id_: Annotated[str | None, Option("--id", help="Another way to give WHICH, as in Ray.")] = None,
+    id_: Annotated[
+        str | None, Option("--id", help="Id of the task or actor, as in Ray. The same as giving WHICH.")
+    ] = None,
     pid: Annotated[int | None, Option(help="Process id of the worker or of the actor's worker.")] = None,
     attempt: Attempt = None,
     err: Annotated[bool, Option("--err", help="Print stderr instead of stdout.")] = False,

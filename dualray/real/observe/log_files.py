@@ -286,8 +286,8 @@ def of_task(
     attempts = sorted({printer.attempt for printer in _printers(places) if printer.task_id == found})
     if attempt is not None and attempt not in attempts and not may_come:
         raise ValueError(
-            f"task {found.hex()} has printed nothing in its attempt {attempt}; in {', '.join(map(str, attempts))} it "
-            f"has: --attempt-number, or attempt_number= of get_log"
+            f"attempt {attempt} of task {found.hex()} has printed nothing. Attempts that printed: "
+            f"{', '.join(map(str, attempts))}. Choose one with --attempt-number, or with attempt_number= of get_log"
         )
 
     def wanted(printer: Printer | None) -> bool:
