@@ -57,9 +57,7 @@ Attempt = Annotated[
 def logs_command(
     what: What = None,
     which: Which = None,
-    id_: Annotated[
-        str | None, Option("--id", help="Id of the task or actor, as in Ray. The same as giving WHICH.")
-    ] = None,
+    id_: Annotated[str | None, Option("--id", help="Id of the task or actor, in place of WHICH.")] = None,
     pid: Annotated[int | None, Option(help="Process id of the worker or of the actor's worker.")] = None,
     attempt: Attempt = None,
     err: Annotated[bool, Option("--err", help="Print stderr instead of stdout.")] = False,

@@ -68,8 +68,8 @@ def test_run_names_the_option_that_an_argument_of_the_script_may_be_meant_for(sc
         done = dualray_command("run", script, "--mode", "sim", given)
         assert done.returncode == 0, done.stderr
         assert f"dualray: {given.partition('=')[0]} is an argument of {script}. Did you mean {meant}?" in done.stderr
-    for given in (["--batch-size", "3"], ["--", "--node=3"]):
-        assert "Did you mean" not in dualray_command("run", script, "--mode", "sim", *given).stderr
+    for others in (["--batch-size", "3"], ["--", "--node=3"]):
+        assert "Did you mean" not in dualray_command("run", script, "--mode", "sim", *others).stderr
 
 
 def test_run_after_two_dashes_leaves_everything_to_the_script(script: Path):
