@@ -37,8 +37,13 @@ from dualray.testing.expectations import Verdict
 from dualray.testing.hindsight import Hindsight, hindsight_of
 from dualray.testing.run import load_scenario, run_scenario
 
-MARKS = (b"dualray", b"traceEvents")
-"""In the beginning or the end of every page, calibration and timeline."""
+MARKS = (
+    (b"<!doctype html>", b"dualray"),
+    (b"{", b"traceEvents"),
+    (b"format: dualray", b"costs:"),
+    (b"PAR1", b""),
+)
+"""How each page, timeline, calibration and record begins, and what else is near its beginning or end."""
 LOOKED_AT_BYTES = 1 << 16
 SCENARIO_SUFFIXES = (".yaml", ".yml")
 
@@ -87,7 +92,7 @@ def check_ours(path: Path, option: str) -> None:
             end = file.read()
     except OSError:
         return  # it cannot be written either, and that is said
-    if start and not start.startswith(b"PAR1") and not any(mark in start + end for mark in MARKS):
+    if start and not any(start.startswith(begin) and mark in start + end for begin, mark in MARKS):
         raise ValueError(
             f"{option} {str(path)!r} exists, and dualray did not write it; remove it, or give another file"
         )

@@ -80,7 +80,7 @@ def html_page(title: str, words: str, parts: Sequence[str | go.Figure], *, headl
             body = part.to_html(full_html=False, include_plotlyjs=False, div_id=f"chart{number}", config=_CONFIG)
         sections += f"<section>{body}</section>"
     return (
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="generator" content="dualray">'
         f'<meta name="viewport" content="width=device-width, initial-scale=1"><title>{escape(title)}</title>'
         f'<meta http-equiv="Content-Security-Policy" content="{_CSP}"><style>{_STYLE}</style>'
         f"<script>{get_plotlyjs()}</script></head><body><header><h1>{escape(title)}</h1>"

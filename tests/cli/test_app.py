@@ -395,10 +395,12 @@ def test_a_first_scenario_is_written_and_runs_and_nothing_is_overwritten(
     assert "20 tasks match 'square'" in CliRunner().invoke(app, ["get", "task", "square", "--log", "log"]).output
     none = CliRunner().invoke(app, ["list", "tasks", "--log", "log", "--filter", "name=nix"])
     assert (none.exit_code, none.output) == (0, "no tasks match --filter (22 in all)\n")
-    Path("mine.html").write_text("<p>mine</p>")
-    for command in (["report", "log", "-o", "mine.html"], ["timeline", "log", "-o", "mine.html"]):
-        refused = CliRunner().invoke(app, command)
-        assert refused.exit_code == 2 and "dualray did not write it" in refused.output
+    for mine, text in (("mine.html", "<p>mine</p>"), ("mine.py", "import dualray\n")):
+        Path(mine).write_text(text)
+        for command in (["report", "log", "-o", mine], ["timeline", "log", "-o", mine]):
+            refused = CliRunner().invoke(app, command)
+            assert refused.exit_code == 2 and "dualray did not write it" in refused.output
+            assert Path(mine).read_text() == text
     for _ in range(2):
         assert CliRunner().invoke(app, ["timeline", "log", "-o", "line.json"]).exit_code == 0
     assert CliRunner().invoke(app, ["replay", "log"]).output.startswith("Replay OK: ")

@@ -113,7 +113,6 @@ def test_the_command_prints_json_with_the_keys_of_the_page(tmp_path: Path):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["-o", __file__], "exists, and dualray did not write it"),
         (["--seconds", "0.5"], "seconds=0.5 must be from 1 to 60"),
         (["--seconds", "61"], "seconds=61 must be from 1 to 60"),
         (["-o", "missing/calibration.yaml"], "there is no directory 'missing'"),
@@ -128,6 +127,14 @@ def test_what_cannot_be_measured_or_written_is_refused_in_one_line(tmp_path: Pat
     assert words in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
     assert not list(tmp_path.iterdir())
+
+
+def test_a_program_is_not_replaced_by_a_calibration(tmp_path: Path):
+    program = tmp_path / "program.py"
+    program.write_text("import dualray\n")
+    done = CliRunner().invoke(app, ["calibrate", "-o", str(program)])
+    assert (done.exit_code, program.read_text()) == (2, "import dualray\n")
+    assert "exists, and dualray did not write it" in done.stderr
 
 
 def test_others_are_noticed_though_most_pieces_of_computing_are_as_fast_as_ever():
