@@ -118,7 +118,7 @@ def as_argument_error(name: str, error: ErrorInfo) -> DualrayError:
 
 
 def failure_in_words(task_id: TaskID, name: str, error: ErrorInfo) -> str:
-    """What is told of a task's error that nobody has read; "" if the program wants it not told, as it may on Ray."""
+    """The words about a task's error that the program never read; "" if the program asks for silence, as it may on Ray."""
     words = exceptions.rays_words()
     if words is not None and words.takes_unread(as_exception(error, None)):
         return ""
