@@ -10,7 +10,7 @@ import pytest
 
 import dualray as ray
 from dualray import runtime
-from dualray.autoscaler import request_resources
+from dualray.autoscaler import request_resources, status
 from dualray.cluster_utils import Cluster
 from dualray.shared.scenario.file import parse_growth
 from dualray.util.placement_group import placement_group, remove_placement_group
@@ -101,6 +101,11 @@ def test_a_placement_group_gets_all_of_its_nodes_or_launches_none(grow: Callable
     too_large = placement_group([{"CPU": 1}] * 9, strategy="STRICT_SPREAD")
     assert not too_large.wait(2)
     assert alive() == ["node-0"]
+    (demand,) = [row for row in status()["demands"] if row["demand"].startswith("the ")]
+    most = (
+        "plain: 9 bundles need 9 nodes of this group, but only 3 more may start (max: 3): raise max, or ask for fewer"
+    )
+    assert most in demand["not_launched"]
     remove_placement_group(too_large)
     group = placement_group([{"CPU": 1}] * 4, strategy="STRICT_SPREAD")
     assert group.wait(20)

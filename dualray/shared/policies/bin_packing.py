@@ -21,6 +21,7 @@ that grows with the kinds of nodes and requests, and hardly with their numbers.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from dualray.shared.model.resources import GPU, UNITS, Resources, add, fits, shortfall
 from dualray.shared.model.specs import GroupStrategy, LabelTerm, labels_match
@@ -486,7 +487,8 @@ class BinPacking:
         for requested in view.requested:
             runs = _sorted([_Run(demand.resources, demand.labels, demand.count) for demand in requested])
             if not packing.pack_whole(runs, as_empty=True):
-                unmet.append(_unmet_whole(packing, request_words(sum(run.count for run in runs)), runs))
+                count = sum(run.count for run in runs)
+                unmet.append(_unmet_whole(packing, request_words(count), runs, count))
         for gang in sorted(view.gangs, key=_gang_rank, reverse=True):
             runs = _runs_of_gang(gang)
             for place in packing.places:
@@ -498,7 +500,7 @@ class BinPacking:
                     place.holds = (*place.holds, gang.name)
                     place.key = None
             if not packing.pack_whole(runs):
-                unmet.append(_unmet_whole(packing, f"the {gang.name}", runs))
+                unmet.append(_unmet_whole(packing, f"the {gang.name}", runs, len(gang.bundles)))
         runs = _sorted([_Run(demand.resources, demand.labels, demand.count) for demand in view.demands])
         allowed = _allowed(view, packing)
         left = packing.pack(runs, launches_max=allowed)
@@ -582,18 +584,30 @@ def _idle(packing: _Packing) -> dict[str, str]:
 # ---- Why not -----------------------------------------------------------------------------------------------------
 
 
-def _unmet_whole(packing: _Packing, what: str, runs: Sequence[_Run]) -> Unmet:
-    """What gets all or nothing: of each group, why not even its largest request, or why not all of them."""
+def _unmet_whole(packing: _Packing, what: str, runs: Sequence[_Run], count: int) -> Unmet:
+    """Of `count` bundles that get all or nothing: of each group, why not even the largest, or why not all of them."""
     reasons: dict[str, str] = {}
     for group in packing.view.groups:
-        whys = [why for run in runs if (why := _why_never(group, run))]
-        if len(whys) == len(runs):
-            reasons[group.name] = whys[0]
-        else:
-            reasons[group.name] = (
-                _why_not_now(packing, group) or "all of it has no room, and it goes whole or not at all"
-            )
-    return Unmet(what=what, count=sum(run.count for run in runs), reasons=reasons, is_whole=True)
+        fitting = [run for run in runs if not _why_never(group, run)]
+        closed = packing.view.closed.get(group.name, "")
+        its = count if len(fitting) == len(runs) else sum(run.count for run in fitting)
+        whole = _why_not_whole(packing, group, fitting, its, count) if fitting else _why_never(group, runs[0])
+        reasons[group.name] = closed if closed and fitting else whole
+    return Unmet(what=what, count=count, reasons=reasons, is_whole=True)
+
+
+def _why_not_whole(packing: _Packing, group: NodeGroupSpec, runs: Sequence[_Run], count: int, total: int) -> str:
+    """How many nodes `count` of the bundles need, which the group's nodes can take; how many may start; a way out."""
+    spec = replace(group, least=0, most=sum(run.count for run in runs))
+    alone = _Packing(ScaleView(groups=(spec,), nodes=(), idle_timeout_ns=0))
+    alone.pack(list(runs))
+    needed, room = alone.counts[group.name], max(packing.available(group), 0)
+    words = f"{count} of {total} bundles" if count < total else f"{count} bundle{'s' if count != 1 else ''}"
+    words += f" need{'s' if count == 1 else ''} {needed} node{'s' if needed != 1 else ''} of this group"
+    if needed <= room:
+        return f"{words}, but the other bundles have no room, and all get a place together or none does"
+    most = f"{f'only {room}' if room else 'no'} more may start (max: {group.most})"
+    return f"{words}, but {most}: raise max, or ask for fewer or smaller bundles"
 
 
 class _Words:
