@@ -163,13 +163,14 @@ def start(settings: Mapping[str, Any], config: Config) -> SimRuntime:
     if isinstance(growing, Growth):
         said = settings["limits"] or {}
         config = replace(config, **{name: value for name, value in growing.limits.items() if name not in said})
+    groups = _groups_that_join(growing, config)
     cluster = make_cluster(settings, config)
     record = None
     if settings["record"] is not None:
         from dualray.sim.cluster.run_recorder import RunRecorder  # noqa: PLC0415 - only who records needs it
 
         record = RunRecorder(settings["record"], cluster)
-    if groups := machine_groups(growing.cluster) if growing is not None else {}:
+    if groups:
         cluster.provider = Provider(cluster, groups, seed=cluster.seed)
         cluster.head.launcher = cluster.provider
         autoscaler = cluster.head.control.autoscaler
@@ -247,6 +248,15 @@ def _growing(settings: Mapping[str, Any]) -> Scenario | Growth | None:
         return settings["address"].plan.growth
     scenario: Scenario | None = settings["scenario"]
     return scenario
+
+
+def _groups_that_join(growing: Scenario | Growth | None, config: Config) -> dict[str, MachineGroup]:
+    """What the provider has. Raises ValueError: nodes of a group would never join."""
+    if growing is None:
+        return {}
+    for name, reason in growing.cluster.never_join(config.launch_timeout_ns).items():
+        raise ValueError(f"group {name}: {reason}")
+    return machine_groups(growing.cluster)
 
 
 def machine_groups(cluster: ClusterModel) -> dict[str, MachineGroup]:

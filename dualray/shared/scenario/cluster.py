@@ -17,9 +17,13 @@ from dualray.shared.policies.scaling import NodeGroupSpec
 from dualray.shared.scenario.distributions import Distribution
 from dualray.shared.scenario.fault_model import ALL
 from dualray.shared.scenario.values import HEAD_NAME, Duration, Model, Rate, Size, Time
+from dualray.shared.units import time_words
 
 NODES_MAX = 10_000
 """Nodes of one scenario; more is taken for a mistake."""
+
+JOINS_IN_TIME = 0.01
+"""The least share of a group's launches that must join in time; with fewer, the file is taken for a mistake."""
 
 RACK_LABEL = "rack"
 """The label that the nodes of a cluster with racks have: the name of theirs."""
@@ -234,6 +238,21 @@ class ClusterModel(Model):
                 for name, plain in self.scaled().items()
             ]
         )
+
+    def never_join(self, launch_timeout_ns: int) -> dict[str, str]:
+        """The groups whose nodes would not join before the autoscaler gives up their launches, each with the reason:
+        it would launch, pay and give up nodes of these for ever."""
+        reasons = {}
+        for name, group in self.scaling.items():
+            least_ns = group.start_up.quantile_ns(JOINS_IN_TIME)
+            if group.max and least_ns >= launch_timeout_ns:
+                is_same = group.start_up.name == "constant"
+                fewest = "no node" if is_same else f"fewer than {JOINS_IN_TIME:.0%} of its nodes"
+                reasons[name] = (
+                    f"{fewest} would join: start_up is {group.start_up}, and the autoscaler gives up a launch after "
+                    f"{time_words(launch_timeout_ns)}; raise launch_timeout_ns under config, or shorten start_up"
+                )
+        return reasons
 
     def each_node(self) -> list[tuple[str, NodeGroup]]:
         """Every node by name, with what it is like, which those that are alike share. In racks, each has a label."""

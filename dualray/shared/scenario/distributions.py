@@ -46,6 +46,10 @@ class Distribution:
             case _:
                 return f"{self.name}({time_words(self.first_ns)}, {self.second!r})"
 
+    def quantile_ns(self, share: float) -> int:
+        """The time that this share of all draws, 0 to 1, does not exceed."""
+        return self.sample_ns(lambda: share)
+
     def sample_ns(self, uniform: Callable[[], float]) -> int:
         """One draw in nanoseconds; `uniform` gives numbers from 0 to below 1 (`random.Random.random`)."""
         draw = min(max(uniform(), 1e-12), 1 - 1e-12)

@@ -125,7 +125,7 @@ def parse_growth(text: str, name: str, read: Read | None = None) -> Growth:
             growth.cluster._ignored = ignored
         except ValidationError as error:
             raise ScenarioError(_problems(error, tree, name, Growth)) from None
-    problems = [*_bad_config(growth), *_bad_groups(growth.cluster)]
+    problems = [*_bad_config(growth), *_bad_groups(growth.cluster), *_slow_groups(growth)]
     if not growth.cluster.scaling:
         problems.append((("cluster",), "it has no groups: say cluster: {groups: {cpu: {max: 4, cpus: 2}}}"))
     for path, problem in problems:
@@ -448,6 +448,7 @@ def _nonsense(scenario: Scenario) -> Iterator[tuple[Path, str]]:
     yield from _bad_config(scenario)
     yield from _not_of_a_trace(scenario)
     yield from _bad_groups(scenario.cluster)
+    yield from _slow_groups(scenario)
     yield from _bad_racks(scenario.cluster)
     if scenario.gpu_memory and not any(group.gpus and group.gpu_memory for group in scenario.cluster.groups()):
         yield ("gpu_memory",), "the cluster needs the memory of its GPUs, as in cluster: {gpus: 1, gpu_memory: 16GiB}"
@@ -519,6 +520,13 @@ def _bad_groups(cluster: ClusterModel) -> Iterator[tuple[Path, str]]:
     total = sum(group.count for group in cluster.groups())
     if total > NODES_MAX:
         yield ("cluster", "nodes"), f"{total:,} nodes are too many; a cluster can have {NODES_MAX:,}"
+
+
+def _slow_groups(said: Scenario | Growth) -> Iterator[tuple[Path, str]]:
+    timeout_ns = said.config.get("launch_timeout_ns", Config().launch_timeout_ns)
+    if isinstance(timeout_ns, int):  # else that is what is wrong
+        for name, reason in said.cluster.never_join(timeout_ns).items():
+            yield ("cluster", "groups", name, "start_up"), reason
 
 
 def _bad_racks(cluster: ClusterModel) -> Iterator[tuple[Path, str]]:

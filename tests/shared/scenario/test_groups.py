@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dualray.shared.scenario.file import ScenarioError, dump_scenario, parse_scenario
+import dualray
+from dualray.shared.scenario.file import ScenarioError, dump_scenario, parse_growth, parse_scenario
 
 HEAD = "name: a\nworkload: {function: a:b}\n"
 
@@ -57,12 +58,46 @@ def test_what_is_said_and_is_the_default_too_is_written(cluster):
         ("{groups: {cpu: {max: 3, start: 4s}}}", "unknown key 'start' in cluster.groups.cpu"),
         ("{groups: {'a b': {max: 3}}}", "'a b' cannot be the name of a group"),
         ("{groups: {cpu: {max: 3, refused: 2}}}", "is too much: at most 1"),
+        (
+            "{groups: {cpu: {max: 3, start_up: 5m}}}",
+            (
+                "a.yaml:3: cluster.groups.cpu.start_up: no node would join: start_up is 300s, and the autoscaler "
+                "gives up a launch after 300s; raise launch_timeout_ns under config, or shorten start_up"
+            ),
+        ),
+        (
+            "{groups: {cpu: {max: 3, start_up: 'normal(10m, 1m)'}}}",
+            "fewer than 1% of its nodes would join: start_up is normal(600s, 60s)",
+        ),
     ],
 )
 def test_what_is_wrong_with_a_group_is_said(cluster, message):
     with pytest.raises(ScenarioError) as caught:
         parsed(cluster)
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "cluster: {groups: {cpu: {max: 3, start_up: 299s}}}",
+        "cluster: {groups: {cpu: {max: 3, start_up: 10m}}}\nconfig: {launch_timeout_ns: 900000000000}",
+        "cluster: {groups: {cpu: {max: 3, start_up: 'normal(6m, 1m)'}}}",
+        "cluster: {groups: {cpu: {max: 0, start_up: 10m}}}",
+    ],
+)
+def test_a_start_up_that_the_launch_timeout_allows_is_no_mistake(text):
+    assert parse_scenario(HEAD + text, "a.yaml").cluster.scaling
+    assert parse_growth(text, "a.yaml").cluster.scaling
+
+
+def test_a_growth_file_and_its_limits_say_which_launches_would_be_given_up():
+    text = "cluster: {groups: {cpu: {max: 3, start_up: %s}}}\nconfig: {launch_timeout_ns: 60000000000}"
+    with pytest.raises(ScenarioError, match=r"a.yaml:1: cluster.groups.cpu.start_up: no node would join: .* after 60s"):
+        parse_growth(text % "2m", "a.yaml")
+    scenario = parse_scenario(HEAD + text % "30s", "a.yaml")
+    with pytest.raises(ValueError, match=r"group cpu: no node would join: start_up is 30s, .* after 20s"):
+        dualray.init(mode="sim", scenario=scenario, limits={"launch_timeout_ns": 20 * 10**9})
 
 
 def test_the_text_of_the_groups_is_nobodys_to_write():
