@@ -272,6 +272,7 @@ def machine_groups(cluster: ClusterModel) -> dict[str, MachineGroup]:
             reclaimed=said[name].reclaimed,
             notice_ns=said[name].notice,
             price=round(said[name].price * 1_000_000),
+            shut_down=said[name].shut_down,
             paid_least_ns=said[name].paid_least,
         )
         for name, group in cluster.scaled().items()

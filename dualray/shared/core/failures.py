@@ -118,7 +118,7 @@ def as_argument_error(name: str, error: ErrorInfo) -> DualrayError:
 
 
 def failure_in_words(task_id: TaskID, name: str, error: ErrorInfo) -> str:
-    """The words about a task's error that the program never read; "" if the program asks for silence, as it may on Ray."""
+    """The words about a task's error that the program never read; "" if it asks for silence, as on Ray."""
     words = exceptions.rays_words()
     if words is not None and words.takes_unread(as_exception(error, None)):
         return ""

@@ -138,6 +138,11 @@ class ScalingGroup(NodeGroup):
     notice: Time = Field(
         default=120 * 10**9, description="time before that at which the node is warned, and begins to drain"
     )
+    shut_down: Duration = Field(
+        default=Distribution("constant", 10**9),
+        description="time from the moment at which a node leaves until its machine is gone and is no longer paid; "
+        "default: 1s, as measured of the local provider",
+    )
     paid_least: Time = Field(default=60 * 10**9, description="shortest time for which a node is paid")
 
     @model_validator(mode="after")

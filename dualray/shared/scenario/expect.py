@@ -101,7 +101,7 @@ COUNTERS = {
     "nodes_left": "nodes that drained and left",
     "nodes_launched": "nodes that the autoscaler launched, with those that never joined",
     "launches_refused": "launches that the provider refused",
-    "node_seconds": "seconds for which launched nodes were paid, from their launch on, rounded; see `paid_least`",
+    "node_seconds": "seconds for which launched nodes were paid, from their launch until they have shut down, rounded",
     "messages": "messages between processes",
     "messages_held": "messages that a partition, a pause or a loss delayed",
     "messages_dropped": "messages that were lost with a node or on a bad link",

@@ -2,13 +2,15 @@
 
 A launch takes the start-up time of its group, drawn from the seed and its id; it may be refused (a share of them, or
 all beyond a quota), or never come up. A spot machine is reclaimed after a while: its node is told so long before, and
-leaves in good order if it can. Each machine is paid from its launch to its end, by the second.
+leaves in good order if it can. A machine that is given back takes the shut-down time of its group until it is gone.
+Each is paid from its launch until it is gone, by the second, and counts towards the quota for as long.
 
 An id is carried out once, however often it is ordered.
 """
 
 from __future__ import annotations
 
+import heapq
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -34,6 +36,7 @@ class MachineGroup:
     Attributes:
         hardware: of each machine.
         start_up: from its launch until it joins.
+        shut_down: from the moment at which it is given back until it is gone.
         refused, stuck: the shares of launches that are refused, and that never come up, 0 to 1.
         quota: machines at a time, whatever the group's most; None: no end.
         reclaimed: for how long a spot machine is lent; None: for good.
@@ -44,6 +47,7 @@ class MachineGroup:
 
     hardware: Hardware
     start_up: Distribution
+    shut_down: Distribution
     refused: float = 0.0
     stuck: float = 0.0
     quota: int | None = None
@@ -54,9 +58,15 @@ class MachineGroup:
 
 
 class Machine:
-    """One machine that was launched, from its launch on. `node` is its node once it has come up."""
+    """One machine that was launched, from its launch on.
 
-    __slots__ = ("ended_ns", "group", "joined_ns", "launch_id", "node", "started_ns")
+    Attributes:
+        node: its node, once it has come up.
+        ended_ns: when it was given back, or taken away.
+        gone_ns: until when it is paid; later than `ended_ns` where it takes time to shut down.
+    """
+
+    __slots__ = ("ended_ns", "gone_ns", "group", "joined_ns", "launch_id", "node", "started_ns")
 
     def __init__(self, launch_id: str, group: str, started_ns: int) -> None:
         self.launch_id = launch_id
@@ -64,6 +74,7 @@ class Machine:
         self.started_ns = started_ns
         self.joined_ns: int | None = None
         self.ended_ns: int | None = None
+        self.gone_ns: int | None = None
         self.node: NodeID | None = None
 
 
@@ -79,6 +90,8 @@ class Provider:
         """Launches that were refused, and why."""
         self._held = dict.fromkeys(groups, 0)
         """Of each group, the machines that have not ended."""
+        self._shutting_down: dict[str, list[int]] = {group: [] for group in groups}
+        """Of each group, when those that have ended will be gone: a heap."""
 
     # ---- Orders ----------------------------------------------------------------------------------------------
 
@@ -92,7 +105,7 @@ class Provider:
         known, kernel = self._groups[group], self._cluster.kernel
         uniform = self._chance(launch_id)
         is_refused, is_stuck = uniform() < known.refused, uniform() < known.stuck
-        if is_refused or (known.quota is not None and self._held[group] >= known.quota):
+        if is_refused or (known.quota is not None and self._there_are(group) >= known.quota):
             why = "there is no capacity" if is_refused else f"the quota is {known.quota}"
             self.refused[launch_id] = why
             failed = LaunchesFailed(group=group, launch_ids=(launch_id,), reason=why)
@@ -102,6 +115,13 @@ class Provider:
         self._held[group] += 1
         if not is_stuck:
             kernel.call_after(known.start_up.sample_ns(uniform), self._boot, machine, uniform)
+
+    def _there_are(self, group: str) -> int:
+        """How many machines of a group are not gone."""
+        ending = self._shutting_down[group]
+        while ending and ending[0] <= self._cluster.kernel.now_ns:
+            heapq.heappop(ending)
+        return self._held[group] + len(ending)
 
     def _chance(self, launch_id: str) -> Callable[[], float]:
         return random.Random(f"{self._seed}:{launch_id}").random
@@ -123,31 +143,35 @@ class Provider:
 
     def _reclaim(self, machine: Machine) -> None:
         if machine.ended_ns is None and machine.node is not None:
-            self._end(machine)
+            self._end(machine, 0)  # the provider takes it: from now on others pay
             self._cluster.outages.kill_node(machine.node)
 
     def terminate(self, launch_id: str) -> None:
         """Give a machine back; its node, if it still lives, goes with it."""
         machine = self.machines.get(launch_id)
         if machine is not None and machine.ended_ns is None:
-            self._end(machine)
+            uniform = self._chance(f"{launch_id}:end")  # of its own: what else is drawn for it stays the same
+            self._end(machine, self._groups[machine.group].shut_down.sample_ns(uniform))
             if machine.node is not None:
                 self._cluster.outages.kill_node(machine.node)
 
-    def _end(self, machine: Machine) -> None:
+    def _end(self, machine: Machine, shut_down_ns: int) -> None:
         machine.ended_ns = self._cluster.kernel.now_ns
+        machine.gone_ns = machine.ended_ns + shut_down_ns
         self._held[machine.group] -= 1
+        heapq.heappush(self._shutting_down[machine.group], machine.gone_ns)
         if machine.node is not None:
             self._cluster.outages.given_back[machine.node] = None
 
     # ---- What it cost ----------------------------------------------------------------------------------------
 
     def node_ns(self, group: str | None = None) -> int:
-        """For how long machines were paid until now, start-up included, each for its least time at least."""
-        total = 0
+        """For how long machines were paid until now, start-up and shut-down included, each for its least time at
+        least."""
+        now_ns, total = self._cluster.kernel.now_ns, 0
         for machine in self.machines.values():
             if group in (None, machine.group):
-                end_ns = self._cluster.kernel.now_ns if machine.ended_ns is None else machine.ended_ns
+                end_ns = now_ns if machine.gone_ns is None else min(machine.gone_ns, now_ns)
                 total += max(end_ns - machine.started_ns, self._groups[machine.group].paid_least_ns)
         return total
 

@@ -143,6 +143,49 @@ def test_a_quota_leaves_the_rest_waiting_and_spot_nodes_are_replaced(start) -> N
     assert max(len([one for one in provider.machines.values() if one.ended_ns is None]), 0) <= 2
 
 
+def test_a_machine_is_paid_and_counts_towards_the_quota_until_it_has_shut_down(start: Callable[..., Any]) -> None:
+    """Nodes that leave are given back at once, and are gone 30 s later: until then nothing takes their place."""
+    cluster = start(group="quota: 2, shut_down: 30s, paid_least: 1s")
+    assert len(dualray.get([where.remote(number) for number in range(20)])) == 20
+    provider = cluster.provider
+    time.sleep(21)  # they have been idle for longer than idle_timeout_ns
+    first = list(provider.machines.values())
+    assert len(first) == 2
+    assert {machine.gone_ns - machine.ended_ns for machine in first} == {30 * 10**9}
+    refused = len(provider.refused)
+    assert len(dualray.get([where.remote(number) for number in range(20)])) == 20
+    later = [machine for machine in provider.machines.values() if machine not in first]
+    assert later
+    assert len(provider.refused) > refused, "the quota was still used up"
+    assert all(machine.started_ns >= min(one.gone_ns for one in first) for machine in later)
+    time.sleep(100)
+    machines = provider.machines.values()
+    assert provider.node_ns() == sum(machine.gone_ns - machine.started_ns for machine in machines)
+
+
+def test_a_machine_that_shuts_down_is_paid_until_now(start: Callable[..., Any]) -> None:
+    cluster = start(group="shut_down: 1h, paid_least: 1s")
+    dualray.get([where.remote(number) for number in range(8)])
+    provider = cluster.provider
+    time.sleep(25)
+    assert alive() == ["node-0"]
+    before_ns, launched = provider.node_ns(), len(provider.machines)
+    assert launched > 0
+    time.sleep(10)
+    assert provider.node_ns() - before_ns == launched * 10 * 10**9
+
+
+def test_a_spot_machine_that_is_taken_away_is_not_paid_for_its_shut_down(start: Callable[..., Any]) -> None:
+    cluster = start(group="reclaimed: 15s, notice: 1s, shut_down: 30s, paid_least: 1s")
+    dualray.get([where.options(duration="12s", max_retries=-1).remote(n) for n in range(16)])
+    ended = [machine for machine in cluster.provider.machines.values() if machine.ended_ns is not None]
+    taken = [machine for machine in ended if machine.ended_ns - machine.joined_ns == 15 * 10**9]
+    assert taken
+    assert {machine.gone_ns - machine.ended_ns for machine in taken} == {0}
+    left = [machine for machine in ended if machine not in taken]
+    assert {machine.gone_ns - machine.ended_ns for machine in left} <= {30 * 10**9}, "these left in good order"
+
+
 def test_the_head_that_stands_still_launches_nothing_twice(start) -> None:
     cluster = start(faults=["restart head at 5s for 8s", "pause head at 15s for 3s"])
     assert len(dualray.get([where.remote(number) for number in range(40)])) == 40
