@@ -19,7 +19,16 @@ from dualray.report.replayed import Replayed
 from dualray.report.summary import RECONSTRUCTION
 from dualray.report.traces import natural
 from dualray.shared.model.commands import CompleteWait, RunTask, RunTasks
-from dualray.shared.model.events import GpuLost, TaskSubmitted, WaitStarted, WorkerBlocked, WorkerUnblocked
+from dualray.shared.model.events import (
+    GpuLost,
+    NodeDied,
+    NodesDied,
+    TaskSubmitted,
+    WaitStarted,
+    WorkerBlocked,
+    WorkerUnblocked,
+    lives_over,
+)
 from dualray.shared.model.ids import Address, ObjectID, is_put, node_of
 from dualray.shared.model.resources import CPU, UNITS
 from dualray.shared.model.specs import TaskSpec
@@ -320,6 +329,9 @@ class Lives:
         for decision in self.record.decisions(owner):
             if isinstance(decision.event, TaskSubmitted):
                 self._note_spec(decision.event.spec)
+            elif isinstance(decision.event, NodeDied | NodesDied):
+                for node, incarnation in lives_over(decision.event).items():
+                    self._note_end(node, incarnation, decision.now_ns)
             elif isinstance(decision.event, WaitStarted):
                 self.has_waits = True
                 begun[decision.event.wait_id] = (decision.now_ns, decision.event)
@@ -332,6 +344,12 @@ class Lives:
                 elif isinstance(command, CompleteWait) and command.wait_id in begun:
                     started_ns, wait = begun.pop(command.wait_id)
                     self._note_wait(owner, wait, started_ns, decision.now_ns)
+
+    def _note_end(self, node: str, incarnation: int, time_ns: int) -> None:
+        """The head has told an owner that a life of a node is over: it left, or was lost without a row that says so."""
+        begun = [life for life in self.nodes.get(node, ()) if life.started_ns <= time_ns]
+        if begun and begun[-1].ended_ns is None and len(begun) <= incarnation + 1:  # else its next life has begun
+            begun[-1].ended_ns = time_ns
 
     def _note_spec(self, spec: TaskSpec) -> None:
         life = self.tasks.get(spec.task_id.hex())

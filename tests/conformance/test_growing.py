@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import dualray as ray
 from dualray import runtime
 from dualray.autoscaler import request_resources, status
 from dualray.cluster_utils import Cluster
+from dualray.report.histories import Lives
+from dualray.report.record import read_record
+from dualray.report.usage import Steps, resources
 from dualray.shared.scenario.file import parse_growth
 from dualray.util.placement_group import placement_group, remove_placement_group
 from dualray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
@@ -52,10 +57,10 @@ def groups() -> dict[str, dict[str, Any]]:
 def grow(mode: str) -> Iterator[Callable[..., Cluster]]:
     made = []
 
-    def start(more: str = "", **limits: Any) -> Cluster:
+    def start(more: str = "", record: Path | None = None, **limits: Any) -> Cluster:
         growth = parse_growth(GROWTH % more, "grows.yaml")
         growth = growth.model_copy(update={"config": growth.config | limits})
-        head = {"num_cpus": 1, "object_store_memory": 64 * MIB, "autoscale": growth}
+        head = {"num_cpus": 1, "object_store_memory": 64 * MIB, "autoscale": growth, "decision_log": record}
         made.append(Cluster(initialize_head=True, connect=True, head_node_args=head, mode=mode))
         return made[-1]
 
@@ -72,6 +77,29 @@ def test_nodes_are_launched_for_tasks_that_wait_and_leave_when_they_are_idle(gro
     eventually(lambda: alive() == ["node-0"], "all that were launched have left")
     assert [row["nodes"] for row in groups().values()] == [0, 0]
     assert get(where.remote()) == "node-0"
+
+
+def test_the_record_of_a_run_tells_when_nodes_have_left(grow: Callable[..., Cluster], tmp_path: Path) -> None:
+    """What the page draws as capacity: it grows with the nodes that join, and falls when they leave."""
+    cluster = grow(record=tmp_path)
+    get([where.remote(0.7) for _ in range(12)])
+    there_are = ("nodes", "launching", "leaving")
+    eventually(lambda: not any(row[kind] for row in groups().values() for kind in there_are), "all have left")
+    time.sleep(0.5)
+    get(where.remote())
+    cluster.shutdown()
+    lives = Lives(read_record(tmp_path))
+    (computing,) = [each for each in resources(lives) if each.name == "CPUs computing"]
+    there = Steps.of_changes(
+        (time_ns, change)
+        for steps in computing.capacity.values()
+        for time_ns, change in zip(steps.times_ns, np.diff(steps.values, prepend=0.0), strict=True)
+    )
+    assert max(there.values) >= 2
+    last = max(attempt.started_ns or 0 for attempt in lives.attempts())
+    assert there.at(last) == 1, "node-0 alone"
+    left = {node for node, spans in lives.nodes.items() if spans[-1].ended_ns is not None}
+    assert left == set(lives.nodes) - {"node-0"}
 
 
 def test_a_request_launches_nodes_before_anything_waits(grow: Callable[..., Cluster]) -> None:

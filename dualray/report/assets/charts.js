@@ -28,7 +28,7 @@ function timeOf(frame, view, x) { return view[0] + (x - frame.left) / (frame.rig
 function short(number, digits = 6) { return String(Number(number.toFixed(digits))); }
 
 function drawAxis(context, frame, view, unit, bottom, tint) {
-  const span = view[1] - view[0], raw = span / Math.max(2, (frame.right - frame.left) / 110);
+  const span = view[1] - view[0], raw = span / Math.max(2, (frame.right - frame.left) / (frame.width < 600 ? 80 : 110));
   const power = 10 ** Math.floor(Math.log10(raw)), step = [1, 2, 5, 10].map((each) => each * power).find((each) => each >= raw);
   const digits = Math.max(0, -Math.floor(Math.log10(step)));
   context.textAlign = "center"; context.fillStyle = tint.soft; context.strokeStyle = tint.line; context.lineWidth = 1;
@@ -99,12 +99,12 @@ function drawGantt(canvas, chart, view, unit) {
     context.textAlign = "left"; context.fillStyle = tint.ink;
     const fit = tall >= 13 || end - first > 1;
     context.font = "600 " + context.font.replace(/^\d+ /, "");
-    if (fit || tall >= 10) context.fillText(fitted(context, node, tall >= 13 ? left * .58 : left - 8), 2, TOP + first * tall + Math.max(tall - 5, 10));
+    if (fit || tall >= 10) context.fillText(fitted(context, node, tall >= 13 && chart.rows[first] ? left * .66 : left - 8), 2, TOP + first * tall + Math.max(tall - 5, 10));
     context.font = context.font.replace(/^600 /, "");
     if (tall < 13) continue;
     context.textAlign = "right"; context.fillStyle = tint.soft;
     for (let row = first; row < end; row++) {
-      if (chart.rows[row]) context.fillText(fitted(context, chart.rows[row], row === first ? left * .36 : left - 10), left - 6, TOP + row * tall + tall - 5);
+      if (chart.rows[row]) context.fillText(fitted(context, chart.rows[row], row === first ? left * .28 : left - 10), left - 6, TOP + row * tall + tall - 5);
     }
   }
   drawFaults(context, frame, chart.faults, view, bottom, tint);
@@ -201,7 +201,7 @@ function drawUsage(canvas, chart, view, unit, whole) {
     const seen = Math.max(...resource.total, ...(resource.there && "CPU GPU".includes(resource.unit) ? resource.there : [0]));
     const highest = (resource.wanted ? Math.min(Math.max(seen, ...resource.wanted), 2 * seen) : seen) * 1.08 || 1;
     const y = (value) => floor - Math.min(value / highest, 1) * TOTAL_PX, x = (bin) => xOf(frame, view, whole[0] + bin / bins * (whole[1] - whole[0]));
-    context.textAlign = "left"; context.fillStyle = tint.ink; context.fillText(resource.name + " [" + resource.unit + "], all nodes" + (resource.there ? "; dashed: what there is" : "") + (resource.wanted ? "; thin: wanted" : ""), frame.left, top - 6);
+    context.textAlign = "left"; context.fillStyle = tint.ink; context.fillText(fitted(context, resource.name + " [" + resource.unit + "], all nodes", frame.right - frame.left), frame.left, top - 6);
     context.textAlign = "right"; context.fillStyle = tint.soft;
     context.fillText(amount(highest / 1.08) + resource.unit, frame.left - 6, top + 14); context.fillText("0", frame.left - 6, floor);
     clip(context, frame, top, floor + 8 + tall * chart.nodes.length, () => {
@@ -244,7 +244,7 @@ function hitUsage(canvas, chart, view, unit, x, y, whole) {
   const when = "at " + short(at) + " " + unit;
   if (row >= 0 && row < chart.nodes.length) {
     const value = resource.bands[row][bin];
-    return { lines: [chart.nodes[row] + ", " + resource.name, value === null ? "the node is dead" : (100 * value).toFixed(1) + " % " + resource.of, when] };
+    return { lines: [chart.nodes[row] + ", " + resource.name, value === null ? "the node is not there" : (100 * value).toFixed(1) + " % " + resource.of, when] };
   }
   const there = resource.there ? " of " + amount(resource.there[bin]) + resource.unit : "";
   const wanted = resource.wanted ? [amount(resource.wanted[bin]) + resource.unit + " wanted by tasks that run or wait"] : [];
