@@ -34,8 +34,9 @@ def test_the_command_line_is_where_it_was():
     [script] = entry_points(group="console_scripts", name="dualray")
     assert script.value == "dualray.cli:app_main"
     assert callable(script.load())
-    finished = subprocess.run([sys.executable, "-m", "dualray", "version"], capture_output=True, text=True)
-    assert finished.stdout.startswith("dualray "), finished.stderr
+    for module in ("dualray.cli", "dualray"):
+        finished = subprocess.run([sys.executable, "-m", module, "version"], capture_output=True, text=True)
+        assert finished.stdout.startswith("dualray "), finished.stderr
 
 
 def test_modelled_programs_are_where_the_docs_have_them():
