@@ -35,6 +35,7 @@ from dualray.shared.policies.scaling import (
     Unmet,
     demand_words,
     request_words,
+    whole_words,
 )
 
 _Score = tuple[int, bool, int, float, float, float]
@@ -488,7 +489,7 @@ class BinPacking:
             runs = _sorted([_Run(demand.resources, demand.labels, demand.count) for demand in requested])
             if not packing.pack_whole(runs, as_empty=True):
                 count = sum(run.count for run in runs)
-                unmet.append(_unmet_whole(packing, request_words(count), runs, count))
+                unmet.append(_unmet_whole(packing, self._words, request_words(count), runs, count))
         for gang in sorted(view.gangs, key=_gang_rank, reverse=True):
             runs = _runs_of_gang(gang)
             for place in packing.places:
@@ -500,13 +501,12 @@ class BinPacking:
                     place.holds = (*place.holds, gang.name)
                     place.key = None
             if not packing.pack_whole(runs):
-                unmet.append(_unmet_whole(packing, f"the {gang.name}", runs, len(gang.bundles)))
+                unmet.append(_unmet_whole(packing, self._words, f"the {gang.name}", runs, len(gang.bundles)))
         runs = _sorted([_Run(demand.resources, demand.labels, demand.count) for demand in view.demands])
         allowed = _allowed(view, packing)
         left = packing.pack(runs, launches_max=allowed)
-        for run, count in zip(runs, left, strict=True):
-            if count:
-                unmet.append(_unmet(packing, self._words, run, count, allowed))
+        waiting = [(run, count) for run, count in zip(runs, left, strict=True) if count]
+        unmet += [_unmet(packing, self._words, run, count, allowed) for run, count in waiting]
         leaving = _idle(packing)
         cancelled: dict[str, str] = {}
         for node in view.nodes:
@@ -584,30 +584,18 @@ def _idle(packing: _Packing) -> dict[str, str]:
 # ---- Why not -----------------------------------------------------------------------------------------------------
 
 
-def _unmet_whole(packing: _Packing, what: str, runs: Sequence[_Run], count: int) -> Unmet:
+def _unmet_whole(packing: _Packing, words: _Words, what: str, runs: Sequence[_Run], count: int) -> Unmet:
     """Of `count` bundles that get all or nothing: of each group, why not even the largest, or why not all of them."""
     reasons: dict[str, str] = {}
     for group in packing.view.groups:
         fitting = [run for run in runs if not _why_never(group, run)]
-        closed = packing.view.closed.get(group.name, "")
         its = count if len(fitting) == len(runs) else sum(run.count for run in fitting)
-        whole = _why_not_whole(packing, group, fitting, its, count) if fitting else _why_never(group, runs[0])
-        reasons[group.name] = closed if closed and fitting else whole
+        why = packing.view.closed.get(group.name, "") if fitting else _why_never(group, runs[0])
+        if not why:
+            needed, room = words.nodes_for(group, fitting), max(packing.available(group), 0)
+            why = whole_words(its, count, needed, room, group.most)
+        reasons[group.name] = why
     return Unmet(what=what, count=count, reasons=reasons, is_whole=True)
-
-
-def _why_not_whole(packing: _Packing, group: NodeGroupSpec, runs: Sequence[_Run], count: int, total: int) -> str:
-    """How many nodes `count` of the bundles need, which the group's nodes can take; how many may start; a way out."""
-    spec = replace(group, least=0, most=sum(run.count for run in runs))
-    alone = _Packing(ScaleView(groups=(spec,), nodes=(), idle_timeout_ns=0))
-    alone.pack(list(runs))
-    needed, room = alone.counts[group.name], max(packing.available(group), 0)
-    words = f"{count} of {total} bundles" if count < total else f"{count} bundle{'s' if count != 1 else ''}"
-    words += f" need{'s' if count == 1 else ''} {needed} node{'s' if needed != 1 else ''} of this group"
-    if needed <= room:
-        return f"{words}, but the other bundles have no room, and all get a place together or none does"
-    most = f"{f'only {room}' if room else 'no'} more may start (max: {group.most})"
-    return f"{words}, but {most}: raise max, or ask for fewer or smaller bundles"
 
 
 class _Words:
@@ -617,12 +605,14 @@ class _Words:
     def __init__(self) -> None:
         self._offers: list[tuple[str, Resources, tuple[tuple[str, str], ...]]] = []
         self._known: dict[tuple[Resources, tuple[LabelTerm, ...]], tuple[str, list[str]]] = {}
+        self._needed: dict[tuple[object, ...], int] = {}
 
     def use(self, groups: Sequence[NodeGroupSpec]) -> None:
         offers = [(group.name, group.total, group.labels) for group in groups]
-        if offers != self._offers or len(self._known) > _KNOWN_MOST:
+        if offers != self._offers or len(self._known) + len(self._needed) > _KNOWN_MOST:
             self._offers = offers
             self._known.clear()
+            self._needed.clear()
 
     def of(self, groups: Sequence[NodeGroupSpec], run: _Run) -> tuple[str, list[str]]:
         key = (run.resources, run.terms)
@@ -631,6 +621,16 @@ class _Words:
             whys = [_why_never(group, run) for group in groups]
             known = self._known[key] = (demand_words(run.resources, run.terms), whys)
         return known
+
+    def nodes_for(self, group: NodeGroupSpec, runs: Sequence[_Run]) -> int:
+        """How many empty nodes of one group alone these take."""
+        key = (group.name, *[(run.resources, run.terms, run.count, bool(run.apart)) for run in runs])
+        if key not in self._needed:
+            spec = replace(group, least=0, most=sum(run.count for run in runs))
+            alone = _Packing(ScaleView(groups=(spec,), nodes=(), idle_timeout_ns=0))
+            alone.pack(list(runs))
+            self._needed[key] = alone.counts[group.name]
+        return self._needed[key]
 
 
 def _unmet(packing: _Packing, words: _Words, run: _Run, count: int, allowed: int | None) -> Unmet:

@@ -124,6 +124,22 @@ def request_words(count: int) -> str:
     return f"the {count} {'bundle' if count == 1 else 'bundles'} that request_resources asked for"
 
 
+def whole_words(count: int, total: int, needed: int, room: int, most: int) -> str:
+    """Why a group of nodes does not take `count` of `total` bundles that start together or not at all, and a way out.
+
+    Args:
+        needed: nodes of the group that these bundles take.
+        room: nodes of the group that may be launched now.
+        most: the group's max.
+    """
+    words = f"{count} of {total} bundles" if count < total else f"{count} bundle{'s' if count != 1 else ''}"
+    words += f" need{'s' if count == 1 else ''} {needed} node{'s' if needed != 1 else ''} of this group"
+    if needed <= room:
+        return f"{words}, but the other bundles have no room, and all get a place together or none does"
+    more = f"only {room}" if room else "no"
+    return f"{words}, but {more} more may start (max: {most}): raise max, or ask for fewer or smaller bundles"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unmet:
     """A demand that no node will meet, and why not.
