@@ -245,7 +245,7 @@ def cause_cells(causes: Sequence[Cause]) -> list[list[str]]:
     return [[cause.name, f"{cause.seconds:.4g} s", f"{cause.share:.0%}"] for cause in causes if cause.seconds > 0]
 
 
-COLUMNS = ("configuration", "makespan", "90 % interval", "CPU use", "moved", "spilled", "repeated", "cost")
+COLUMNS = ("cluster", "makespan", "90 % interval", "CPU use", "moved", "spilled", "repeated", "cost")
 _ALWAYS, _OF_ONE = (0, 1, 2), (3, 7)
 """Places in COLUMNS: those of every table; those that a table of one row has, too."""
 
