@@ -171,8 +171,7 @@ def start(settings: Mapping[str, Any], config: Config) -> SimRuntime:
 
         record = RunRecorder(settings["record"], cluster)
     if groups:
-        cluster.provider = Provider(cluster, groups, seed=cluster.seed)
-        cluster.head.launcher = cluster.provider
+        cluster.provider = cluster.head.launcher = Provider(cluster, groups, seed=cluster.seed)
         autoscaler = cluster.head.control.autoscaler
         assert autoscaler is not None
         cluster.growth = GrowthWatch(autoscaler)
