@@ -48,7 +48,10 @@ from dualray.shared.policies.scaling import Demand, Gang, NodeGroupSpec, ScaleDe
 from tests.shared.builders import DRIVER, HeadStepper, cpus, info, of, oid, sends, shape
 
 SECOND_NS = 10**9
-NO_ROOM = "all of it has no room, and it goes whole or not at all"
+NO_ROOM = (
+    "9 bundles need 9 nodes of this group, but only 4 more may start (max: 4): raise max, or ask for fewer or smaller "
+    "bundles"
+)
 CPU = NodeGroupSpec(name="cpu", total=cpus(2), most=4)
 
 
