@@ -68,7 +68,7 @@ class Outcome:
         return not self.error
 
 
-def examination_of(faults: Any, *, ended_ns: int, leaks: Any) -> dict[str, Any]:
+def examination_of(faults: Any, *, ended_ns: int, leaks: Any, violations: Sequence[str] = ()) -> dict[str, Any]:
     """What `make_outcome` takes of a run that was no simulation. `faults` has performed them."""
     return {
         "ended_ns": ended_ns,
@@ -76,7 +76,7 @@ def examination_of(faults: Any, *, ended_ns: int, leaks: Any) -> dict[str, Any]:
         "performed": faults.performed,
         "missed": faults.problems,
         "outstanding": [str(fault) for fault in faults.outstanding],
-        "violations": [],
+        "violations": list(violations),
         "random": "",
         "witnessed": [],
         "rows_used": [],

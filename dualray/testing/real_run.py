@@ -3,8 +3,8 @@
 Of the scenario's cluster, real mode takes the number of nodes and what each has to offer (CPUs, GPUs as declared,
 resources, labels, an object store whose size is given); of its faults, those that can be performed on processes without
 privileges (dualray/real/faults.py), anchored at a time since the program's start or at an event in the traces. Network,
-speed, memory and costs are the machine's own. When the program has succeeded, the leases that are left are looked
-at, and objects are not; what the trace says is held against the same oracles as in sim mode.
+speed, memory and costs are the machine's own. When the program has succeeded, what is left is looked for as in sim
+mode, in machines that the decision logs give (replicas.py); what the trace says is held against the same oracles.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ from dualray.shared.scenario.scenario import Scenario
 from dualray.testing.failures import Ended, call
 from dualray.testing.outcome import Outcome, examination_of, make_outcome
 from dualray.testing.real_faults import LOOK_S, OF_DOORS, FaultPerformer, check_plan
+from dualray.testing.replicas import Replicas
 from dualray.testing.scripts import SCRIPT_TIMEOUT_S, run_script
 
-_REST_S = 10.0
+_REST_S = 30.0
 """A cluster has so long to come to rest when its program has ended."""
 NODES_MAX = 16
 """Of a cluster on one machine: each node has a store and processes of its own."""
@@ -73,25 +74,48 @@ def run_on_cluster(scenario: Scenario, program: Path | Callable[[], Any], decisi
                 ended_ns = time.monotonic_ns()
             finally:
                 faults.end()
-            leaks = None if ended.error else _what_is_left(cluster)
-        examination = examination_of(faults, ended_ns=ended_ns, leaks=leaks)
+            replicas = Replicas(record)
+            is_looked_at = not replicas.is_too_large
+            leaks = None if ended.error else _what_is_left(cluster, replicas if is_looked_at else None)
+            if is_looked_at:
+                replicas.look()
+        examination = examination_of(faults, ended_ns=ended_ns, leaks=leaks, violations=replicas.violations())
         return make_outcome(ended, read_traces(record), examination)
 
 
-def _what_is_left(cluster: Cluster) -> list[str]:
-    """The leases that nodes keep although the program has ended, in words."""
+def _what_is_left(cluster: Cluster, replicas: Replicas | None) -> list[str] | None:
+    """What the cluster keeps although the program has ended, in words; None: the program has references still.
+
+    Args:
+        replicas: without them only the leases of nodes are looked at.
+    """
     gc.collect()  # what the program has made may lie in a cycle, and hold an actor
     deadline = time.monotonic() + _REST_S
     while True:
-        rows = {row["NodeID"]: row for row in dualray.nodes() if row["Alive"]}
-        left = [
-            f"{name} has {row['Available']} free of {row['Resources']}"
-            for name, row in rows.items()
-            if row["Available"] != row["Resources"]
-        ]
+        left = _leases_left(cluster)
+        if replicas is not None and (not left or time.monotonic() > deadline):
+            replicas.look()
+            nodes = [node.node_id for node in cluster.list_all_nodes()]
+            kept = replicas.left(nodes, dualray.get_runtime_context().get_worker_id())
+            if kept is None:
+                return None
+            left += kept
         if not left or time.monotonic() > deadline:
             return left
         time.sleep(LOOK_S)
+
+
+def _leases_left(cluster: Cluster) -> list[str]:
+    """Nodes that are not alive, and nodes of which not all resources are free."""
+    rows = {row["NodeID"]: row for row in dualray.nodes()}
+    left = []
+    for node in cluster.list_all_nodes():
+        row = rows[node.node_id]
+        if not row["Alive"]:
+            left.append(f"{node.node_id} is not alive")
+        elif row["Available"] != row["Resources"]:
+            left.append(f"{node.node_id} has {row['Available']} free of {row['Resources']}")
+    return left
 
 
 def _growth_of(scenario: Scenario) -> dict[str, Any]:

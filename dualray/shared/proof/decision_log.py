@@ -143,6 +143,30 @@ def read_log(data: bytes) -> Log:
         end = stream.tell()
 
 
+class LogTail:
+    """Reads a log that its process still writes.
+
+    Attributes:
+        spec: what the machine was made with. None until the opening was read.
+    """
+
+    def __init__(self) -> None:
+        self.spec: MachineSpec | None = None
+        self._stream = msgpack.Unpacker(raw=False, use_list=False, max_buffer_size=0, unicode_errors=SURROGATES)
+
+    def feed(self, data: bytes) -> Iterator[tuple[int, Event]]:
+        """Yield the time and the event of each decision that is whole now.
+
+        Raises:
+            ValueError: the bytes are no decision log, or one of another version; the message says which.
+        """
+        self._stream.feed(data)
+        if self.spec is None and data:
+            self.spec, _ = _read_opening(self._stream)
+        for now_ns, event, _ in self._stream:
+            yield now_ns, decode(event)
+
+
 def _read_opening(stream: Iterator[Any]) -> tuple[MachineSpec, str]:
     try:
         opening = next(stream)

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import gc
 from array import array
-from collections.abc import Sized
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from dualray.exceptions import InvariantViolation
 from dualray.shared.machines.head.global_scheduler import PARTED_TIMER
 from dualray.shared.machines.head.head import Head
 from dualray.shared.machines.owner.task_records import TASK_TABLE
 from dualray.shared.model.errors import ErrorKind
-from dualray.shared.model.ids import Address, PlacementGroupID, short
+from dualray.shared.model.ids import Address
 from dualray.shared.model.states import TaskState
+from dualray.shared.proof.leftovers import has_references, kept_words, left_in_head, left_in_node, left_in_owner
 from dualray.shared.proof.trace import TraceKind
 from dualray.sim.cluster.cluster import Cluster
 from dualray.sim.processes.node import NodeProcess
@@ -177,7 +177,7 @@ def _goes_on(cluster: Cluster) -> bool:
     """Whether the program could still read a value, or has threads that run."""
     driver = cluster.driver
     assert driver is not None
-    return any(value.local_refs for value in driver.core.machine.known_values.values()) or any(
+    return has_references(driver.core.machine) or any(
         process.has_threads for process in cluster.processes.values() if isinstance(process, UserProcess)
     )
 
@@ -188,58 +188,18 @@ def _leaks(cluster: Cluster) -> list[str]:
     for process in cluster.processes.values():
         if not process.is_alive:
             continue
+        who = process.address
         if isinstance(process, UserProcess):
             if process.has_core:
-                _look_at_owner(process, left)
+                core = process.core
+                left += [] if core.is_folded else left_in_owner(core.machine, who)
+                left += kept_words(core.payloads, "payloads", who)
         elif isinstance(process, NodeProcess):
-            _look_at_node(process, groups, left)
-    _look_at_head(cluster, left)
-    return left
-
-
-def _look_for(things: Sized, what: str, who: str, left: list[str]) -> None:
-    if things:
-        left.append(f"{who} keeps {len(things)} {what}: {_some(things)}")
-
-
-def _some(things: Any) -> str:
-    shown = [short(thing) if isinstance(thing, bytes) else str(thing) for thing in list(things)[:3]]
-    return ", ".join(shown) + (", ..." if len(things) > len(shown) else "")
-
-
-def _look_at_owner(process: UserProcess, left: list[str]) -> None:
-    core, who = process.core, process.address
-    if not core.is_folded:
-        for what, things in core.machine.kept().items():
-            _look_for(things, what, who, left)
-    _look_for(core.payloads, "payloads", who, left)
-
-
-def _look_at_node(process: NodeProcess, groups: set[PlacementGroupID], left: list[str]) -> None:
-    """`groups` are placement groups that nobody has removed, as a program that has failed may leave them."""
-    manager, who = process.manager, process.address
-    _look_for(manager.store.objects, "objects", who, left)
-    _look_for(process.store.objects, "stored bytes", who, left)
-    _look_for(manager.store.waiting, "writers in line", who, left)
-    _look_for(manager.transfer.wants, "wants", who, left)
-    _look_for(manager.scheduler.leases, "leases", who, left)
-    _look_for(manager.scheduler.waiting, "slots", who, left)
-    scheduler = manager.scheduler
-    free = dict(scheduler.free)
-    for group, bundles in scheduler.resources.bundles.items():
-        if group in groups:
-            for bundle in bundles.values():
-                for name, units in bundle.resources.units:
-                    free[name] += units
-    if free != scheduler.total:
-        left.append(f"{who} has {free} free of {scheduler.total}")
-
-
-def _look_at_head(cluster: Cluster, left: list[str]) -> None:
+            left += left_in_node(process.manager, who, groups)
+            left += kept_words(process.store.objects, "stored bytes", who)
     head = cluster.head.machine
     assert isinstance(head, Head)
-    for what, things in head.kept().items():
-        _look_for(things, what, "the head", left)
+    left += left_in_head(head)
     if cluster.provider is not None and cluster.growth is not None:
         left += cluster.growth.wrong(cluster.provider.machines.values(), cluster.trace_events)
-    left += [f"the head keeps actor {short(actor_id)}, which is {state}" for actor_id, state in head.actors_kept()]
+    return left
