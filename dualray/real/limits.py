@@ -55,8 +55,10 @@ def check_room_for_files(count: int) -> None:
             os.close(fd)
 
 
-def limit_in_words(error: OSError | RuntimeError) -> str:
+def limit_in_words(error: OSError | RuntimeError | MemoryError) -> str:
     """Which limit has been reached, with its value and the way out; the error's own words when it is none."""
+    if isinstance(error, MemoryError):
+        return _memory()
     if isinstance(error, RuntimeError):  # "can't start new thread", of which Python keeps no number
         return f"{error}: {_processes()}"
     if error.errno == errno.EMFILE:
@@ -70,7 +72,7 @@ def limit_in_words(error: OSError | RuntimeError) -> str:
     if error.errno == errno.EAGAIN:
         return f"{error.strerror}: {_processes()}"
     if error.errno == errno.ENOMEM:
-        return "this machine, or this container, has no memory left"
+        return _memory()
     if error.errno == errno.ENOSPC:
         return f"no space left on the disk of {error.filename}" if error.filename else "no space left on the disk"
     return str(error)
@@ -81,9 +83,28 @@ def is_out_of_threads(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and str(error) == "can't start new thread"
 
 
-def is_exhaustion(error: OSError) -> bool:
+def is_exhaustion(error: BaseException) -> bool:
     """Whether it says that something has run out, and may be there again later."""
-    return error.errno in (errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM, errno.ENOSPC, errno.ENOBUFS)
+    if isinstance(error, MemoryError):
+        return True
+    return isinstance(error, OSError) and error.errno in (
+        errno.EMFILE,
+        errno.ENFILE,
+        errno.EAGAIN,
+        errno.ENOMEM,
+        errno.ENOSPC,
+        errno.ENOBUFS,
+    )
+
+
+def _memory() -> str:
+    soft, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if soft == resource.RLIM_INFINITY:
+        return "this machine, or this container, has no memory left"
+    return (
+        f"this process may have {_amount(soft)} bytes of address space (RLIMIT_AS) and needs more; raise the limit "
+        f"with `ulimit -v`, or use a smaller object store"
+    )
 
 
 def _processes() -> str:

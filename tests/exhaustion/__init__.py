@@ -1,7 +1,9 @@
 """Takes from a session's processes, one after another, what the system gives: `python -m tests.exhaustion --runs 5000`.
 
 Each run takes one resource from one process, by its limits (prlimit), so that every system call that needs it fails
-from then on: open files at their present number or a few more, or the size of files that it may write (logs, spilled
-objects, shared memory). Meanwhile tasks run, actors are made and called, and objects stored. Each answer must be right,
-or a clear error come in bounded time; when the resource is back, so must the session be. A run is drawn from its seed.
+from then on: open files, memory, or threads at their present number or a few more, or the size of files that it may
+write (logs, spilled objects, shared memory). Root has no limit of threads, so root's runs are another user's.
+
+Meanwhile tasks run, actors are made and called, and objects stored. Each answer must be right, or a clear error come in
+bounded time; when the resource is back, so must the session be. A run is drawn from its seed.
 """

@@ -6,7 +6,7 @@ import os
 import random
 import resource
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +21,8 @@ from dualray.exceptions import DualrayError, GetTimeoutError
 KINDS = ("driver", "head", "node", "template", "worker")
 WAITED_FOR = ("head", "node")
 """New processes connect to these: while they have no descriptor for that, what needs a new process waits."""
-RESOURCES = ("open files", "file size")
+RESOURCES = ("open files", "file size", "memory", "threads")
+"""`threads` are a user's threads and processes; root has no such limit."""
 ANSWER_WITHIN_S = 30.0
 MIB = 1 << 20
 
@@ -109,15 +110,32 @@ def pids_of(kind: str, runtime: Any) -> list[int]:
     return found
 
 
+def limit_of(pid: int, what: str, slack: int) -> tuple[int, int]:
+    """The limit of a resource, and what a process has of it now, and `slack` more."""
+    if what == "open files":
+        used = {int(path.name) for path in Path(f"/proc/{pid}/fd").iterdir()}
+        lowest = next(fd for fd in range(len(used) + 1) if fd not in used)  # those above it stay open
+        return resource.RLIMIT_NOFILE, lowest + slack
+    if what == "memory":
+        return resource.RLIMIT_AS, psutil.Process(pid).memory_info().vms + slack * MIB
+    if what == "threads":
+        return resource.RLIMIT_NPROC, _threads_of(os.getuid()) + slack
+    return resource.RLIMIT_FSIZE, slack * 4096
+
+
+def _threads_of(uid: int) -> int:
+    """Of all processes of a user."""
+    count = 0
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            count += process.num_threads() if process.uids().real == uid else 0
+    return count
+
+
 @contextmanager
 def taken(pid: int, what: str, slack: int) -> Iterator[None]:
     """A process cannot have more of a resource than it has now, and `slack` more."""
-    if what == "open files":
-        limit = resource.RLIMIT_NOFILE
-        used = {int(path.name) for path in Path(f"/proc/{pid}/fd").iterdir()}
-        amount = next(fd for fd in range(len(used) + 1) if fd not in used) + slack  # those above it stay open
-    else:
-        limit, amount = resource.RLIMIT_FSIZE, slack * 4096
+    limit, amount = limit_of(pid, what, slack)
     before = resource.prlimit(pid, limit)
     resource.prlimit(pid, limit, (amount, before[1]))
     try:
@@ -140,16 +158,16 @@ class Drawn:
     work: tuple[Callable[[int], bool], ...]
 
 
-def drawn(seed: int) -> Drawn:
-    """What a seed says."""
+def drawn(seed: int, resources: Sequence[str] = RESOURCES) -> Drawn:
+    """What a seed says, if these resources are taken."""
     draw = random.Random(seed)
-    kind, what, slack = draw.choice(KINDS), draw.choice(RESOURCES), draw.choice((0, 0, 1, 2, 4, 8))
+    kind, what, slack = draw.choice(KINDS), draw.choice(resources), draw.choice((0, 0, 1, 2, 4, 8))
     return Drawn(kind, what, slack, tuple(draw.choice(WORK) for _ in range(draw.randrange(1, 4))))
 
 
-def run(seed: int, runtime: Any) -> Outcome:
+def run(seed: int, runtime: Any, resources: Sequence[str] = RESOURCES) -> Outcome:
     """Take something away, work, give it back, work."""
-    draw = drawn(seed)
+    draw = drawn(seed, resources)
     kind, what, slack, work = draw.kind, draw.what, draw.slack, draw.work
     pids = pids_of(kind, runtime)
     words = f"{kind}: {what}, {slack} more; " + ", ".join(each.__name__.strip("_") for each in work)
@@ -177,14 +195,15 @@ def run(seed: int, runtime: Any) -> Outcome:
     return Outcome(seed, words, answers, tuple(errors), wrong, time.monotonic() - began_s)
 
 
-def in_sessions(seeds: Iterator[int] | list[int]) -> Iterator[Outcome]:
+def in_sessions(seeds: Sequence[int], resources: Sequence[str] = RESOURCES) -> Iterator[Outcome]:
     """Run each seed in one session, in a new one after a run that has gone wrong."""
     runtime = None
     try:
         for seed in seeds:
             if runtime is None:
                 runtime = ray.init(num_cpus=2, object_store_memory=64 * MIB, log_to_driver=False)
-            outcome = run(seed, runtime)
+                _call_task(seed)  # the worker template has its modules: a template without them cannot go on
+            outcome = run(seed, runtime, resources)
             yield outcome
             if outcome.wrong:
                 ray.shutdown()

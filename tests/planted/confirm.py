@@ -1,19 +1,21 @@
 """Planted bugs that exploration has found in sim mode, on real processes: `python -m tests.planted.confirm HUNTS.json`.
 
 HUNTS.json is what `python -m tests.planted.find --json` has written. Each bug's small scenario is run with `dualray
-scenario run --mode real` in a package that has the bug, its faults anchored at the same logical events, up to three
-times; a try that fails as the bug makes it fail is a reproduction, if the same scenario holds without the bug. What is
-not reproduced is printed with the reason.
+scenario run --mode real` in a package that has the bug, up to eight times: first as it was found, then with its faults
+at other moments. Real processes reach the n-th event in another order than a simulation, so the same fault must be
+tried around it, as exploration tries seeds. A try that fails is a reproduction, if its scenario holds without the bug.
+What is not reproduced is printed with the reason.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import random
 import re
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +27,9 @@ from dualray.testing.run import load_scenario
 from tests.planted.bugs import BUGS
 from tests.planted.tree import ROOT, run_in, tree_with
 
-TRIES = 3
-TRY_TIMEOUT_S = 150.0
+TRIES = 8
+TRIES_AS_FOUND = 2
+TRY_TIMEOUT_S = 300.0
 NODES_MAX = 5
 
 
@@ -70,6 +73,30 @@ def for_real_mode(text: str) -> tuple[str, str]:
     return yaml.safe_dump(scenario, sort_keys=False), changed
 
 
+def at_other_moments(text: str, seed: str) -> str:
+    """The same scenario with the same faults of the same targets, each at another time or at another event of its kind.
+
+    A function of its arguments. The n-th event becomes one of the first 2 n + 3; a time becomes half to twice of it.
+    """
+    draw = random.Random(seed)
+    scenario: dict[str, Any] = yaml.safe_load(text)
+    faults = []
+    for words in scenario["faults"]:
+        if not isinstance(words, str):
+            faults.append(words)
+            continue
+        fault = parse_fault(words)
+        if fault.at_ns is not None:
+            moved = replace(fault, at_ns=int(fault.at_ns * draw.uniform(0.5, 2)))
+        elif fault.submission:
+            moved = replace(fault, submission=draw.randint(1, 2 * fault.submission + 3))
+        else:
+            moved = replace(fault, start=draw.randint(1, 2 * fault.start + 3))
+        faults.append(str(replace(moved, after_ns=int(fault.after_ns * draw.uniform(0, 2)))))
+    scenario["faults"] = faults
+    return yaml.safe_dump(scenario, sort_keys=False)
+
+
 def _kept(expect: dict[str, Any]) -> dict[str, Any]:
     return {name: expect[name] for name in ("result", "same_as_without_faults", "error") if name in expect}
 
@@ -84,16 +111,20 @@ def confirm(name: str, text: str) -> Confirmation:
     with tree_with({bug.change.path: bug.change.applied()}) as tree:
         file = tree / "real.yaml"
         file.write_text(real)
+        has_faults = bool(yaml.safe_load(real)["faults"])
         nodes = len(load_scenario(file).cluster.each_node())
         said = f"it holds, {changed}"
-        for number in range(1, TRIES + 1):
+        for number in range(1, (TRIES if has_faults else TRIES_AS_FOUND) + 1):
+            if number > TRIES_AS_FOUND:
+                file.write_text(at_other_moments(real, f"{name} {number}"))
             failed, said = _run(tree, file)
             if failed:
                 failed_without, words = _run(ROOT, file)
                 if failed_without:
                     return Confirmation(name=name, tries=0, words=f"it fails without the bug too: {words}")
+                changed += "" if number <= TRIES_AS_FOUND else ", with its faults at other moments"
                 return Confirmation(name=name, tries=number, words=f"{said} ({nodes} nodes, {changed})")
-    return Confirmation(name=name, tries=0, words=f"{said} in {TRIES} tries ({nodes} nodes, {changed})")
+    return Confirmation(name=name, tries=0, words=f"{said} in {number} tries ({nodes} nodes, {changed})")
 
 
 def _run(tree: Path, file: Path) -> tuple[bool, str]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 import dualray
+from dualray.shared.machines.base import Machine
 from dualray.shared.model.config import Config
-from dualray.shared.model.events import SpaceRequested, Started
+from dualray.shared.model.events import Event, SpaceRequested, Started
 from dualray.shared.model.ids import FIRST_DRIVER, put_object_id, root_task_id, short
 from dualray.shared.proof.decision_log import DecisionLog, MachineSpec
 from dualray.testing.replicas import Replicas
@@ -19,19 +21,21 @@ from tests.planted.tree import run_in, tree_with
 pytestmark = [pytest.mark.leak_check, pytest.mark.timeout(180)]
 
 
-@dualray.remote(num_cpus=0)
 class Stays:
     def here(self) -> int:
         return 1
 
 
+STAYS: Any = dualray.remote(num_cpus=0)(Stays)
+
+
 def leaves_an_actor() -> int:
     """A program whose detached actor outlives it."""
-    return int(dualray.get(Stays.options(lifetime="detached", name="stays").remote().here.remote()))
+    return int(dualray.get(STAYS.options(lifetime="detached", name="stays").remote().here.remote()))
 
 
 def leaves_nothing() -> int:
-    return int(dualray.get(Stays.remote().here.remote()))
+    return int(dualray.get(STAYS.remote().here.remote()))
 
 
 def _scenario(tmp_path: Path, function: str) -> Path:
@@ -77,14 +81,15 @@ def test_a_broken_invariant_of_a_real_machine_is_found(tmp_path: Path) -> None:
 
 def test_logs_are_followed_while_they_are_written(tmp_path: Path) -> None:
     spec = MachineSpec(kind="node", address="node-0", node="node-0", config=Config(), store_bytes=1 << 20)
-    replicas, machine = Replicas(tmp_path), spec.make()
+    replicas, machine = Replicas(tmp_path), cast(Machine, spec.make())
     object_id = put_object_id(root_task_id("0", 1), 0, 1)
     room = SpaceRequested(
         object_id=object_id, size_bytes=10, owner=FIRST_DRIVER, requester=FIRST_DRIVER, remakeable=False
     )
     with (tmp_path / "node-0.decisions").open("wb", buffering=0) as sink:
         log = DecisionLog(sink, spec, seed="0")
-        for number, event in enumerate((Started(), room)):
+        events: list[Event] = [Started(), room]
+        for number, event in enumerate(events):
             replicas.look()
             assert replicas.left(["node-0"], FIRST_DRIVER) == []
             log.record(event, number, machine.handle(event, number))

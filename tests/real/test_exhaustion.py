@@ -6,17 +6,14 @@ import contextlib
 import errno
 import os
 import resource
-import shutil
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 import urllib.request
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -27,6 +24,7 @@ from dualray.exceptions import DualrayError, WorkerCrashedError
 from dualray.real.limits import OPEN_FILES_MIN, limit_in_words
 from dualray.real.observe import metrics_server
 from tests.conformance.support import eventually
+from tests.exhaustion.other_user import as_other_user, why_no_other_user
 from tests.exhaustion.runs import WAITED_FOR, drawn, in_sessions, pids_of, taken
 
 WITHIN_S = 60
@@ -131,15 +129,10 @@ dualray.shutdown()
 
 def test_no_more_threads_fail_the_actor_and_name_the_limit() -> None:
     """The driver met a bug in every call from then on, and `shutdown` raised."""
-    if os.getuid() != 0 or shutil.which("setpriv") is None:
-        pytest.skip("the limit holds for a user who is not root, as whom root's `setpriv` (util-linux) starts one")
-    can_read = "+dac_override,+dac_read_search"  # the interpreter and this checkout, wherever they are
-    command = ["setpriv", "--reuid=4242", "--regid=4242", "--clear-groups", f"--inh-caps={can_read}"]
-    command += [f"--ambient-caps={can_read}", sys.executable, "-c", THREADS]
-    with tempfile.TemporaryDirectory(prefix="drnp", dir="/tmp") as directory:
-        Path(directory).chmod(0o777)
-        environment = os.environ | {"TMPDIR": directory, "HOME": directory}
-        done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False, env=environment)
+    why = why_no_other_user()
+    if why:
+        pytest.skip(why)
+    done = as_other_user(["-c", THREADS], capture_output=True, timeout=110)
     assert done.returncode == 0, done.stderr
     last = done.stdout.splitlines()[-1]
     answers, two, words = last.split(" ", 2)
@@ -147,6 +140,24 @@ def test_no_more_threads_fail_the_actor_and_name_the_limit() -> None:
     assert two == "2"
     assert "this user may have 40 processes and threads (RLIMIT_NPROC)" in words
     assert "met a bug" not in done.stderr
+
+
+MEMORY = """
+import resource
+resource.setrlimit(resource.RLIMIT_AS, (300 << 20, 300 << 20))
+import dualray
+try:
+    dualray.init(num_cpus=1, object_store_memory=32 << 20)
+except dualray.exceptions.DualrayError as error:
+    print(error)
+"""
+
+
+def test_too_little_address_space_is_named() -> None:
+    """`init` said that a process had ended with status 1."""
+    done = subprocess.run([sys.executable, "-c", MEMORY], capture_output=True, text=True, timeout=110, check=False)
+    assert "this process may have 314,572,800 bytes of address space (RLIMIT_AS)" in done.stdout, done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_limits_in_words() -> None:

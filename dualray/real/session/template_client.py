@@ -15,6 +15,7 @@ import collections
 import contextlib
 import dataclasses
 import json
+import logging
 import os
 import signal
 import socket
@@ -27,6 +28,8 @@ from typing import Any, Final
 from dualray.real.net.loop import Loop
 from dualray.real.session.children import environment_of_workers
 from dualray.real.session.worker_template import REQUEST_BYTES_MAX
+
+_log = logging.getLogger(__name__)
 
 _READS_PER_TURN: Final = 16
 
@@ -239,6 +242,8 @@ class TemplateClient:
                 self._on_forked(worker, pid)
             case {"failed": str(worker), "error": str(error)}:
                 self._fail(worker, error)
+            case {"unable": str(why)}:
+                _log.critical("the worker template ends: %s", why)
             case {"exited": str(worker), "pid": int(pid), "status": int(status)}:
                 with self._lock:
                     del self._living[worker]

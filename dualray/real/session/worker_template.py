@@ -11,6 +11,7 @@ their pages) and serves one request a datagram, in JSON:
     template -> node    {"ready": PID, "threads": 1, "missing": [MODULES]}, once, after the imports
                         {"forked": "node-0/w3", "pid": PID}
                         {"failed": "node-0/w3", "error": TEXT}, in place of "forked"
+                        {"unable": TEXT}, in place of "ready": it ends
                         {"exited": "node-0/w3", "pid": PID, "status": EXIT CODE, or minus the signal}, after "forked"
 
 It has one thread, one loop and no other state than its children, so a fork copies no lock that somebody
@@ -71,7 +72,11 @@ class Template:
         """Import, say so, and serve until the node manager hangs up."""
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         gc.disable()  # nothing of what is imported is garbage
-        missing = warm_up()
+        try:
+            missing = warm_up()
+        except (ImportError, OSError, MemoryError) as error:
+            self._say({"unable": f"a worker's modules cannot be imported: {_in_words(error)}"})
+            raise
         gc.collect()
         gc.freeze()
         gc.enable()
@@ -183,9 +188,16 @@ class Template:
         self._control.send(json.dumps(message).encode(), socket.MSG_NOSIGNAL)
 
 
-def _in_words(error: OSError | ValueError) -> str:
-    is_limit = isinstance(error, OSError) and is_exhaustion(error)
-    return limit_in_words(error) if is_limit else f"{type(error).__name__}: {error}"  # type: ignore[arg-type]
+_NOT_MAPPED: Final = "failed to map segment"
+"""What the dynamic linker says if it has no memory for an extension module."""
+
+
+def _in_words(error: Exception) -> str:
+    if isinstance(error, (OSError, MemoryError)) and is_exhaustion(error):
+        return limit_in_words(error)
+    if isinstance(error, ImportError) and _NOT_MAPPED in str(error):
+        return limit_in_words(MemoryError())
+    return f"{type(error).__name__}: {error}"
 
 
 def warm_up() -> list[str]:

@@ -27,6 +27,7 @@ from __future__ import annotations
 import gc
 import importlib
 import json
+import logging
 import os
 import random
 import selectors
@@ -41,7 +42,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
-from dualray.real.limits import raise_open_files
+from dualray.real.limits import is_exhaustion, limit_in_words, raise_open_files
 from dualray.real.session import worker_template
 from dualray.real.session.children import FOUNDER_MODULE, MESSAGE_BYTES_MAX, NODE_MODULE
 from dualray.real.session.parents import count_threads
@@ -237,8 +238,11 @@ class Founder:
             code = main(argv)
         except SystemExit as end:
             code = end.code
-        except BaseException:  # noqa: BLE001 - this is the end of the process, as of any program
-            traceback.print_exc()
+        except BaseException as error:  # noqa: BLE001 - this is the end of the process, as of any program
+            if isinstance(error, (OSError, MemoryError)) and is_exhaustion(error):
+                logging.getLogger("dualray").critical("this process cannot run: %s", limit_in_words(error))
+            else:
+                traceback.print_exc()
         end_process(code)
 
     def _leave_to_child(self) -> None:
