@@ -60,7 +60,8 @@ def limit_in_words(error: OSError | RuntimeError | MemoryError) -> str:
     if isinstance(error, MemoryError):
         return _memory()
     if isinstance(error, RuntimeError):  # "can't start new thread", of which Python keeps no number
-        return f"{error}: {_processes()}"
+        is_limited = resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY
+        return f"{error}: {_processes()}" + (f"; {_memory()}" if is_limited else "")  # its stack is memory, too
     if error.errno == errno.EMFILE:
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         return (

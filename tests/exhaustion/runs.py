@@ -73,6 +73,12 @@ def _call_actor(number: int) -> bool:
     return bool(ray.get(actor.add.remote(1), timeout=ANSWER_WITHIN_S) == number + 1)
 
 
+def _call_actors(number: int) -> bool:
+    actors = [Adder.remote(number + x) for x in range(6)]  # type: ignore[attr-defined]  # the decorator's
+    answers = ray.get([actor.add.remote(1) for actor in actors], timeout=ANSWER_WITHIN_S)
+    return bool(answers == [number + x + 1 for x in range(6)])
+
+
 def _put(number: int) -> bool:
     return int(ray.get(ray.put(np.full(MIB // 4, number)), timeout=ANSWER_WITHIN_S)[-1]) == number
 
@@ -90,7 +96,7 @@ def _call_new_function(number: int) -> bool:
 
 
 WORK: tuple[Callable[[int], bool], ...] = (
-    _call_task, _call_many, _call_actor, _put, _make_object, _call_new_function,
+    _call_task, _call_many, _call_actor, _call_actors, _put, _make_object, _call_new_function,
 )  # fmt: skip
 
 
@@ -181,7 +187,7 @@ def run(seed: int, runtime: Any, resources: Sequence[str] = RESOURCES) -> Outcom
                         answers += 1
                     else:
                         wrong = f"{each.__name__} has a wrong answer"
-                except (DualrayError, OSError) as error:
+                except (DualrayError, OSError, MemoryError) as error:
                     errors.append(f"{type(error).__name__}: {error}")
                     is_late = isinstance(error, GetTimeoutError) and kind not in WAITED_FOR
                     if "met a bug" in str(error) or is_late:

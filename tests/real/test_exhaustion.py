@@ -168,6 +168,18 @@ def test_limits_in_words() -> None:
     assert limit_in_words(OSError(errno.ENOENT, "No such file", "/a")) == "[Errno 2] No such file: '/a'"
 
 
+def test_a_thread_that_finds_no_memory_names_that_limit_too() -> None:
+    """A thread needs memory for its stack. The error named only the processes, of which there were few."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (1 << 40, hard))
+    try:
+        words = limit_in_words(RuntimeError("can't start new thread"))
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+    assert "RLIMIT_NPROC" in words
+    assert "1,099,511,627,776 bytes of address space (RLIMIT_AS)" in words
+
+
 # ---- One session -------------------------------------------------------------------------------------------------
 
 
