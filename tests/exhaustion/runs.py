@@ -16,7 +16,7 @@ import numpy as np
 import psutil
 
 import dualray as ray
-from dualray.exceptions import DualrayError, GetTimeoutError
+from dualray.exceptions import DualrayError, GetTimeoutError, WorkerCrashedError
 
 KINDS = ("driver", "head", "node", "template", "worker")
 WAITED_FOR = ("head", "node")
@@ -171,6 +171,17 @@ def drawn(seed: int, resources: Sequence[str] = RESOURCES) -> Drawn:
     return Drawn(kind, what, slack, tuple(draw.choice(WORK) for _ in range(draw.randrange(1, 4))))
 
 
+def _again(each: Callable[[int], bool], seed: int) -> bool:
+    """Work when the resource is back. Workers that have started without it may still end for a while."""
+    deadline = time.monotonic() + ANSWER_WITHIN_S
+    while True:
+        try:
+            return each(seed)
+        except WorkerCrashedError:
+            if time.monotonic() > deadline:
+                raise
+
+
 def run(seed: int, runtime: Any, resources: Sequence[str] = RESOURCES) -> Outcome:
     """Take something away, work, give it back, work."""
     draw = drawn(seed, resources)
@@ -194,7 +205,7 @@ def run(seed: int, runtime: Any, resources: Sequence[str] = RESOURCES) -> Outcom
                         wrong = errors[-1]
     try:
         for each in WORK:
-            if not each(seed):
+            if not _again(each, seed):
                 wrong = wrong or f"afterwards {each.__name__} has a wrong answer"
     except (DualrayError, OSError) as error:
         wrong = wrong or f"afterwards: {type(error).__name__}: {error}"

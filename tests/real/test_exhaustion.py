@@ -298,3 +298,26 @@ def test_a_template_without_descriptors_fails_the_worker_and_lives(session: Any)
     with taken(template, "open files", 1), pytest.raises(WorkerCrashedError, match="as many files open as it may"):
         dualray.get([one.options(num_cpus=0).remote() for _ in range(8)], timeout=WITHIN_S)
     assert dualray.get([one.options(num_cpus=0).remote() for _ in range(8)], timeout=WITHIN_S) == [1] * 8
+
+
+def test_a_driver_without_descriptors_hears_of_its_limit_and_goes_on(session: Any) -> None:
+    """It waited for ever for workers that it could not connect to, and their actors were lost to it."""
+
+    class Actor:
+        def one(self) -> int:
+            return 1
+
+    made: Any = dualray.remote(num_cpus=0)(Actor)
+    words = r"driver-1 cannot connect to node-0/w\d+: this process has as many files open"
+    dualray.get(one.remote(), timeout=WITHIN_S)
+    with taken(os.getpid(), "open files", 0):
+        actors = [made.remote() for _ in range(6)]
+        calls = [actor.one.remote() for actor in actors]
+        with pytest.raises(
+            DualrayError, match=r"driver-1 cannot connect to node-0/w\d+: this process has as many files"
+        ):
+            dualray.get(calls, timeout=WITHIN_S)
+        for call in calls:
+            with contextlib.suppress(DualrayError):
+                dualray.get(call, timeout=WITHIN_S)
+    assert dualray.get([actor.one.remote() for actor in actors], timeout=WITHIN_S) == [1] * 6

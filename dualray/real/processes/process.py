@@ -24,6 +24,7 @@ from numpy.random import MT19937, RandomState
 from numpy.random import set_state as set_numpy_state
 
 from dualray import runtime_env
+from dualray.real.limits import is_exhaustion
 from dualray.real.net.loop import Loop
 from dualray.real.net.messages import Post, decode_messages
 from dualray.real.net.transport import Transport
@@ -254,7 +255,12 @@ class UserProcess:
     def _on_peer_lost(self, peer: str) -> None:
         with self.lock:
             self.post.forget(Address(peer))
+        why = self.transport.why_lost(peer)
         self._on_lost(peer)
+        if isinstance(why, OSError) and is_exhaustion(why):
+            self.transport.forget(peer)  # there may be room later
+            self.core.dispatch(PeerLost(address=Address(peer), limit=why.strerror or str(why)))
+            return
         if peer != HEAD and self.session.gateway_for(peer) is not None:  # another machine's, which may live
             self.transport.forget(peer)
             self.core.dispatch(PeerLost(address=Address(peer)))

@@ -76,6 +76,7 @@ _ADDED: dict[type, int] = {
     events.ActorSubscribed: 1,
     events.DrainAsked: 1,
     events.NodeDraining: 1,
+    events.PeerLost: 1,
     events.WorkerBlocked: 1,
     events.WorkerUnwanted: 1,
 }

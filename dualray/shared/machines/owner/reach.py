@@ -9,6 +9,9 @@ the head tell us. Either way all leases there are given up, with what was pushed
 retry, for it may have run, and its late result is told by its attempt. Calls of an actor that were on their way fail
 with ActorUnavailableError, or are sent again (max_task_retries): the actor lives, and cannot be had elsewhere.
 
+A process that cannot connect because of a limit of its own (PeerLost.limit), such as that of open files, loses its work
+at that peer in the same way, but at once.
+
 The news of a lease may be what was lost; the node notices that, for it has sent it. So whatever is asked for is asked
 for again, as after a node's death.
 
@@ -27,7 +30,7 @@ from dualray.shared.machines.owner.actor_calls import ActorCalls
 from dualray.shared.machines.owner.leases import Leases
 from dualray.shared.model.commands import ArmTimer
 from dualray.shared.model.config import Config
-from dualray.shared.model.events import LinkLost, PeerLost
+from dualray.shared.model.events import LinkLost, PeerLost, WorkerUnwanted
 from dualray.shared.model.ids import HEAD, Address, LeaseID, NodeID, TaskID, is_driver, node_of
 
 REACH_TIMER = "reach"
@@ -71,6 +74,9 @@ class Reach:
     def on_peer_lost(self, event: PeerLost) -> None:
         """A connection has closed: whether its process is gone others tell in a moment, if it is."""
         peer, node = event.address, node_of(event.address)
+        if event.limit:
+            self._cannot_connect(peer, event.limit)
+            return
         if peer == HEAD or is_driver(peer) or node == self.node:
             return  # no work of ours is there, or the runner ends with it
         held = tuple(
@@ -82,6 +88,17 @@ class Reach:
         if not self.doubts:
             self.out.add(ArmTimer(timer=REACH_TIMER, delay_ns=self.config.link_patience_ns))
         self.doubts.append(Doubt(peer, self.out.now_ns + self.config.link_patience_ns, held, calls))
+
+    def _cannot_connect(self, peer: Address, limit: str) -> None:
+        """We have reached a limit, and the peer lives. Our tasks there can never be pushed, so their workers end. An
+        actor may have other callers, so it stays, and our calls fail or are sent again."""
+        why = f"{self.address} cannot connect to {peer}: {limit}"
+        for lease in list(self.leases.leases.values()):
+            if lease.worker == peer:
+                self.out.send(Address(lease.node), WorkerUnwanted(worker=peer, reason=why))
+        calls = self.actor_calls.sent_to(peer)
+        if calls:
+            self.actor_calls.unanswered(peer, calls, why)
 
     def on_timer(self) -> None:
         """Nobody has told of the deaths of processes whose connections had closed: they are out of reach."""

@@ -67,6 +67,8 @@ class PeerLost:
     of reach instead, and what was on its way to and from it is lost."""
 
     address: Address
+    limit: str = ""
+    """The limit, in words, that keeps this process from a connection. The other process lives."""
 
 
 @dataclass(slots=True, kw_only=True)

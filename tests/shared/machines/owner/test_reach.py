@@ -27,6 +27,7 @@ from dualray.shared.model.events import (
     TaskPushed,
     TimerFired,
     WorkerReady,
+    WorkerUnwanted,
 )
 from dualray.shared.model.ids import HEAD, Address, LeaseID, NodeID, RequestID
 from dualray.shared.model.specs import Strategy, StrategyKind
@@ -125,6 +126,30 @@ def test_a_node_that_died_meanwhile_is_nothing_new(owner) -> None:
 def test_who_has_nothing_there_does_not_care(owner) -> None:
     for peer in ("node-2/w0", "node-2", "node-0/w1", "driver-2@node-1"):
         assert owner(PeerLost(address=Address(peer))) == []
+
+
+def test_a_worker_that_we_cannot_connect_to_for_a_limit_of_ours_ends(owner) -> None:
+    """The driver waited for it without end: the worker lives, so nobody told of its death."""
+    peer = Address("node-1/w1")
+    commands = owner(PeerLost(address=peer, limit="64 files are open"))
+    [unwanted] = sent(commands, WorkerUnwanted, Address("node-1"))
+    assert unwanted.worker == peer
+    assert unwanted.reason == "driver-1 cannot connect to node-1/w1: 64 files are open"
+    assert sent(later(owner, REACH_TIMER), LinkLost) == [], "the link is sound"
+
+
+@pytest.mark.parametrize("retries", [0, 1])
+def test_calls_of_an_actor_that_we_cannot_connect_to_fail_or_are_sent_again_and_it_lives(retries: int) -> None:
+    driver = OwnerStepper()
+    driver.submit(task(1, actor=7, max_retries=retries))
+    driver.actor_is(7, ActorState.ALIVE, worker=W1)
+    commands = driver(PeerLost(address=W1, limit="64 files are open"))
+    assert sent(commands, WorkerUnwanted) == []
+    assert [push.spec.task_id for push in sent(commands, TaskPushed, W1)] == [task(1).task_id] * retries
+    if not retries:
+        error = driver.machine.values.table[oid(1)].error
+        assert error is not None and error.kind is ErrorKind.ACTOR_UNAVAILABLE
+        assert "driver-1 cannot connect to node-1/w0: 64 files are open" in error.message
 
 
 @pytest.mark.parametrize("retries", [0, 1])
