@@ -313,9 +313,7 @@ def test_a_driver_without_descriptors_hears_of_its_limit_and_goes_on(session: An
     with taken(os.getpid(), "open files", 0):
         actors = [made.remote() for _ in range(6)]
         calls = [actor.one.remote() for actor in actors]
-        with pytest.raises(
-            DualrayError, match=r"driver-1 cannot connect to node-0/w\d+: this process has as many files"
-        ):
+        with pytest.raises(DualrayError, match=words):
             dualray.get(calls, timeout=WITHIN_S)
         for call in calls:
             with contextlib.suppress(DualrayError):

@@ -7,9 +7,11 @@ from pathlib import Path
 from statistics import median
 
 import pytest
+import yaml
 
+from dualray.shared.scenario.fault_model import parse_fault
 from dualray.shared.scenario.file import parse_scenario
-from tests.planted.confirm import for_real_mode
+from tests.planted.confirm import at_other_moments, for_real_mode
 from tests.planted.find import BUGS, Hunt, hunt
 from tests.planted.tree import Change, run_in, tree_with
 
@@ -63,6 +65,26 @@ def test_what_real_mode_cannot_do_is_left_out_of_a_small_scenario():
     assert changed.startswith("without 'skew node-1 by 30s at 1s': ")
     with pytest.raises(ValueError, match="real mode cannot perform 'skew node-1 by 30s at 1s'"):
         for_real_mode(text % "'skew node-1 by 30s at 1s'")
+
+
+def test_other_moments_are_of_the_same_faults_and_a_function_of_the_seed():
+    text = """
+name: small
+cluster: {nodes: 3, cpus: 2, gpus: 1}
+workload: {generate: bag_of_tasks, kwargs: {tasks: 4, seconds: 0.5}}
+faults: [kill worker when piece starts 3 after 200ms, lose gpu 0 of node-1 at 2s, kill node-2 when object_stored 1]
+"""
+    moved = [at_other_moments(text, str(seed), stretch=3.0) for seed in range(8)]
+    assert moved[0] == at_other_moments(text, "0", stretch=3.0)
+    assert len(set(moved)) == len(moved)
+    for each in moved:
+        scenario = parse_scenario(each, "moved")
+        first, second, third = (parse_fault(words) for words in yaml.safe_load(each)["faults"])
+        assert scenario.workload.kwargs["seconds"] == 1.5
+        assert (first.kind, first.task_name, second.kind, third.node) == ("kill worker", "piece", "lose gpu", "node-2")
+        assert 1 <= first.start <= 9 and 0 <= first.after_ns <= 1_200_000_000
+        assert 3 * 10**9 <= (second.at_ns or 0) <= 12 * 10**9
+        assert 1 <= third.start <= 5
 
 
 @pytest.mark.slow
