@@ -17,6 +17,17 @@ OPEN_FILES_MIN: Final = 40
 """Of a node manager with one worker, and of a driver: with fewer a session does not start."""
 
 
+def open_standard_streams() -> None:
+    """Open /dev/null where this process has no descriptor 0, 1 or 2. Otherwise the next socket would get that number,
+    and the processes that it starts would write their output there."""
+    while (fd := os.open(os.devnull, os.O_RDWR)) <= _STANDARD_FD_MAX:
+        os.set_inheritable(fd, True)
+    os.close(fd)
+
+
+_STANDARD_FD_MAX: Final = 2
+
+
 def raise_open_files() -> None:
     """Let this process, and those that it starts, have as many files open as the hard limit allows, up to
     OPEN_FILES_MAX: an actor takes three of its node manager's, and one of each process that calls it."""
@@ -74,6 +85,12 @@ def limit_in_words(error: OSError | RuntimeError | MemoryError) -> str:
         return f"{error.strerror}: {_processes()}"
     if error.errno == errno.ENOMEM:
         return _memory()
+    if error.errno == errno.EFBIG:
+        soft, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+        return (
+            f"this process may write files of {_amount(soft)} bytes (RLIMIT_FSIZE); raise the limit with `ulimit -f`, "
+            f"or use a smaller object store"
+        )
     if error.errno == errno.ENOSPC:
         return f"no space left on the disk of {error.filename}" if error.filename else "no space left on the disk"
     return str(error)
@@ -95,6 +112,7 @@ def is_exhaustion(error: BaseException) -> bool:
         errno.ENOMEM,
         errno.ENOSPC,
         errno.ENOBUFS,
+        errno.EFBIG,
     )
 
 

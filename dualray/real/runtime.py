@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dualray.real.limits import check_open_files, raise_open_files
+from dualray.real.limits import check_open_files, open_standard_streams, raise_open_files
 from dualray.real.processes.offer import check_port, store_bytes, total_of
 from dualray.real.session import session as sessions
 from dualray.real.session.children import Children
@@ -38,6 +38,7 @@ def start(settings: Mapping[str, Any], config: Config) -> RealRuntime:
         if settings["record"] is not None:
             raise ValueError("record=... is for a cluster that init starts; leave it out with address=...")
         return _join(settings)
+    open_standard_streams()
     raise_open_files()
     check_open_files()
     total, gpu_names = total_of(settings["num_cpus"], settings["num_gpus"], settings["resources"], settings["memory"])
@@ -78,6 +79,7 @@ def _join(settings: Mapping[str, Any]) -> RealRuntime:
     from dualray.real.cluster.joining import find_session, next_beside_the_first  # noqa: PLC0415 - few join
     from dualray.real.processes.driver import RealRuntime  # noqa: PLC0415 - as above
 
+    open_standard_streams()
     raise_open_files()
     check_open_files()
     session = find_session(settings["address"])

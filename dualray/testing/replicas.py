@@ -101,7 +101,7 @@ class Replicas:
         if isinstance(owner, Owner) and has_references(owner):
             return None
         left = left_in_owner(owner, driver) if isinstance(owner, Owner) else []
-        heads = [replica.machine for replica in self._replicas.values() if isinstance(replica.machine, Head)]
+        heads = [machine for machine in self._sound() if isinstance(machine, Head)]
         groups = {group for head in heads for group in head.groups_kept()}
         for name in nodes:
             lives = list(self._lives_of(name))
@@ -110,10 +110,17 @@ class Replicas:
         return left + [words for head in heads for words in left_in_head(head)]
 
     def _of(self, address: str) -> Owner | Node | Head | None:
-        found = [replica.machine for replica in self._replicas.values() if replica.address == address]
+        replicas = self._replicas.values()
+        found = [replica.machine for replica in replicas if replica.address == address and not replica.broken]
         return found[-1] if found else None
 
     def _lives_of(self, name: str) -> Iterator[Node]:
+        for machine in self._sound():
+            if isinstance(machine, Node) and machine.node == name:
+                yield machine
+
+    def _sound(self) -> Iterator[Owner | Node | Head]:
+        """Machines that have handled all events. A broken one has stopped, and keeps what it had."""
         for replica in self._replicas.values():
-            if isinstance(replica.machine, Node) and replica.machine.node == name:
+            if replica.machine is not None and not replica.broken:
                 yield replica.machine

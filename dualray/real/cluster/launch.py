@@ -21,6 +21,7 @@ from dualray.exceptions import AuthenticationError, DualrayError
 from dualray.real.cluster.node_options import START_TIMEOUT_S, NodeOptions
 from dualray.real.processes.offer import check_port, store_bytes, total_of
 from dualray.real.session import session as sessions
+from dualray.real.session.children import module_path
 from dualray.shared.labels import as_pairs, parse_labels
 from dualray.shared.model.config import Config
 from dualray.shared.scenario.file import parse_growth
@@ -153,7 +154,7 @@ def start_node(options: NodeOptions, secret: bytes | None, *, is_detached: bool)
     status_read, status_write = os.pipe()
     options = dataclasses.replace(options, is_detached=is_detached, status_fd=status_write, lifeline_fd=lifeline_read)
     environment = dict(os.environ)
-    environment["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(path or str(Path.cwd()) for path in sys.path))
+    environment["PYTHONPATH"] = module_path()
     environment.pop("DUALRAY_SECRET", None)
     with tempfile.TemporaryFile() as stderr:
         try:

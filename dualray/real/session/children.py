@@ -56,6 +56,16 @@ class Child:
     """The exit code, or minus the signal that ended it; None while it lives."""
 
 
+def module_path() -> str:
+    """PYTHONPATH of a process that is to find modules where this one does. If the working directory was removed, no
+    module can be there."""
+    try:
+        here = str(Path.cwd())
+    except FileNotFoundError:
+        here = ""
+    return os.pathsep.join(dict.fromkeys(path or here for path in sys.path if path or here))
+
+
 class Children:
     """See the module. `start` is to be called first, and `end` at last."""
 
@@ -69,9 +79,8 @@ class Children:
         """Start the founder, which finds modules where this process does."""
         assert self._founder is None, "the founder is started once"
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        paths = [path or str(Path.cwd()) for path in sys.path]
         environment = environment_of_workers(os.environ)
-        environment["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))
+        environment["PYTHONPATH"] = module_path()
         environment[sessions.ENVIRONMENT] = str(self.session.directory)
         with theirs:
             try:

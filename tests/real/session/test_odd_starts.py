@@ -1,0 +1,70 @@
+"""Programs that start in odd surroundings: closed standard streams, no working directory, small limits."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.leak_check, pytest.mark.timeout(180)]
+
+PROGRAM = """
+import os, sys
+import dualray
+
+def say(words):
+    with open(sys.argv[1], "w") as file:
+        file.write(words)
+
+try:
+    dualray.init(num_cpus=1, object_store_memory=32 << 20)
+
+    @dualray.remote
+    def task(x):
+        print("a line that nobody reads")
+        return x + 1
+
+    answer = dualray.get(task.remote(1), timeout=60), len(dualray.get(dualray.put(b"x" * (1 << 20)), timeout=60))
+    dualray.shutdown()
+    say(repr(answer))
+except BaseException as error:
+    say(f"{type(error).__name__}: {error}")
+"""
+ANSWER = f"(2, {1 << 20})"
+
+
+def said(tmp_path: Path, before: str, directory: Path | None = None, first: str = "") -> str:
+    """What the program writes, started by a shell that does this before, and after these lines of Python."""
+    file, program = tmp_path / "said", tmp_path / "program.py"
+    program.write_text(first + PROGRAM)
+    path = os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
+    command = f'{before} exec "$0" "$1" "$2"'
+    subprocess.run(
+        ["/bin/sh", "-c", command, sys.executable, str(program), str(file)],
+        env=os.environ | {"PYTHONPATH": path},
+        cwd=directory,
+        check=False,
+        timeout=120,
+    )
+    return file.read_text()
+
+
+@pytest.mark.parametrize("closed", ["exec <&- >&- 2>&-;", "exec >&-;", "exec 2>&-;"])
+def test_standard_streams_may_be_closed(tmp_path: Path, closed: str) -> None:
+    """Workers met a bug: their streams were missing, or sockets had got these numbers."""
+    assert said(tmp_path, closed) == ANSWER
+
+
+def test_the_working_directory_may_be_gone(tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    assert said(tmp_path, f"rmdir '{gone}';", gone) == ANSWER
+
+
+def test_a_small_limit_of_file_sizes_is_named(tmp_path: Path) -> None:
+    limit = "import resource\nresource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))\n"
+    words = said(tmp_path, "", first=limit)
+    assert "this process may write files of 1,048,576 bytes (RLIMIT_FSIZE)" in words
