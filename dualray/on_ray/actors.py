@@ -123,7 +123,7 @@ class RayActors(RayTasks):
         assert isinstance(reference, Actor)
         called = f"{actor.class_name}.{name}"
         method = getattr(reference.handle, CALLED if name == CALL else name)
-        said = {**terms.marks_of(options, returns.kind or returns.number), "name": called}
+        said = {**terms.marks_of(options, returns.kind or returns.number), "name": options.name or called}
         if is_last:
             said = {"max_task_retries": 0}
         wanted = Terms(terms.retried_of(options.retry_exceptions), 1 if returns.kind else returns.number)

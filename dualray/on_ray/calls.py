@@ -90,7 +90,7 @@ def _run(
     except _OF_RAY:
         raise
     except Exception as exception:  # noqa: BLE001 - the user's, and it travels to whoever asked
-        raise carried(name, exception, retried) from None
+        raise _carried(name, exception, retried) from None
 
 
 def _observed(target: Any, name: str, count: int) -> Any:
@@ -103,6 +103,14 @@ def _observed(target: Any, name: str, count: int) -> Any:
     return target
 
 
+def _carried(name: str, exception: BaseException, retried: Retried) -> Carrier:
+    """What a call raises towards Ray, under the name that its caller gave it."""
+    _, dot, method = name.rpartition(".")
+    told = ray.get_runtime_context().get_task_name() if dot else None
+    is_given = bool(told) and told != name and not told.endswith(f".{method}")
+    return carried(f"{told}.{method}" if is_given else name, exception, retried)
+
+
 def _called(target: Any, name: str, retried: Retried, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """What a generator function returns at once."""
     try:
@@ -112,7 +120,7 @@ def _called(target: Any, name: str, retried: Retried, args: Sequence[Any], kwarg
     except _OF_RAY:
         raise
     except Exception as exception:  # noqa: BLE001 - the user's, and it travels to whoever asked
-        raise carried(name, exception, retried) from None
+        raise _carried(name, exception, retried) from None
 
 
 def _split(result: Any, count: int, name: str) -> Any:
@@ -156,7 +164,7 @@ def _stream(
     except _OF_RAY:
         raise
     except Exception as exception:  # noqa: BLE001 - as above
-        raise carried(name, exception, retried) from None
+        raise _carried(name, exception, retried) from None
     finally:
         close = getattr(made, "close", None)
         if close is not None:
@@ -335,7 +343,7 @@ async def _awaited(
     except _OF_RAY:
         raise
     except Exception as exception:  # noqa: BLE001 - the user's
-        raise carried(name, exception, retried) from None
+        raise _carried(name, exception, retried) from None
     finally:
         if begun is not None:
             notes.end(begun, error, results, is_alone=False)
@@ -358,4 +366,4 @@ async def _items(
     except _OF_RAY:
         raise
     except Exception as exception:  # noqa: BLE001 - the user's
-        raise carried(name, exception, retried) from None
+        raise _carried(name, exception, retried) from None
