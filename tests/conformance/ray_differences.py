@@ -5,31 +5,8 @@ from __future__ import annotations
 DIFFERENCES = {
     "Ray has its own words for a lost process, actor or object, for a name in use, and for a value that cannot "
     "be pickled. The class of the error is the same.": (
-        "test_actor_endings.py::test_exit_actor_ends_the_actor_and_the_calls_behind",
-        "test_actor_endings.py::test_max_pending_calls",
-        "test_actor_endings.py::test_ray_terminate_comes_after_the_calls_before_it",
-        "test_actor_failures.py::test_a_constructor_that_ends_its_worker",
-        "test_actor_failures.py::test_an_actor_ends_with_the_process_that_made_it",
-        "test_actor_failures.py::test_an_actor_that_dies_stays_dead_and_says_why",
-        "test_actors.py::test_a_constructor_argument_that_failed_is_told_by_every_call",
-        "test_async_actors.py::test_max_pending_calls_of_coroutines",
-        "test_errors.py::test_a_result_that_cannot_be_pickled_names_itself",
-        "test_generators.py::test_an_item_that_cannot_be_pickled",
-        "test_get_put_wait.py::test_a_get_that_timed_out_says_how_many_were_missing_and_why_the_first",
-        "test_named_actors.py::test_a_name_that_is_taken",
         "test_placement_groups.py::test_what_can_never_be_placed_is_refused_and_says_what_lacks",
-        "test_named_actors.py::test_an_actor_that_is_not_detached_ends_with_its_maker",
-        "test_nothing_hangs.py::test_a_get_of_a_borrowed_reference_ends_with_its_owner",
-        "test_rays_spellings.py::test_a_function_that_captures_too_much_is_refused",
-        "test_rays_spellings.py::test_a_generator_with_one_result_gives_its_value",
-        "test_rays_spellings.py::test_an_actor_that_exits_in_its_constructor_never_was",
-        "test_references.py::test_an_object_is_lost_with_the_process_that_owns_it",
-        "test_threads.py::test_a_thread_can_end_its_process",
         "test_util.py::test_the_error_has_the_path_to_what_cannot_be_pickled",
-        "test_worker_death.py::test_the_error_names_function_and_exit",
-        "test_worker_death.py::test_what_depends_on_a_crashed_task_has_its_error",
-        "test_actor_endings.py::test_an_actor_that_ends_in_its_constructor_is_not_restarted",
-        "test_actor_endings.py::test_sys_exit_of_a_method_ends_the_actor_and_another_code_is_a_death",
     ),
     "If an actor is lost during a call, Ray may report it as unavailable or as dead, and may send calls again in "
     "another order.": (
@@ -80,6 +57,7 @@ DIFFERENCES = {
     ),
     "Ray counts a call as pending until it knows of the call's end, so an actor reaches `max_pending_calls` earlier.": (
         "test_actor_endings.py::test_calls_that_fail_count_no_more",
+        "test_actor_endings.py::test_max_pending_calls",
     ),
     "A coroutine, or a task with an event loop, keeps its CPU while it awaits a value.": (
         "test_async_actors.py::test_a_task_that_awaits_gives_its_cpu_back",
@@ -112,6 +90,8 @@ DIFFERENCES = {
     "ray.util.register_serializer, too.": ("test_util.py::test_a_registered_serializer_is_used_everywhere",),
     "An actor that ends need not call the functions that it registered with `atexit`.": (
         "test_actor_endings.py::test_an_actor_cleans_up_when_it_ends_and_is_not_killed",
+        "test_actor_endings.py::test_an_actor_that_ends_in_its_constructor_is_not_restarted",
+        "test_actor_endings.py::test_sys_exit_of_a_method_ends_the_actor_and_another_code_is_a_death",
     ),
     "Ray mode refuses to list the locations of objects.": (
         "test_util.py::test_a_task_asks_where_objects_are",

@@ -92,10 +92,20 @@ def end_ray() -> None:
     _ray_clusters.clear()
 
 
+def is_on_ray() -> bool:
+    """Whether this process belongs to a cluster of Ray's."""
+    current = runtime.current_or_none()
+    return current is not None and current.mode == "ray"
+
+
+def in_words(ours: str, of_ray: str = "") -> str:
+    """The pattern that an error's message matches. Ray words some errors itself, and the pattern is `of_ray` there."""
+    return of_ray if is_on_ray() else ours
+
+
 def get(refs: Any) -> Any:
     """`get` that is late after WITHIN_S instead of hanging; on Ray, whose workers start late, after thrice that."""
-    current = runtime.current_or_none()
-    return ray.get(refs, timeout=3 * WITHIN_S if current is not None and current.mode == "ray" else WITHIN_S)
+    return ray.get(refs, timeout=3 * WITHIN_S if is_on_ray() else WITHIN_S)
 
 
 def get_when_up(call: Callable[[], Any]) -> Any:

@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 
 import pytest
 
 import dualray as ray
 from dualray.exceptions import ActorDiedError, ActorError, ActorUnavailableError
-from tests.conformance.support import MIB, eventually, get, get_when_up, resources_are_free
+from tests.conformance.support import MIB, eventually, get, get_when_up, in_words, resources_are_free
 
 pytestmark = pytest.mark.usefixtures("cluster")
 
@@ -66,10 +67,10 @@ def test_an_actor_that_dies_stays_dead_and_says_why(how, words):
     for ref in (counter.die.remote(how), counter.add.remote()):
         with pytest.raises(ActorDiedError) as caught:
             get(ref)
-        assert words in str(caught.value)
         assert "Counter" in str(caught.value)
-        assert "max_restarts" in str(caught.value)
-    with pytest.raises(ActorDiedError, match=words):
+        assert re.search(in_words(words), str(caught.value))
+        assert in_words("max_restarts") in str(caught.value)
+    with pytest.raises(ActorDiedError, match=in_words(words)):
         get(counter.add.remote())
 
 
@@ -91,7 +92,7 @@ def test_a_constructor_that_ends_its_worker():
         def method(self):
             return 1
 
-    with pytest.raises(ActorDiedError, match="exited with code 4"):
+    with pytest.raises(ActorDiedError, match=in_words("exited with code 4")):
         get(Stillborn.remote().method.remote())
 
 
@@ -298,7 +299,7 @@ def test_an_actor_ends_with_the_process_that_made_it():
     parent = Parent.remote()
     child = get(parent.give.remote())
     ray.kill(parent)
-    with pytest.raises(ActorDiedError, match="its owner has died"):  # noqa: PT012 - the news may take a few calls
+    with pytest.raises(ActorDiedError, match=in_words("its owner has died", "owner.*died")):  # noqa: PT012 - the news may take a few calls
         for _ in range(500):
             get(child.add.remote())
     eventually(resources_are_free, "the child's CPU is free")

@@ -14,7 +14,7 @@ import pytest
 
 import dualray as ray
 from dualray.exceptions import WorkerCrashedError
-from tests.conformance.support import get
+from tests.conformance.support import get, in_words
 
 CLUSTER = {"num_cpus": 4}
 pytestmark = pytest.mark.usefixtures("cluster")
@@ -178,7 +178,7 @@ def test_what_a_thread_raises_ends_the_thread_alone(how):
 
 
 def test_a_thread_can_end_its_process():
-    with pytest.raises(WorkerCrashedError, match="exited with code 3"):
+    with pytest.raises(WorkerCrashedError, match=in_words("exited with code 3")):
         get(ends_badly.remote("ends the process"))
 
 
