@@ -2,7 +2,9 @@
 
     python -m benchmarks.bench_on_ray [ROUNDS]
 
-Prints medians of: microseconds to submit a call, milliseconds of a round trip, and tasks of 5 ms a second.
+Prints medians of: microseconds to submit a call, milliseconds of a round trip, tasks of 5 ms a second, and the CPU time
+that such a task takes the driver, the workers and Ray's own processes. The last one is of use also where others use the
+machine.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import psutil
 import ray
 
 import dualray
@@ -57,6 +60,20 @@ def tasks_per_s(function: Any, get: Callable[[Any], Any]) -> float:
     return TASKS / (time.perf_counter() - began)
 
 
+def cpu_us(function: Any, get: Callable[[Any], Any]) -> float:
+    """Of the same tasks: CPU time of all processes, for each."""
+    before_s = _cpu_s()
+    get([function.remote() for _ in range(TASKS)])
+    return (_cpu_s() - before_s) / TASKS * 1e6
+
+
+def _cpu_s() -> float:
+    """CPU time of this process and those that it has started: a local Ray's are among them."""
+    own = psutil.Process()
+    times = [process.cpu_times() for process in (own, *own.children(recursive=True))]
+    return sum(each.user + each.system for each in times)
+
+
 def main(rounds: int) -> None:
     """Measure and print."""
     dualray.init(mode="ray", address="local", num_cpus=CPUS, include_dashboard=False, log_to_driver=False)
@@ -67,6 +84,7 @@ def main(rounds: int) -> None:
         ("to submit a call, us", submit_us, "nothing"),
         ("round trip, ms", round_trip_ms, "nothing"),
         ("tasks of 5 ms a second", tasks_per_s, "sleeps"),
+        ("CPU of such a task, us", cpu_us, "sleeps"),
     ]
     found: dict[str, tuple[list[float], list[float]]] = {name: ([], []) for name, _, _ in rows}
     for functions, get in peers:  # workers start
