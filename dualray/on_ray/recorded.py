@@ -258,7 +258,7 @@ class RecordedVerbs(RayVerbs):
         self.notes.note(
             *("wait", began_ns, ended_ns, task, attempt, tuple([object_of(each.object_id) for each in known]), 0),
             *(num_returns, NO_TIMEOUT if timeout_ns is None else timeout_ns),
-            tuple([object_of(each.object_id) for each in known if each.object_id in ready]),
+            *(tuple([object_of(each.object_id) for each in known if each.object_id in ready]), fetch_local),
         )
         self.notes.spent_ns += time.time_ns() - ended_ns
         return ready

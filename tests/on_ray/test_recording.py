@@ -12,7 +12,7 @@ import pytest
 
 import dualray
 from dualray import whatif
-from dualray.recording.file import RunRecord, read_record_file
+from dualray.recording.file import LEFT_THERE, RunRecord, read_record_file
 
 pytest.importorskip("pyarrow")
 
@@ -84,6 +84,7 @@ def program() -> None:
     with pytest.raises(ValueError, match="three"):
         dualray.get(actor.add.remote(3))
     dualray.wait([made])
+    dualray.wait([made], fetch_local=False)
 
 
 def rows(record: RunRecord, kind: str, name: str = "") -> list[Any]:
@@ -140,6 +141,14 @@ def test_references_and_parents_are_those_of_the_program(recorded: tuple[Path, s
     assert (inner["parent"], list(inner["objects"])) == (inside["task"], [result])
     [actor] = rows(record, "task", "Adder")
     assert {row["actor"] for row in rows(record, "task", "Adder.add")} == {actor["task"]}
+
+
+def test_waits_say_what_they_left_where_it_was(recorded: tuple[Path, str]):
+    record = read_record_file(recorded[0])
+    [made] = rows(record, "task", "make")
+    waits = rows(record, "wait")[-2:]  # the items of the generator were waited for, too
+    assert [list(row["ready"]) for row in waits] == [[made["task"] + bytes(4)]] * 2
+    assert [row.get("other") for row in waits] == [None, LEFT_THERE]
 
 
 def test_predict_reads_it(recorded: tuple[Path, str]):
