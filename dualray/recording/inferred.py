@@ -5,7 +5,8 @@ tenths of a millisecond after the end of the call that makes it. That edge is *s
 how the calls of one function behave together. Of each group (one caller, one function, between two waits of the caller)
 these patterns are tried, and the one with which most of its calls agree is taken:
 
-    all         each call takes the results of all calls of one function
+    all         each call takes the results of all calls of one function; of a function that is called once, those that
+                nobody has taken
     in order    each call takes the next N results, in the order of their submission, that nobody has taken
     last        each call takes what it is seen to wait for, and no more
 
@@ -175,8 +176,9 @@ def _best(
     tried: list[tuple[Arguments, str]] = []
     waited = [seen[call.task] for call in group if call.task in seen]
     name = waited[0].name
-    if len({maker.task for maker in waited}) < len(waited) and name != group[0].name:
-        all_of = [maker for maker in makers if maker.name == name]
+    is_shared = len({maker.task for maker in waited}) < len(waited)
+    if (is_shared or len(group) == 1) and name != group[0].name:
+        all_of = [maker for maker in makers if maker.name == name and (is_shared or maker.task not in taken)]
         given = {
             call.task: tuple([maker.task for maker in all_of if maker.submitted_ns < call.submitted_ns])
             for call in group

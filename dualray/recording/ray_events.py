@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-SUBMITTED, ARGUMENTS_THERE, RUNNING, FINISHED, FAILED = 1, 2, 8, 11, 12
+SUBMITTED, ARGUMENTS_THERE, SENT, RUNNING, FINISHED, FAILED = 1, 2, 5, 8, 11, 12
 """Ray's numbers of the states that are looked at."""
 LOST_MAX = 0.02
 """More lost events than this, and nothing is predicted."""
@@ -87,6 +87,7 @@ class RayJob:
 
     calls: in order of submission. nodes: the resources of each, by Ray's id. driver: its task.
     lost: what lacks, in words, each with how many. total: how many events there ought to be.
+    begins: how many attempts have an estimated begin, because their worker ended before it wrote its last events.
     """
 
     job: str
@@ -95,6 +96,7 @@ class RayJob:
     nodes: dict[str, dict[str, float]]
     lost: dict[str, int]
     total: int
+    begins: int = 0
 
     @property
     def lost_share(self) -> float:
@@ -125,7 +127,7 @@ def read_events(logs: Path, *, job: str | None = None, timeline: Path | None = N
     lost, total = _lost(own)
     kept = [call for call in found if call.submitted_ns and call.attempts]
     kept.sort(key=lambda call: (call.submitted_ns, call.task))
-    read = RayJob(chosen, drivers.get(chosen, "ff" * 20 + chosen), kept, nodes, lost, total)
+    read = RayJob(chosen, drivers.get(chosen, "ff" * 20 + chosen), kept, nodes, lost, total, _estimate_begins(kept))
     if read.lost_share > LOST_MAX:
         words = ", ".join(f"{count} {what}" for what, count in lost.items() if count)
         raise ValueError(
@@ -243,7 +245,7 @@ def _chosen(job: str | None, jobs: Mapping[str, str], calls: Mapping[str, Call])
 
 def _lost(calls: Mapping[str, Call]) -> tuple[dict[str, int], int]:
     """What lacks, and how many events there ought to be: of each call its submission, and of each attempt an end."""
-    lost = {"submissions": 0, "attempts": 0, "ends": 0}
+    lost = {"submissions": 0, "attempts": 0, "ends": 0, "begins": 0}
     total = 0
     for call in calls.values():
         last = max(call.attempts)
@@ -251,7 +253,24 @@ def _lost(calls: Mapping[str, Call]) -> tuple[dict[str, int], int]:
         lost["submissions"] += not (call.name and call.submitted_ns)
         lost["attempts"] += last + 1 - len(call.attempts)
         lost["ends"] += sum(not one.ended_ns for one in call.attempts.values())
+        known = [one for one in call.attempts.values() if one.ended_ns]
+        lost["begins"] += sum(not (one.began_ns or one.states.get(SENT)) for one in known)
     return lost, total
+
+
+def _estimate_begins(calls: Sequence[Call]) -> int:
+    """Give attempts whose worker tells of no begin the time when they were sent to it, or when the worker was free, if
+    that was later; how many there were."""
+    count = 0
+    free_ns: dict[str, int] = {}
+    ended = [one for call in calls for one in call.attempts.values() if one.ended_ns]
+    for attempt in sorted(ended, key=lambda one: one.ended_ns):
+        if not attempt.began_ns:
+            attempt.states[RUNNING] = max(attempt.states.get(SENT, 0), free_ns.get(attempt.worker, 0))
+            count += 1
+        if attempt.worker:
+            free_ns[attempt.worker] = attempt.ended_ns
+    return count
 
 
 def _add_timeline(file: Path, calls: Mapping[str, Call]) -> None:

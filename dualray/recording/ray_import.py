@@ -50,6 +50,10 @@ def import_ray(
     ends_ns = {call.task: (call.last.spans.get("execute") or (0, call.last.ended_ns))[1] for call in read.calls}
     found = infer(read.calls, ends_ns)
     estimates = [f"Imported from Ray's events: {len(read.calls)} calls, {_lost_words(read)}."]
+    if read.begins:
+        estimates.append(
+            f"Estimated: when {read.begins} attempts began, whose workers ended before they wrote their last events."
+        )
     if edges is not None:
         found.arguments = _given_edges(edges, read)
     else:

@@ -26,7 +26,7 @@ try:
     subprocess.run([sys.executable, "-W", "ignore", "driver.py", cluster.address], timeout=90, check=True)
     events = Path(cluster.head_node.get_session_dir_path()) / "logs" / "export_events"
     deadline = time.monotonic() + 20
-    while sum(file.read_text().count('"11"') for file in events.glob("*TASK*")) < 51 and time.monotonic() < deadline:
+    while sum(file.read_text().count('"11"') for file in events.glob("*TASK*")) < 72 and time.monotonic() < deadline:
         time.sleep(0.2)
     shutil.copytree(events, "export_events")
 finally:
@@ -68,6 +68,7 @@ while len(level) > 1:
 ray.get(level)
 mapped = [call(step) for _ in range(8)]
 ray.get([call(reduce, *mapped) for _ in range(10)])  # all to all
+ray.get(call(reduce, *[call(step) for _ in range(20)]))  # many to one
 json.dump(edges, open("edges.json", "w"))
 ray.shutdown()
 """
@@ -88,10 +89,10 @@ def test_the_edges_of_a_real_run_are_inferred(tmp_path: Path):
     assert done.returncode == 0, done.stderr[-2000:]
     real = {(maker, taker) for maker, taker in json.loads((tmp_path / "edges.json").read_text())}
     read = read_events(tmp_path / "export_events")
-    assert len(read.calls) == 51
+    assert len(read.calls) == 72
     found = infer(read.calls, {})
     inferred = {(maker, taker) for taker, makers in found.arguments.items() for maker in makers}
-    assert len(real) == 9 + 14 + 80
+    assert len(real) == 9 + 14 + 80 + 20
     assert len(inferred & real) >= 0.95 * len(inferred | real), found.words
     record = import_ray(tmp_path / "export_events")
     assert len(list(record.of_kind("get"))) >= 4

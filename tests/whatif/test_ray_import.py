@@ -44,6 +44,7 @@ PROGRAMS = {
     "chain": chain(20),
     "tree": tree(16),
     "map-reduce": map_reduce(8, 4),
+    "one reducer": map_reduce(20, 1),
 }
 
 
@@ -71,6 +72,28 @@ def test_of_many_that_wait_for_one_argument_the_last_go_on_later(tmp_path: Path)
     found = infer(read_events(write(tmp_path, rows)).calls, {})
     assert {len(makers) for makers in found.arguments.values()} == {4}
     assert len(found.arguments) == 12
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_workers_that_ended_before_they_wrote_their_last_events(workers: int, tmp_path: Path):
+    rows = rows_of(tree(16), workers)
+    of_workers = [row for row in rows if "profile_events" in row]
+    whole = import_ray(write(tmp_path / "whole", rows))
+    left = import_ray(write(tmp_path / "left", [row for row in rows if row not in of_workers[-10:]]))
+    assert "when 10 attempts began" in " ".join(left.facts["estimates"])
+    assert "began" not in " ".join(whole.facts["estimates"])
+    for of_whole, of_left in zip(whole.of_kind("run"), left.of_kind("run"), strict=True):
+        assert of_left["task"] == of_whole["task"]
+        assert abs(of_left["called_ns"] - of_whole["called_ns"]) < 1_000_000
+        assert abs(of_left["returned_ns"] - of_whole["returned_ns"]) < 1_000_000
+
+
+def test_an_attempt_of_which_nobody_tells_the_begin_is_lost(tmp_path: Path):
+    rows = [row for row in rows_of(tree(16)) if "profile_events" not in row]
+    for row in rows:
+        del row["state_updates"]["state_ts_ns"]["5"]
+    with pytest.raises(ValueError, match=r"31 begins.*make no prediction"):
+        import_ray(write(tmp_path, rows))
 
 
 def test_calls_that_go_on_by_chance_when_another_ends_wait_for_nothing(tmp_path: Path):
