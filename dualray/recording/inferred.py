@@ -39,6 +39,8 @@ _SOON_NS = 3_000_000
 """A caller that has waited submits again within this."""
 _PAUSE_NS = 1_000_000
 """A caller that submits without waiting does so within this."""
+_NOTED_LATE_NS = 1_000_000
+"""A caller that has waited may submit again so long before the end of what it waited for is noted."""
 _TAKES_MAX = 16
 _AGREE_MIN = 0.9
 
@@ -97,11 +99,11 @@ def _waits(children: Sequence[Call], ends_ns: int) -> list[Wait]:
         next_ns = last_end_ns if after is None else after.submitted_ns
         if next_ns - began_ns < _PAUSE_NS and after is not None:
             continue
-        ended = [each for each in still_open if 0 < each.last.ended_ns <= next_ns]
+        ended = [each for each in still_open if 0 < each.last.ended_ns <= next_ns + _NOTED_LATE_NS]
         if not ended or (after is not None and all(each.last.ended_ns <= began_ns for each in ended)):
             continue
         latest = max(ended, key=lambda each: each.last.ended_ns)
-        last_ns = latest.last.ended_ns
+        last_ns = min(latest.last.ended_ns, next_ns)
         if len(ended) == len(still_open):
             waits.append(Wait(began_ns, max(last_ns, began_ns), tuple([each.task for each in ended]), True))
             still_open = []

@@ -116,7 +116,8 @@ def test_what_is_imported_from_one_worker_predicts_several(name: str, tmp_path: 
     assert abs(row.makespan_s / took_s - 1) < 0.15
 
 
-def test_a_driver_that_waits_and_goes_on_is_known_to_have_waited(tmp_path: Path):
+@pytest.mark.parametrize("noted_late_us", [0, 300])
+def test_a_driver_that_waits_and_goes_on_is_known_to_have_waited(noted_late_us: int, tmp_path: Path):
     first, then = rows_of([Made("first")] * 3), rows_of([Made("first")] * 3 + [Made("second")] * 2)[6:]
     later_ns = 200_000_000
     for row in then:
@@ -124,6 +125,9 @@ def test_a_driver_that_waits_and_goes_on_is_known_to_have_waited(tmp_path: Path)
             row["state_updates"]["state_ts_ns"][state] = str(int(time_ns) + later_ns)
         for span in row.get("profile_events", {}).get("events", ()):
             span.update({key: str(int(span[key]) + later_ns) for key in ("start_time", "end_time")})
+    if noted_late_us:
+        goes_on_ns = int(then[0]["state_updates"]["state_ts_ns"]["1"])
+        first[4]["state_updates"]["state_ts_ns"]["11"] = str(goes_on_ns + 1000 * noted_late_us)
     record = import_ray(write(tmp_path, first + then))
     waited = [set(row["objects"]) for row in record.of_kind("get")]
     firsts = {row["task"] + bytes(4) for row in record.of_kind("task") if row["name"] == "first"}
