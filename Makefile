@@ -60,7 +60,7 @@ test: env $(VENV)/.installed-ray lint  ## Lint, then run every test that is not 
 	$(BIN)/python -m pytest tests/on_ray/test_recording.py
 
 # Part of the tests on a local Ray: below two minutes. `make test-ray` runs them all.
-RAY_CHOSEN := $(addprefix tests/conformance/test_,tasks.py get_put_wait.py call_arguments.py nested.py method_retries.py)
+RAY_CHOSEN := $(addprefix tests/conformance/test_,tasks.py get_put_wait.py call_arguments.py nested.py method_retries.py classic.py)
 
 # A session for each module: Ray has crashed where hundreds of programs ran in one. 5: nothing there runs on Ray.
 test-ray: env $(VENV)/.installed-ray  ## Run the conformance tests, those of mode "ray", and the programs of the guide's manner, on a local Ray

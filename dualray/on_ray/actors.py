@@ -65,7 +65,7 @@ class RayActors(RayTasks):
         captured: bool,
         collect: Collect,
     ) -> PreparedClass:
-        cls = target if isinstance(target, type) else target.cls
+        cls = target if isinstance(target, type) else target.__wrapped__
         try:
             key = _keep_class(cls, options)
         except Exception as error:
