@@ -106,8 +106,8 @@ def _observed(target: Any, name: str, count: int) -> Any:
 def _carried(name: str, exception: BaseException, retried: Retried) -> Carrier:
     """What a call raises towards Ray, under the name that its caller gave it."""
     _, dot, method = name.rpartition(".")
-    told = ray.get_runtime_context().get_task_name() if dot else None
-    is_given = bool(told) and told != name and not told.endswith(f".{method}")
+    told = (ray.get_runtime_context().get_task_name() or "") if dot else ""
+    is_given = told not in ("", name) and not told.endswith(f".{method}")
     return carried(f"{told}.{method}" if is_given else name, exception, retried)
 
 

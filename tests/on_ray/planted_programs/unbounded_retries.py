@@ -14,6 +14,9 @@ class Tally:
         self.count += 1
         return self.count
 
+    def paid(self):
+        return self.count
+
 
 @ray.remote(max_retries=-1)
 def pay(tally):
@@ -24,6 +27,7 @@ def pay(tally):
 
 ray.init()
 tally = Tally.remote()
+ray.get(tally.paid.remote(), timeout=60)  # it is there when the first task pays
 paid = ray.get(pay.remote(tally), timeout=120)
 if paid > 1:
     raise RuntimeError(f"it was paid {paid} times")
