@@ -403,7 +403,8 @@ def main(
             print(text)
         else:
             MEASURED.write_text(json.dumps(measured, indent=1) + "\n")
-            PAGE.write_text(text)
+            _, heading, of_ray = PAGE.read_text().partition("## On Ray")  # of fidelity_on_ray.py
+            PAGE.write_text(f"{text}\n{heading}{of_ray}" if heading else text)
             print("\n".join(text.splitlines()[6:16]))
 
 

@@ -2,6 +2,9 @@
 
     python -m benchmarks.fidelity_programs record DIRECTORY [NAME ...]     one file each, with one CPU
     python -m benchmarks.fidelity_programs run ADDRESS REPEATS [NAME ...]  in a cluster; a line of JSON for each run
+    python -m benchmarks.fidelity_programs record-on-ray ADDRESS DIRECTORY [NAME ...]
+    python -m benchmarks.fidelity_programs run-on-ray ADDRESS REPEATS [NAME ...]
+    python -m benchmarks.fidelity_programs once-on-ray ADDRESS NAME        the first program of a new cluster
 
 A run's time is that of the program: from when `init` has returned to when it calls `shutdown`, as in a record.
 Functions are this script's own (`__main__`), so that workers get them by value, as with any user's script.
@@ -12,7 +15,8 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +28,8 @@ from benchmarks import fidelity_drawn
 MIB = 1 << 20
 SLOWED_MAX = 0.15
 """By how much a fixed piece of computing may be slower beside a run that counts."""
+HOLD_S = 0.5
+"""So long each of the first tasks takes on Ray: it starts a worker for each that waits."""
 PAUSE_S = 0.3
 """In which the cluster ends a driver's workers and begins new ones: that is nobody else's use of the machine."""
 
@@ -199,6 +205,41 @@ def record(directory: Path, names: list[str]) -> None:
             ray.shutdown()
 
 
+def hold() -> None:
+    """Keep a worker busy, so that the next task starts another one."""
+    time.sleep(HOLD_S)
+
+
+@contextmanager
+def on_ray(address: str, *, has_workers: bool = True) -> Iterator[None]:
+    """Join a cluster of Ray's. has_workers: each CPU has a worker before the program begins, which takes Ray a second.
+
+    The program's `init` then uses this connection, so that a record has the program alone.
+    """
+    import ray as plain  # noqa: PLC0415 - only who measures Ray has it
+
+    plain.init(address=address, log_to_driver=False, logging_level="ERROR", namespace="fidelity")
+    try:
+        if has_workers:
+            held = plain.remote(scheduling_strategy="SPREAD")(hold)
+            for _ in range(2):
+                plain.get([held.remote() for _ in range(round(plain.cluster_resources()["CPU"]))])
+        yield
+    finally:
+        plain.shutdown()
+
+
+def record_on_ray(address: str, directory: Path, names: list[str]) -> None:
+    """Record each on a cluster of Ray's."""
+    for name in names:
+        with on_ray(address):
+            ray.init(mode="ray", record=directory / f"{name}.parquet")
+            try:
+                program(name)()
+            finally:
+                ray.shutdown()
+
+
 def probe_s() -> float:
     """What a fixed piece of computing takes now."""
     took = []
@@ -209,7 +250,31 @@ def probe_s() -> float:
     return sorted(took)[2]
 
 
-def run(address: str, repeats: int, names: list[str]) -> None:
+@contextmanager
+def joined(address: str) -> Iterator[None]:
+    """Join a cluster of dualray's."""
+    ray.init(mode="real", address=address, log_to_driver=False)
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+@contextmanager
+def joined_on_ray(address: str) -> Iterator[None]:
+    """Join a cluster of Ray's, in mode "ray"."""
+    with on_ray(address):
+        ray.init(mode="ray")
+        try:
+            yield
+        finally:
+            ray.shutdown()
+
+
+Join = Callable[[str], AbstractContextManager[None]]
+
+
+def run(join: Join, address: str, repeats: int, names: list[str]) -> None:
     """Run each so often, and say how long it took, and how much slower than at its best the machine was before and
     after; those that were disturbed run again, twice as often at most."""
     best_s = min(probe_s() for _ in range(5))
@@ -219,13 +284,10 @@ def run(address: str, repeats: int, names: list[str]) -> None:
             if calm[name] >= repeats:
                 continue
             before_s = probe_s()
-            ray.init(mode="real", address=address, log_to_driver=False)
-            try:
+            with join(address):
                 begun_s = time.perf_counter()
                 result = program(name)()
                 took_s = time.perf_counter() - begun_s
-            finally:
-                ray.shutdown()
             time.sleep(PAUSE_S)
             after_s = probe_s()
             best_s = min(best_s, before_s, after_s)
@@ -236,7 +298,15 @@ def run(address: str, repeats: int, names: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "record":
-        record(Path(sys.argv[2]), sys.argv[3:] or list(PROGRAMS))
+    what, *given = sys.argv[1:]
+    if what == "record":
+        record(Path(given[0]), given[1:] or list(PROGRAMS))
+    elif what == "once-on-ray":
+        with on_ray(given[0], has_workers=False):
+            ray.init(mode="ray")
+            program(given[1])()
+            ray.shutdown()
+    elif what == "record-on-ray":
+        record_on_ray(given[0], Path(given[1]), given[2:] or list(PROGRAMS))
     else:
-        run(sys.argv[2], int(sys.argv[3]), sys.argv[4:] or list(PROGRAMS))
+        run(joined_on_ray if what == "run-on-ray" else joined, given[0], int(given[1]), given[2:] or list(PROGRAMS))

@@ -43,14 +43,19 @@ def in_mode(program: Program) -> list[Any]:
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where programs run: MNIST's files are there, with scikit-learn's digits in their format."""
     directory = tmp_path_factory.mktemp("seeds")
-    (directory / "MNIST_data").mkdir()
+    write_mnist(directory / "MNIST_data")
+    return directory
+
+
+def write_mnist(directory: Path) -> None:
+    """Write scikit-learn's digits as the files of MNIST."""
+    directory.mkdir()
     data = digits()
     for part, rows in (("train", data.train), ("t10k", data.test)):
         images = np.kron(rows.images.reshape(-1, 8, 8), np.ones((3, 3)))
         padded = np.pad(images, ((0, 0), (2, 2), (2, 2)))
-        write_idx(directory / "MNIST_data" / f"{part}-images-idx3-ubyte.gz", np.rint(padded * 255).astype(np.uint8))
-        write_idx(directory / "MNIST_data" / f"{part}-labels-idx1-ubyte", rows.labels.astype(np.uint8))
-    return directory
+        write_idx(directory / f"{part}-images-idx3-ubyte.gz", np.rint(padded * 255).astype(np.uint8))
+        write_idx(directory / f"{part}-labels-idx1-ubyte", rows.labels.astype(np.uint8))
 
 
 @pytest.fixture
