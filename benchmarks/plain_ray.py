@@ -29,12 +29,27 @@ def _todays(options: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
+class BothForms:
+    """An actor's class of plain Ray: `Cls(...)` makes an actor, too, as in 2017."""
+
+    def __init__(self, made: Any) -> None:
+        self.remote = made.remote
+        self.options = made.options
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.remote(*args, **kwargs)
+
+
 def classic() -> ModuleType:
     """The module that stands for `dualray.classic`. It is in no package, so that Ray sends it to workers by value."""
 
     def remote(*targets: Any, **options: Any) -> Any:
         said = _todays(options)
-        make: Callable[[Any], Any] = ray.remote(**said) if said else ray.remote
+
+        def make(target: Any) -> Any:
+            made = ray.remote(**said)(target) if said else ray.remote(target)
+            return BothForms(made) if isinstance(target, type) else made
+
         return make(*targets) if targets else make
 
     def init(redis_address: str | None = None, **_: Any) -> None:
