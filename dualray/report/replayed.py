@@ -8,7 +8,6 @@ policy then says how it ranks every candidate.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -26,13 +25,11 @@ from dualray.shared.model.events import (
     ObjectRequested,
 )
 from dualray.shared.model.ids import HEAD, ObjectID
-from dualray.shared.model.resources import CPU, UNITS, Resources, amount_words, fits, number_words
-from dualray.shared.model.specs import LeaseShape, StrategyKind
+from dualray.shared.model.resources import CPU, Resources, free_words
 from dualray.shared.policies.lru import EvictionPolicy
 from dualray.shared.policies.placement import ClusterView, Outcome, Placement, PlacementPolicy, Score, scores_of
 from dualray.shared.proof.decision_log import Decision, Log
 
-HOLDERS_SHOWN = 3
 CANDIDATES_MAX = 16
 """Candidates of one choice that are kept: the best."""
 
@@ -151,21 +148,21 @@ class Replayed:
     def _replay_node(self, log: Log) -> None:
         machine = log.spec.make()
         assert isinstance(machine, Node)
-        watched = _WatchedEviction(machine.store.space.eviction)
-        machine.store.space.eviction = watched
+        watched = _WatchedEviction(machine.eviction)
+        machine.eviction = watched
         levels = self.store_levels.setdefault(log.spec.address, [])
         for decision in log.decisions:
-            event, used_bytes = decision.event, machine.store.contents.used_bytes
+            event, used_bytes = decision.event, machine.store_used_bytes()
             reasons: Sequence[str] = ()
             if isinstance(event, LeaseRequested):
-                reasons = _why_not_here(machine, event, decision.now_ns)
+                reasons = machine.why_not_here(event, decision.now_ns)
             watched.choices.clear()
             machine.handle(event, decision.now_ns)
             if isinstance(event, LeaseRequested):
                 self._note_local(log.spec.address, decision, event, reasons)
             self._note_commands(machine, decision, watched, used_bytes)
-            if machine.store.contents.used_bytes != used_bytes:
-                levels.append((decision.now_ns, machine.store.contents.used_bytes))
+            if machine.store_used_bytes() != used_bytes:
+                levels.append((decision.now_ns, machine.store_used_bytes()))
 
     def _note_local(self, node: str, decision: Decision, request: LeaseRequested, reasons: Sequence[str]) -> None:
         spilled = sum(
@@ -197,7 +194,7 @@ class Replayed:
                         position=position,
                         candidates=candidates,
                         used_bytes=used_bytes,
-                        capacity_bytes=machine.store.space.capacity_bytes,
+                        capacity_bytes=machine.store_capacity_bytes(),
                         event=decision.event,
                     )
                     self.evictions.setdefault(object_id.hex(), []).append(eviction)
@@ -235,7 +232,7 @@ class Replayed:
             if asked.first_without is None:
                 asked.first_without = _choice(now_ns, request, policy, view, answer)
 
-        machine.scheduler.on_choice = on_choice
+        machine.watch_choices(on_choice)
         for decision in log.decisions:
             now_ns = decision.now_ns
             machine.handle(decision.event, now_ns)
@@ -268,11 +265,9 @@ def _choice(
 def _free_words(demand: Resources, view: ClusterView, score: Score) -> str:
     candidate = view.candidates[score.node]
     names = [name for name, _ in demand.units] or [CPU]
-    return ", ".join(_of(max(candidate.free.get(name, 0), 0), candidate.total.get(name, 0), name) for name in names)
-
-
-def _of(free: int, total: int, name: str) -> str:
-    return f"{number_words(name, free / UNITS)} of {amount_words(name, total)} free"
+    return ", ".join(
+        free_words(max(candidate.free.get(name, 0), 0), candidate.total.get(name, 0), name) for name in names
+    )
 
 
 class _WatchedEviction:
@@ -295,59 +290,3 @@ class _WatchedEviction:
             if object_id in offered:
                 return offered.index(object_id) + 1, len(offered)
         return 0, 0
-
-
-def _why_not_here(machine: Node, request: LeaseRequested, now_ns: int) -> list[str]:
-    """Before a node answers a request: what speaks against granting it here and now."""
-    if request.placed:
-        return _what_is_taken(machine, request.shape)
-    shape, scheduler = request.shape, machine.scheduler
-    reasons = []
-    if scheduler.is_draining:
-        reasons.append("the node is draining")
-    if now_ns < scheduler.waits_until_ns.get(request.owner, 0):
-        reasons.append("the driver has just given a lease back for another driver")
-    if shape.strategy.kind is not StrategyKind.DEFAULT:
-        reasons.append(f"its scheduling strategy is {shape.strategy.kind}: the head decides")
-    if scheduler.waiting:
-        reasons.append(f"{len(scheduler.waiting)} other requests wait on this node before it")
-    reasons += _why_no_room(machine, shape)
-    return reasons
-
-
-def _what_is_taken(machine: Node, shape: LeaseShape) -> list[str]:
-    """The resources of which too little is free, and what holds them."""
-    reasons = []
-    scheduler = machine.scheduler
-    if not fits(scheduler.free, shape.placement):
-        for name, amount in shape.placement.units:
-            free = scheduler.free.get(name, 0)
-            if free < amount:
-                total = scheduler.total.get(name, 0)
-                wanted = number_words(name, amount / UNITS)
-                reasons.append(f"{_of(max(free, 0), total, name)}, and it needs {wanted}{_held_by(machine, name)}")
-    return reasons
-
-
-def _held_by(machine: Node, resource: str) -> str:
-    """The tasks and actors whose leases hold some of a resource, by name."""
-    holders = Counter(
-        lease.name or "a task"
-        for lease in machine.scheduler.leases.values()
-        if any(name == resource for name, _ in lease.resources.units)
-    )
-    named = ", ".join(f"{count} x {name}" for name, count in holders.most_common(HOLDERS_SHOWN))
-    more = ", ..." if len(holders) > HOLDERS_SHOWN else ""
-    return f"; held by {named}{more}" if holders else ""
-
-
-def _why_no_room(machine: Node, shape: LeaseShape) -> list[str]:
-    reasons = _what_is_taken(machine, shape)
-    scheduler, is_here = machine.scheduler, machine.store.is_here
-    missing = [hint.size_bytes for hint in shape.deps if not is_here(hint.object_id)]
-    if sum(missing) > scheduler.config.locality_bytes_max:
-        reasons.append(
-            f"{sum(missing):,} bytes of its arguments are on other nodes, more than locality_bytes_max "
-            f"({scheduler.config.locality_bytes_max:,})"
-        )
-    return reasons

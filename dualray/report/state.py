@@ -48,7 +48,7 @@ def rows_of_record(record: Record, table: str) -> list[Row]:
                 f"the {table.replace('_', ' ')} of a run are in its head's decision log, which this record lacks; run "
                 f"the program again with --decision-log DIR or init(decision_log=)"
             )
-        return head.state_rows.of(table)
+        return head.rows(table)
     if table != "tasks":
         return rows_of_run(record.events, table)
     lost: list[Row] = []
@@ -61,8 +61,7 @@ def _complete_tasks(rows: Iterable[Row], record: Record) -> None:
     """Moments since the start of the first node; and which tasks construct an actor."""
     began_s = began_ns(record.events) / 1e9
     head = _head_at_the_end(record)
-    actors = head.actors.records.values() if head is not None else ()
-    constructors = {actor.spec.task_id.hex() for actor in actors if actor.spec is not None}
+    constructors = {task_id.hex() for task_id in head.constructors()} if head is not None else set()
     for row in rows:
         for field in ("start_time_s", "end_time_s"):
             if row[field] is not None:

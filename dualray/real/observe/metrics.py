@@ -143,8 +143,7 @@ class NodeMetrics(Collector):
 
     def _ask(self) -> None:
         process = self._process
-        workers = process.machine.scheduler.workers.values()
-        others = [str(worker.address) for worker in workers if worker.state is not WorkerState.STARTING]
+        others = [str(worker) for worker in process.machine.started_workers()]
         others += [peer for peer in process.transport.connected() if is_here(process, peer)]
         # A driver that has only called actors may never have spoken with this node; it listens here all the same.
         here = [address_of(path) for path in sorted(process.session.sockets.glob("driver-*"))]
@@ -207,38 +206,36 @@ class NodeMetrics(Collector):
         )
 
     def _scheduling(self) -> Iterator[Metric]:
-        scheduler = self._process.machine.scheduler
-        workers = Counter(worker.state for worker in scheduler.workers.values())
+        machine = self._process.machine
+        workers = machine.worker_states()
         yield self._gauge(
             "workers",
             "Worker processes, by state.",
             "state",
             [(s.value, workers[s]) for s in WorkerState if s != "DEAD"],
         )
-        leases = {
-            "granted": len(scheduler.leases) - len(scheduler.unstaffed),
-            "waiting": len(scheduler.waiting),
-            "without_worker": len(scheduler.unstaffed),
-        }
         yield self._gauge(
-            "leases", "Leases that this node has granted, and requests for leases that wait.", "state", leases.items()
+            "leases",
+            "Leases that this node has granted, and requests for leases that wait.",
+            "state",
+            machine.lease_counts().items(),
         )
-        for what, amounts in (("total", scheduler.total), ("free", scheduler.free)):
+        for what, amounts in (("total", machine.resources_total), ("free", machine.resources_free)):
             samples = [(name, units / UNITS) for name, units in amounts.items()]
             yield self._gauge(f"resources_{what}", f"Resources of this node, {what}.", "resource", samples)
 
     def _store(self) -> Iterator[Metric]:
-        store, process = self._process.machine.store, self._process
+        process, machine = self._process, self._process.machine
         for name, words, amount in (
-            ("store_capacity_bytes", "Capacity of the object store in bytes.", store.space.capacity_bytes),
-            ("store_used_bytes", "Bytes of the objects in the object store.", store.contents.used_bytes),
+            ("store_capacity_bytes", "Capacity of the object store in bytes.", machine.store_capacity_bytes()),
+            ("store_used_bytes", "Bytes of the objects in the object store.", machine.store_used_bytes()),
             (
                 "store_memory_bytes",
                 "Bytes of shared memory of the object store, in use or ready.",
                 process.store.taken_bytes(),
             ),
-            ("store_objects", "Objects in the object store.", len(store.objects)),
-            ("store_spilled_bytes", "Bytes of spilled objects on disk.", store.contents.spilled_bytes),
+            ("store_objects", "Objects in the object store.", machine.object_count()),
+            ("store_spilled_bytes", "Bytes of spilled objects on disk.", machine.store_spilled_bytes()),
         ):
             yield self._gauge(name, words, "", [("", amount)])
         for name, words in (

@@ -86,9 +86,8 @@ def answer(directory: Path, address: str, describe: Callable[[], str]) -> None:
 
 def describe_worker(core: CoreWorker, loops: Sequence[asyncio.AbstractEventLoop]) -> str:
     """The tasks that a worker has begun, and where the coroutines of its event loops are."""
-    calls = core.machine.actor_executor
     tasks = [core.current_task] if core.current_task is not None else []
-    tasks += [call.pushed for call in list(calls.calls.values())] if calls is not None else []
+    tasks += core.machine.running_calls()
     lines = [f"runs {task.spec.template.name} (task {short(task.spec.task_id)})" for task in tasks] or ["runs nothing"]
     for loop in loops:
         lines += _describe_coroutines(loop)

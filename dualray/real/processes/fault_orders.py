@@ -85,17 +85,17 @@ class FaultOrders:
 
     def _lose(self, order: Answer) -> bool:
         object_id = ObjectID(bytes.fromhex(order["id"]))
-        if not self._node.machine.store.is_here(object_id):
+        if not self._node.machine.is_here(object_id):
             return False
         self._node.handle(ObjectsFreed(object_ids=(object_id,)))
         return True
 
     def _corrupt(self, order: Answer) -> bool:
         object_id = ObjectID(bytes.fromhex(order["id"]))
-        return self._node.machine.store.is_here(object_id) and self._node.store.corrupt(object_id)
+        return self._node.machine.is_here(object_id) and self._node.store.corrupt(object_id)
 
     def _list_store(self, order: Answer) -> bool:
-        write_list(self._node.session.store_directory, list_of(self._node.machine.store))
+        write_list(self._node.session.store_directory, list_of(self._node.machine))
         return True
 
     def put_back(self) -> None:
@@ -113,11 +113,11 @@ class FaultOrders:
 
     def _seal(self, kept: KeptStore, requests: list[SpaceRequested], finder: Address, since_ns: int) -> None:
         """Copy what there is room for by now; what there is no room for in a while is left out."""
-        node, store = self._node, self._node.machine.store
+        node = self._node
         missing = []
         for request in requests:
-            stored = store.objects.get(request.object_id)
-            if stored is None or not store.is_being_written(request.object_id, finder):
+            stored = node.machine.unsealed(request.object_id, finder)
+            if stored is None:
                 continue
             if stored.request is not None:  # memory is being found for it
                 missing.append(request)
@@ -160,7 +160,7 @@ class FaultOrders:
         return True
 
     def _lose_gpu(self, order: Answer) -> bool:
-        if order["gpu"] not in self._node.machine.scheduler.resources.gpus:
+        if not self._node.machine.has_gpu(order["gpu"]):
             return False
         self._node.handle(GpuLost(gpu=order["gpu"]))
         return True

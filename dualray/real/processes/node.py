@@ -219,7 +219,7 @@ class NodeProcess(MachineProcess):
                 super().perform(command)
 
     def _on_memory_exceeded(self, event: MemoryExceeded) -> None:
-        if not self.machine.scheduler.worker_pool.out_of_memory:  # else the one that was chosen is about to end
+        if not self.machine.is_freeing_memory():  # else the one that was chosen is about to end
             _log.warning("out of memory: %d bytes are in use, and the limit is %d", event.used_bytes, event.limit_bytes)
             self.handle(event)
 
@@ -249,7 +249,7 @@ class NodeProcess(MachineProcess):
     def receive(self, message: Event, payloads: Sequence[Payload]) -> None:
         if isinstance(message, NodeDied | NodesDied):
             for node, incarnation in lives_over(message).items():
-                if not self.machine.transfer.sending.has_returned(node, incarnation):
+                if not self.machine.has_returned(node, incarnation):
                     self.streams.drop(node)
         super().receive(message, payloads)
         if isinstance(message, NodeWelcomed):
@@ -300,8 +300,7 @@ class NodeProcess(MachineProcess):
             self.loop.add_reader(fd, lambda fd=fd: self._on_output(worker, fd))  # type: ignore[misc]  # bound default
 
     def _show(self, worker: str, name: str, pid: int, task_id: bytes, stream: int, lines: list[bytes]) -> None:
-        known = self.machine.scheduler.workers.get(Address(worker))
-        lease = known.lease if known is not None else None
+        lease = self.machine.lease_of(Address(worker))
         owner = lease.owner if lease is not None and is_driver(lease.owner) else None
         self.router.show(name, pid or self._pids.get(worker, 0), task_id, stream, lines, owner)
 
@@ -354,8 +353,8 @@ class NodeProcess(MachineProcess):
         lines = list(stderr.last_lines)
         reason = f"stopped: {self._stops.pop(worker)}" if worker in self._stops else exit_reason(status)
         self.recorder.trace(TraceKind.WORKER_ENDED, worker, other=reason)
-        known = self.machine.scheduler.workers.get(Address(worker))
-        lease = f"lease {known.lease.lease_id} of {known.lease.owner}" if known and known.lease else "no lease"
+        known = self.machine.lease_of(Address(worker))
+        lease = f"lease {known.lease_id} of {known.owner}" if known is not None else "no lease"
         last = f"; the last task to print: {stderr.name}, task {stderr.task_id.hex()}" if stderr.task_id else ""
         _log.info("worker %s, pid %d, %s: %s%s", worker, pid, lease, reason, last)
         if lines:

@@ -16,7 +16,7 @@ from typing import Any, Final
 from dualray.real import files
 from dualray.real.store.arena import Arena
 from dualray.real.store.node_store import NodeStore
-from dualray.shared.machines.node.object_store import ObjectStore
+from dualray.shared.machines.node.node import Node
 from dualray.shared.model.events import SpaceRequested
 from dualray.shared.model.ids import Address, ObjectID
 
@@ -27,18 +27,17 @@ KEPT_LIST_FILE: Final = "kept-objects"
 Row = dict[str, Any]
 
 
-def list_of(store: ObjectStore) -> list[Row]:
-    """What is complete here, in memory or on disk."""
+def list_of(machine: Node) -> list[Row]:
+    """What is complete in the node's store, in memory or on disk."""
     return [
         {
             "id": stored.object_id.hex(),
             "size": stored.size_bytes,
             "owner": stored.owner,
             "remakeable": stored.remakeable,
-            "is_spilled": stored.object_id not in store.objects,
+            "is_spilled": is_spilled,
         }
-        for stored in (*store.objects.values(), *store.spilled.values())
-        if store.is_here(stored.object_id)
+        for stored, is_spilled in machine.complete_objects()
     ]
 
 

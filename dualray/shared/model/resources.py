@@ -90,6 +90,11 @@ def number_words(name: str, amount: float) -> str:
     return size_words(int(amount)) if name == MEMORY else f"{amount:g}"
 
 
+def free_words(free: int, total: int, name: str) -> str:
+    """How much of one resource is free, for people: `2 of 4 CPU free`."""
+    return f"{number_words(name, free / UNITS)} of {amount_words(name, total)} free"
+
+
 def bulk(resources: Resources) -> float:
     """How much it is in all, to compare demands: a GiB of memory weighs as much as a CPU."""
     return sum([amount / 2**30 if name == MEMORY else amount for name, amount in resources.units])

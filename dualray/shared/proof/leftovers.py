@@ -43,23 +43,10 @@ def left_in_node(node: Node, who: str, groups: Collection[PlacementGroupID]) -> 
     Args:
         groups: placement groups that nobody has removed. A program that has failed may leave some.
     """
-    scheduler = node.scheduler
-    kept: dict[str, Sized] = {
-        "objects": node.store.objects,
-        "writers in line": node.store.waiting,
-        "wants": node.transfer.wants,
-        "leases": scheduler.leases,
-        "slots": scheduler.waiting,
-    }
-    left = [words for what, things in kept.items() for words in kept_words(things, what, who)]
-    free = dict(scheduler.free)
-    for group, bundles in scheduler.resources.bundles.items():
-        if group in groups:
-            for bundle in bundles.values():
-                for name, units in bundle.resources.units:
-                    free[name] += units
-    if free != scheduler.total:
-        left.append(f"{who} has {free} free of {scheduler.total}")
+    left = [words for what, things in node.kept().items() for words in kept_words(things, what, who)]
+    free = node.free_without(groups)
+    if free != node.resources_total:
+        left.append(f"{who} has {free} free of {node.resources_total}")
     return left
 
 

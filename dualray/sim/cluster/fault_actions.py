@@ -293,12 +293,12 @@ class FaultActions:
         self, fault: Fault, node: NodeProcess, object_id: ObjectID, tell: Callable[[bool], None], tries: int
     ) -> None:
         """The copy of an object that a node has, as soon as it is complete."""
-        store = node.manager.store
-        if node.is_alive and not store.is_here(object_id) and tries < _SEALED_TRIES:  # its manager will hear of it
+        manager = node.manager
+        if node.is_alive and not manager.is_here(object_id) and tries < _SEALED_TRIES:  # its manager will hear of it
             delay_ns = 1_000 << tries
             self._cluster.kernel.call_after(delay_ns, self._befall_object, fault, node, object_id, tell, tries + 1)
             return
-        if not node.is_alive or not store.is_here(object_id):
+        if not node.is_alive or not manager.is_here(object_id):
             tell(False)
             return
         self._note(fault, object_id.hex())

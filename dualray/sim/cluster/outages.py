@@ -196,7 +196,7 @@ class Outages:
     def lose_gpu(self, node: NodeID, gpu: int) -> bool:
         """A GPU falls off the bus; False when the node has none of that id."""
         process = self._nodes[node]
-        if not process.is_alive or gpu not in process.manager.scheduler.resources.gpus:
+        if not process.is_alive or not process.manager.has_gpu(gpu):
             return False
         process.trace(TraceKind.FAULT, node, name="lose gpu")
         process.handle(GpuLost(gpu=gpu))

@@ -13,7 +13,6 @@ given a part. Nobody is ended for it: as with CUDA, who asks for more than is le
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
 
 from dualray.shared.model.config import Config
 from dualray.shared.model.events import MemoryExceeded
@@ -21,16 +20,13 @@ from dualray.shared.model.ids import Address, NodeID
 from dualray.shared.units import size_words
 from dualray.sim.kernel.kernel import Kernel
 
-if TYPE_CHECKING:
-    from dualray.shared.machines.node.object_store import ObjectStore
-
 
 class NodeMemory:
     """See the module. A node without a known size has memory without end.
 
     Args:
         size_bytes: of the node's memory; 0: not modelled.
-        store: the accounting of the node's object store.
+        store_used_bytes: returns the bytes of the objects in the node's store.
         workers: those that live, when asked.
         exceeded: called with what the monitor has to say.
     """
@@ -41,7 +37,7 @@ class NodeMemory:
         kernel: Kernel,
         config: Config,
         size_bytes: int,
-        store: ObjectStore,
+        store_used_bytes: Callable[[], int],
         workers: Callable[[], Iterable[Address]],
         exceeded: Callable[[MemoryExceeded], object],
     ) -> None:
@@ -51,7 +47,7 @@ class NodeMemory:
         """Held by others than our processes: faults."""
         self._kernel = kernel
         self._check_ns = config.memory_check_ns
-        self._store = store
+        self._store_used_bytes = store_used_bytes
         self._workers = workers
         self._exceeded = exceeded
         self._held: dict[Address, int] = {}
@@ -65,7 +61,7 @@ class NodeMemory:
     @property
     def used_bytes(self) -> int:
         """In all."""
-        return self.strangers_bytes + self._store.contents.used_bytes + self._held_bytes
+        return self.strangers_bytes + self._store_used_bytes() + self._held_bytes
 
     def take(self, worker: Address, size_bytes: int) -> None:
         """A worker takes memory, or gives back what it took (a negative size)."""
@@ -78,7 +74,7 @@ class NodeMemory:
 
     def note_peaks(self) -> None:
         """Something has come."""
-        store_bytes = self._store.contents.used_bytes
+        store_bytes = self._store_used_bytes()
         self.store_peak_bytes = max(self.store_peak_bytes, store_bytes)
         self.held_peak_bytes = max(self.held_peak_bytes, self._held_bytes)
         self.peak_bytes = max(self.peak_bytes, self.strangers_bytes + store_bytes + self._held_bytes)

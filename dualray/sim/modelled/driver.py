@@ -110,7 +110,6 @@ class ModelledDriver(ModelledProcess):
         it is time to pay before. References to their results, of one call at least."""
         refs: list[Ref] = []
         model, machine, ids = self.model, self._machine, self._ids
-        tasks = machine.tasks
         address, root, template, submit_ns = self.address, self.root, what.template, model.submit_ns
         now_ns = self._calendar.now_ns
         while True:
@@ -122,7 +121,7 @@ class ModelledDriver(ModelledProcess):
             commands = machine.submit(new_spec(task_id, template, address, root, 0, (), (), None, None), now_ns)
             if commands:
                 self.perform(commands)
-            object_id = tasks.newest_result
+            object_id = machine.newest_result()
             assert object_id is not None
             refs.append(new_ref((object_id, address)))
             if self.owed_ns >= OWED_NS_MAX or len(refs) >= count:

@@ -28,12 +28,12 @@ class KeptStore:
     """See the module. Made while the machine is still on."""
 
     def __init__(self, node: NodeProcess) -> None:
-        store, found = node.manager.store, []
-        for stored in (*store.objects.values(), *store.spilled.values()):
+        found = []
+        for stored, _ in node.manager.complete_objects():
             data = node.store.objects.get(stored.object_id)
             if data is None:
                 data = node.store.spilled.get(stored.object_id)
-            if data is not None and store.is_here(stored.object_id):
+            if data is not None:
                 found.append(_Kept(stored.object_id, stored.size_bytes, stored.owner, stored.remakeable, data))
         self._found = found
 
@@ -53,10 +53,9 @@ class KeptStore:
 
     def _seal(self, node: NodeProcess, finder: Address) -> None:
         """There is room for what there is room for."""
-        store = node.manager.store
         for it in self._found:
-            stored = store.objects.get(it.object_id)
-            if stored is not None and stored.request is None and store.is_being_written(it.object_id, finder):
+            stored = node.manager.unsealed(it.object_id, finder)
+            if stored is not None and stored.request is None:
                 node.store.receive(it.object_id, it.data)
                 node.trace(TraceKind.OBJECT_STORED, it.object_id, amount=it.size_bytes)
                 node.handle(ObjectSealed(object_id=it.object_id, requester=finder))

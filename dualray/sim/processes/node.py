@@ -162,7 +162,7 @@ class NodeProcess(MachineProcess):
             kernel=cluster.kernel,
             config=cluster.config,
             size_bytes=hardware.memory_bytes,
-            store=manager.store,
+            store_used_bytes=manager.store_used_bytes,
             workers=self._workers,
             exceeded=self.handle,
         )
@@ -190,8 +190,7 @@ class NodeProcess(MachineProcess):
             self.cores.set_speed(0.0 if self.cluster.pauses.is_paused(self.node) else 1.0 / prod(self.slowed))
 
     def things(self) -> int:
-        manager = self.manager
-        return 10 + 3 * len(manager.scheduler.workers) + len(manager.store.objects) + len(manager.transfer.wants)
+        return self.manager.things()
 
     def perform(self, command: Command) -> None:
         match command:
@@ -324,7 +323,7 @@ class NodeProcess(MachineProcess):
 
     def _spilled(self, object_id: ObjectID) -> None:
         self.store.spilled[object_id] = self.store.objects[object_id]
-        elapsed_ns = self._disk_ns(self.manager.store.objects[object_id].size_bytes)
+        elapsed_ns = self._disk_ns(self.manager.size_of(object_id))
         self.handle(ObjectSpilled(object_id=object_id, elapsed_ns=elapsed_ns))
 
     def _not_spilled(self, object_id: ObjectID) -> None:
@@ -332,7 +331,7 @@ class NodeProcess(MachineProcess):
 
     def _restored(self, object_id: ObjectID) -> None:
         self.store.objects[object_id] = self.store.spilled[object_id]
-        elapsed_ns = self._disk_ns(self.manager.store.objects[object_id].size_bytes)
+        elapsed_ns = self._disk_ns(self.manager.size_of(object_id))
         self.handle(ObjectRestored(object_id=object_id, elapsed_ns=elapsed_ns))
 
     def send_bytes(self, command: SendObject, data: StoredBytes, size_bytes: int) -> None:
@@ -371,7 +370,7 @@ class NodeProcess(MachineProcess):
         self.store.receive(object_id, data)
         self.trace(TraceKind.TRANSFER_ENDED, object_id, other=source, amount=size_bytes)
         self.handle(ObjectReceived(object_id=object_id, source=source))
-        if self.manager.store.is_readable(object_id):
+        if self.manager.is_readable(object_id):
             for passing in self._passing.pop(object_id, ()):
                 passing.has_all(data)
 

@@ -15,16 +15,16 @@ Guarantees: see the four modules; in addition every event that the head can hear
 from __future__ import annotations
 
 import json
-from collections import Counter
-from collections.abc import Callable, Mapping, Sized
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from dualray.shared.machines.autoscaler.autoscaler import AUTOSCALER_TIMER, Autoscaler
-from dualray.shared.machines.base import Composition, bounded_steps
+from dualray.shared.machines.base import bounded_steps
 from dualray.shared.machines.head.actors import Actors
 from dualray.shared.machines.head.directory import Directory
 from dualray.shared.machines.head.global_scheduler import PARTED_TIMER, TURN_TIMER, GlobalScheduler
 from dualray.shared.machines.head.membership import Membership
+from dualray.shared.machines.head.queries import HeadQueries
 from dualray.shared.machines.head.rows import HeadRows
 from dualray.shared.machines.head.starvation import WAITS_TIMER, Starvation
 from dualray.shared.machines.head.supply import HeadSupply
@@ -84,17 +84,23 @@ from dualray.shared.model.events import (
     TimerFired,
     WorkerDied,
 )
-from dualray.shared.model.ids import ActorID, Address, NodeID, PlacementGroupID, job_of_driver, lives_on, node_of
+from dualray.shared.model.ids import (
+    Address,
+    NodeID,
+    job_of_driver,
+    lives_on,
+    node_of,
+)
 from dualray.shared.model.resources import from_units, without_bundles
 from dualray.shared.model.specs import LAUNCH_LABEL, NodeInfo, NodeState
-from dualray.shared.model.states import ActorState, GroupState, NodeHealth
+from dualray.shared.model.states import NodeHealth
 from dualray.shared.policies import load_policy
 from dualray.shared.policies.scaling import Demand
 
 ANNOUNCE_TIMER = "announce-cluster"
 
 
-class Head(Composition):
+class Head(HeadQueries):
     """See the module."""
 
     kind = "head"
@@ -151,46 +157,6 @@ class Head(Composition):
         """How many nodes there should be may have changed."""
         if self.autoscaler is not None:
             self.autoscaler.look()
-
-    # ---- Queries ---------------------------------------------------------------------------------------------
-
-    def things(self) -> int:
-        """About how many things a sweep over the machine looks at."""
-        return 10 + 2 * len(self.scheduler.views) + len(self.directory.entries) + len(self.actors.records)
-
-    def counts(self) -> dict[str, int]:
-        """How many nodes and actors are in which state, and how much else there is."""
-        nodes = Counter(member.health.value for member in self.membership.members.values())
-        actors = Counter(record.state.value for record in self.actors.records.values())
-        counts = {f"nodes:{health}": count for health, count in sorted(nodes.items())}
-        counts |= {f"actors:{state}": count for state, count in sorted(actors.items())}
-        return counts | {
-            "drivers": len(self.membership.drivers),
-            "leases_pending": sum(request.count for request in self.scheduler.pending),
-            "objects": len(self.directory.entries),
-        }
-
-    def kept(self) -> dict[str, Sized]:
-        """What the head keeps that should be empty once nobody needs anything of it, by what it is."""
-        kept: dict[str, Sized] = {
-            "objects in its directory": self.directory.entries,
-            "lease requests": self.scheduler.pending,
-        }
-        return kept | {f"placements on {node}": view.placed for node, view in self.scheduler.views.items()}
-
-    def actors_kept(self) -> list[tuple[ActorID, ActorState]]:
-        """The actors that are not dead."""
-        records = self.actors.records.items()
-        return [
-            (actor_id, record.state)
-            for actor_id, record in records
-            if record.state is not ActorState.DEAD and record.spec is not None
-        ]
-
-    def groups_kept(self) -> set[PlacementGroupID]:
-        """The placement groups that nobody has removed."""
-        records = self.scheduler.groups.records.items()
-        return {group for group, record in records if record.state is not GroupState.REMOVED}
 
     # ---- Who takes part --------------------------------------------------------------------------------------
 

@@ -92,7 +92,6 @@ class LocalScheduler:
         want: Callable[[ObjectID, Address, str], None],
         locate: Callable[[ObjectID, Address, str], bool],
         release: Callable[[str], None],
-        is_local: Callable[[ObjectID], bool],
         store: ObjectStore,
     ) -> None:
         self.out = out
@@ -103,7 +102,6 @@ class LocalScheduler:
         self.total = self.resources.total
         self.free = self.resources.free
         self._release = release
-        self._is_local = is_local
         self._store = store
         self.leases: dict[LeaseID, Lease] = {}
         self.reserved = ReservedBundles(
@@ -213,7 +211,7 @@ class LocalScheduler:
         """How many of the leases can be granted here and now, without a placement by the head."""
         if shape.strategy.kind is not StrategyKind.DEFAULT or self.waiting:
             return 0
-        missing = sum(hint.size_bytes for hint in shape.deps if not self._is_local(hint.object_id))
+        missing = sum(hint.size_bytes for hint in shape.deps if not self._store.is_here(hint.object_id))
         if missing > self.config.locality_bytes_max:
             return 0
         fitting = count

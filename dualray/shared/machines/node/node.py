@@ -5,6 +5,8 @@ object_store (accounting of this node's store) and transfer (bringing objects he
 react to one another: room that was granted starts a pull or lets a writer write, an object that was sealed wakes those
 who wait for it, leases whose arguments are here are granted; last, the head is told what has changed.
 
+The node manager hands it events; what it may read is in queries.py.
+
 Draining. A node that is to leave in good order tells the head (which places nothing there any more), has its leases
 back, names the objects that nothing can make again, and leaves when the head says that others have what only it had;
 after `drain_timeout_ns` it leaves all the same. Actors end with it, and restart elsewhere as their options say.
@@ -25,9 +27,10 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
-from dualray.shared.machines.base import Composition, bounded_steps
+from dualray.shared.machines.base import bounded_steps
 from dualray.shared.machines.node.local_scheduler import REPORT_TIMER, LocalScheduler, is_slot
 from dualray.shared.machines.node.object_store import ObjectStore
+from dualray.shared.machines.node.queries import NodeQueries
 from dualray.shared.machines.node.rows import NodeRows
 from dualray.shared.machines.node.stored import RESTORING, SpaceRequest
 from dualray.shared.machines.node.transfer import ASKS_TIMER, PULLS_TIMER, Transfer
@@ -113,7 +116,7 @@ _LINKS_TIMER = "links"
 _KEEPER = "the head, for a node that leaves"
 
 
-class Node(Composition):
+class Node(NodeQueries):
     """See the module. `store_bytes` is the capacity of the object store."""
 
     kind = "node"
@@ -151,9 +154,9 @@ class Node(Composition):
             want=partial(self.transfer.want, is_early=True),
             locate=self.transfer.locate,
             release=self._release_slot,
-            is_local=self.store.is_here,
             store=self.store,
         )
+        self._bind_tables()
         self.state_rows = NodeRows(node=node, scheduler=self.scheduler, store=self.store)
         self.cluster: ClusterChanged | None = None
         self.table = _TABLE

@@ -16,6 +16,7 @@ from collections.abc import Sized
 from dualray.shared.machines.autoscaler.groups import groups_of
 from dualray.shared.machines.base import Composition
 from dualray.shared.machines.owner.actor_calls import ActorCalls
+from dualray.shared.machines.owner.actor_executor import ActorExecutor
 from dualray.shared.machines.owner.executor import Executor
 from dualray.shared.machines.owner.explanation import Explanation
 from dualray.shared.machines.owner.leases import Leases
@@ -30,7 +31,7 @@ from dualray.shared.machines.owner.value import Failure, Value
 from dualray.shared.machines.owner.values import Values
 from dualray.shared.machines.state_rows import Row
 from dualray.shared.model.config import Config
-from dualray.shared.model.events import ActorNameReported
+from dualray.shared.model.events import ActorNameReported, TaskPushed
 from dualray.shared.model.ids import ActorID, Address, ObjectID, TaskID, WaitID
 from dualray.shared.model.specs import LeaseShape, NodeInfo, NodeState, TaskSpec
 from dualray.shared.policies.feasibility import why_infeasible
@@ -49,6 +50,7 @@ class OwnerQueries(Composition):
     explanation: Explanation
     state_rows: OwnerRows
     questions: Questions
+    actor_executor: ActorExecutor | None
     config: Config
     cluster: tuple[NodeInfo, ...]
 
@@ -126,6 +128,15 @@ class OwnerQueries(Composition):
     def is_actor(self) -> bool:
         """Whether an actor lives in this process."""
         return self.executor.is_actor
+
+    def newest_result(self) -> ObjectID | None:
+        """The result of the newest call that stands alone and has one result: the very object that is the key here."""
+        return self.tasks.newest_result
+
+    def running_calls(self) -> list[TaskPushed]:
+        """The calls that have begun, in an actor of which several methods may run at a time."""
+        calls = self.actor_executor
+        return [] if calls is None else [call.pushed for call in list(calls.calls.values())]
 
     # ---- Generators ------------------------------------------------------------------------------------------
 
