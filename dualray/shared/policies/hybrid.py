@@ -39,9 +39,9 @@ Rank: TypeAlias = tuple[bool, int, int]
 class DemandIndex(CandidateIndex):
     """Of one cluster and one demand, the nodes that can take it now, the best one first."""
 
-    def __init__(self, candidates: Candidates, demand: Resources, threshold_percent: int) -> None:
+    def __init__(self, candidates: Candidates, demand: Resources, view: ClusterView) -> None:
         super().__init__(candidates, demand)
-        self._threshold_percent = threshold_percent
+        self._threshold_percent = view.spread_threshold_percent
         self._wants_gpu = demand.get(GPU) > 0
         self._ranks: dict[NodeID, Rank] = {}
         self._heap: list[tuple[Rank, NodeID]] = []
@@ -86,15 +86,12 @@ class HybridPlacement:
     """See the module."""
 
     def __init__(self) -> None:
-        self._indices: Indices[DemandIndex] = Indices()
+        self._indices: Indices[DemandIndex] = Indices(DemandIndex)
 
     def choose(self, shape: LeaseShape, view: ClusterView, via: NodeID | None) -> Placement:
-        if not isinstance(view.candidates, Candidates):  # some of the nodes only
-            return self.choose_among_all(shape, view, via)
-        demand = shape.placement
-        index = self._indices.of(view.candidates, demand)
+        index = self._indices.of(view, shape.placement)
         if index is None:
-            index = self._indices.keep(DemandIndex(view.candidates, demand, view.spread_threshold_percent))
+            return self.choose_among_all(shape, view, via)
         chosen = index.best(via)
         if chosen is None:
             return not_placed(shape, view)

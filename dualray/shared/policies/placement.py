@@ -6,7 +6,7 @@ alive nodes in the order of their ids, and breaks ties by that order.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Generic, Protocol, TypeVar
@@ -119,27 +119,6 @@ class CandidateIndex:
 AnyIndex = TypeVar("AnyIndex", bound=CandidateIndex)
 
 
-class Indices(Generic[AnyIndex]):
-    """A policy's indices, one for each demand. One that is not told of changes any more is as good as none."""
-
-    def __init__(self) -> None:
-        self._indices: dict[Resources, AnyIndex] = {}
-
-    def of(self, candidates: Candidates, demand: Resources) -> AnyIndex | None:
-        """The index of a cluster and a demand, if there is one: else the policy makes one, and has it kept."""
-        index = self._indices.get(demand)
-        if index is None or index.candidates is not candidates or not candidates.is_watched(index.changed):
-            return None
-        return index
-
-    def keep(self, index: AnyIndex) -> AnyIndex:
-        """Keep a new index, and forget the oldest if there are as many as a cluster tells of changes."""
-        if len(self._indices) >= WATCHERS_MAX:
-            del self._indices[next(iter(self._indices))]
-        self._indices[index.demand] = index
-        return index
-
-
 @dataclass(slots=True, kw_only=True)
 class ClusterView:
     """What a placement policy may look at."""
@@ -150,6 +129,33 @@ class ClusterView:
     """For each node, how many bytes of the demand's arguments it holds; nodes with none are absent."""
     round_robin: int = 0
     """How many leases have been placed so far; of a demand with SPREAD, those with SPREAD: where its round goes on."""
+
+
+class Indices(Generic[AnyIndex]):
+    """A policy's indices, one for each demand. One that is not told of changes any more is as good as none.
+
+    Args:
+        make: makes an index of a cluster and a demand.
+    """
+
+    def __init__(self, make: Callable[[Candidates, Resources, ClusterView], AnyIndex]) -> None:
+        self._make = make
+        self._indices: dict[Resources, AnyIndex] = {}
+
+    def of(self, view: ClusterView, demand: Resources) -> AnyIndex | None:
+        """The index of a demand, which is made if there is none; None: the policy sees some of the nodes only.
+
+        A policy forgets its oldest index if it has as many as a cluster tells of changes.
+        """
+        candidates = view.candidates
+        if not isinstance(candidates, Candidates):
+            return None
+        index = self._indices.get(demand)
+        if index is None or index.candidates is not candidates or not candidates.is_watched(index.changed):
+            if len(self._indices) >= WATCHERS_MAX:
+                del self._indices[next(iter(self._indices))]
+            index = self._indices[demand] = self._make(candidates, demand, view)
+        return index
 
 
 class Outcome(StrEnum):

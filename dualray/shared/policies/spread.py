@@ -33,7 +33,7 @@ _WHY = "spread: next in turn"
 class _Round(CandidateIndex):
     """Of one cluster and one demand, which nodes could ever take it, and which can now."""
 
-    def __init__(self, candidates: Candidates, demand: Resources) -> None:
+    def __init__(self, candidates: Candidates, demand: Resources, _view: ClusterView) -> None:
         super().__init__(candidates, demand)
         self._version = -1
         self._nodes: list[NodeID] = []
@@ -72,15 +72,12 @@ class SpreadPlacement:
     """See the module."""
 
     def __init__(self) -> None:
-        self._rounds: Indices[_Round] = Indices()
+        self._rounds: Indices[_Round] = Indices(_Round)
 
     def choose(self, shape: LeaseShape, view: ClusterView, via: NodeID | None) -> Placement:
-        if not isinstance(view.candidates, Candidates):  # some of the nodes only
-            return self.choose_among_all(shape, view, via)
-        demand = shape.placement
-        turns = self._rounds.of(view.candidates, demand)
+        turns = self._rounds.of(view, shape.placement)
         if turns is None:
-            turns = self._rounds.keep(_Round(view.candidates, demand))
+            return self.choose_among_all(shape, view, via)
         chosen = turns.next(view.round_robin)
         return not_placed(shape, view) if chosen is None else Placement(Outcome.SUCCESS, chosen, _WHY)
 
