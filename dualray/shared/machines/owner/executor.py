@@ -34,7 +34,7 @@ from enum import StrEnum
 from dualray.exceptions import InvariantViolation
 from dualray.shared.machines.base import Outbox, ensure
 from dualray.shared.machines.owner.actor_exit import ActorExit
-from dualray.shared.machines.owner.plain_tasks import RUN_MAX, goes_with_others, is_reported_at_once
+from dualray.shared.machines.owner.plain_tasks import RUN_MAX, goes_with_others, is_reported_at_once, is_reported_with
 from dualray.shared.machines.owner.task_records import TASK_TABLE, FinishedFields, cancelled, task_row
 from dualray.shared.machines.owner.transit import Transit
 from dualray.shared.machines.owner.values import Values
@@ -402,11 +402,7 @@ class Executor:
             pushed = self.current
             if pushed is None or pushed.spec.task_id != outcome[0]:
                 raise InvariantViolation(f"task {short(outcome[0])} ended and was not in hand")
-            if first is not None and not (
-                pushed.spec.template is first.spec.template
-                and pushed.reply_to == first.reply_to
-                and pushed.attempt == first.attempt
-            ):
+            if first is not None and not is_reported_with(pushed, first):
                 self._report(first, group)
                 group = []
             if not group:

@@ -8,7 +8,7 @@ All runs ask here. The executor of a whole owner hands such tasks over together;
 nothing else, and is what executed and modelled workers are until more is asked of them. A recorded run that runs again
 knows what its tasks do: there a task is as plain when its arguments have come along.
 
-Guarantees: looks at the task alone.
+Guarantees: looks at tasks alone.
 """
 
 from __future__ import annotations
@@ -45,6 +45,15 @@ def goes_with_others(pushed: TaskPushed) -> bool:
 def is_reported_at_once(pushed: TaskPushed) -> bool:
     """Whether nothing may begin on a process before a task is reported: see executor.py."""
     return pushed.again or (pushed.spec.actor_id is None and runs_alone(pushed.spec.template))
+
+
+def is_reported_with(pushed: TaskPushed, first: TaskPushed) -> bool:
+    """Whether one message reports both tasks: calls of one function by one owner, in the same attempt."""
+    return (
+        pushed.spec.template is first.spec.template
+        and pushed.reply_to == first.reply_to
+        and pushed.attempt == first.attempt
+    )
 
 
 def brings_its_arguments(pushed: TaskPushed) -> bool:

@@ -21,7 +21,7 @@ from typing import Any
 
 from dualray.exceptions import InvariantViolation
 from dualray.shared.machines.owner.owner import Owner
-from dualray.shared.machines.owner.plain_tasks import RUN_MAX, is_plain, runs_alone
+from dualray.shared.machines.owner.plain_tasks import RUN_MAX, is_plain, is_reported_with, runs_alone
 from dualray.shared.machines.owner.task_records import TASK_TABLE, FinishedFields, task_row
 from dualray.shared.model.commands import Command, DropPayload, DropPayloads, RunTask, RunTasks, Send, WriteRecords
 from dualray.shared.model.config import Config
@@ -267,11 +267,7 @@ class PlainWorker:
             pushed = self.current
             if pushed is None or pushed.spec.task_id != outcome[0]:
                 raise InvariantViolation(f"task {short(outcome[0])} ended and was not in hand")
-            if first is not None and not (
-                pushed.reply_to == first.reply_to
-                and pushed.attempt == first.attempt
-                and pushed.spec.template is first.spec.template
-            ):
+            if first is not None and not is_reported_with(pushed, first):
                 self._report(first, group, commands)
                 group = []
             if not group:
