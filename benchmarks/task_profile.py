@@ -25,6 +25,7 @@ from dualray.real.net.messages import Post, decode_messages
 from dualray.shared.core.core_worker import CoreWorker
 from dualray.shared.core.execution import Execution
 from dualray.shared.core.layout import deserialize
+from dualray.shared.core.task_runner import Export
 from dualray.shared.model.commands import WriteRecord, WriteRecords
 from dualray.shared.model.config import Config
 from dualray.shared.model.demands import parse_resources
@@ -137,7 +138,7 @@ class _Pair:
             is_driver=False,
         )
         cpu = parse_resources(num_cpus=1, num_gpus=0, resources=None)
-        function = self.driver.export(empty, duration=None, what="the empty task")
+        function = self.driver.export(Export(empty), "the empty task")
         self.template = FunctionTemplate(function_id=function, name="empty", resources=cpu, placement=cpu)
         self.seconds = dict.fromkeys(STAGES, 0.0)
         self.first = self.submit()

@@ -30,7 +30,7 @@ from dualray.parameters import Parameters, parameters_of
 from dualray.remote_function import INVOCATION_DECORATOR, as_returned
 from dualray.shared.handles import CALL, CALL_TASK, EXIT_OUTSIDE, METHOD_OPTIONS, READY, TERMINATE
 from dualray.shared.model.ids import job_of
-from dualray.user_verbs import ActorInfo, ActorLimits, Prepared, UserVerbs
+from dualray.user_verbs import ActorInfo, ActorLimits, ClassRequest, Prepared, UserVerbs
 
 if TYPE_CHECKING:
     from dualray.dag import ClassMethodNode, ClassNode
@@ -202,13 +202,15 @@ class ActorClass(Generic[C]):
     def _prepare(self, verbs: UserVerbs, *, captured: bool = False) -> Prepared:
         is_async = _is_async(self._cls)
         return verbs.prepare_class(
-            self._exported(),
-            self._options,
-            self._name,
-            max_concurrency=self._options.max_concurrency or (ASYNC_CONCURRENCY if is_async else 1),
-            is_async=is_async,
-            captured=captured,
-            collect=DynamicObjectRefGenerator.collect,
+            ClassRequest(
+                target=self._exported(),
+                options=self._options,
+                name=self._name,
+                max_concurrency=self._options.max_concurrency or (ASYNC_CONCURRENCY if is_async else 1),
+                is_async=is_async,
+                captured=captured,
+                collect=DynamicObjectRefGenerator.collect,
+            )
         )
 
 

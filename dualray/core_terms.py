@@ -16,15 +16,17 @@ from dualray.scheduling_strategies import (
     PlacementGroupSchedulingStrategy,
 )
 from dualray.shared.labels import label_term, parse_selector
-from dualray.shared.model.demands import parse_resources
-from dualray.shared.model.ids import NodeID, PlacementGroupID
+from dualray.shared.model.demands import parse_named, parse_resources
+from dualray.shared.model.ids import Address, NodeID, PlacementGroupID
 from dualray.shared.model.resources import CPU, NOTHING, UNITS, Resources, add, demand_in_group
 from dualray.shared.model.specs import (
     DEFAULT_STRATEGY,
     NODE_ID_LABEL,
+    GroupStrategy,
     LabelOperator,
     LabelTerm,
     NodeState,
+    PlacementGroupSpec,
     Strategy,
     StrategyKind,
     labels_match,
@@ -200,4 +202,25 @@ def placed(
         demand_in_group(demand, strategy.group, strategy.bundle),
         demand_in_group(held, strategy.group, strategy.bundle),
         strategy,
+    )
+
+
+def group_spec(
+    bundles: Sequence[Mapping[str, float]],
+    strategy: str,
+    name: str,
+    is_detached: bool,
+    selectors: Sequence[Mapping[str, str]],
+    *,
+    owner: Address,
+) -> PlacementGroupSpec:
+    """A placement group that a user asks for, without an id."""
+    return PlacementGroupSpec(
+        group_id=PlacementGroupID(b""),
+        bundles=tuple([parse_named(bundle) for bundle in bundles]),
+        strategy=GroupStrategy(strategy),
+        owner=owner,
+        name=name,
+        is_detached=is_detached,
+        selectors=tuple([parse_selector(f"bundle_label_selector[{i}]", each) for i, each in enumerate(selectors)]),
     )

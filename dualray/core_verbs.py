@@ -13,11 +13,12 @@ from typing import Any, Final, NamedTuple, NoReturn
 
 from dualray import runtime_env
 from dualray.core_state import live_rows
-from dualray.core_terms import actor_demands, placed, selector_for, task_demand
+from dualray.core_terms import actor_demands, group_spec, placed, selector_for, task_demand
 from dualray.exceptions import OufOfBandObjectRefSerializationException
-from dualray.options import ActorOptions, MethodOptions, Returns, TaskOptions
+from dualray.options import MethodOptions, Returns, TaskOptions
 from dualray.runtime import CoreVerbs
 from dualray.shared.core.execution import Execution
+from dualray.shared.core.task_runner import Export
 from dualray.shared.handles import EXIT_OUTSIDE, SHUTDOWN, ActorExit, ProcessKey
 from dualray.shared.labels import parse_selector
 from dualray.shared.model.demands import parse_named
@@ -35,7 +36,6 @@ from dualray.shared.model.specs import (
     NODE_ID_LABEL,
     ActorSpec,
     FunctionTemplate,
-    GroupStrategy,
     LabelTerm,
     NamedActor,
     NodeState,
@@ -43,7 +43,16 @@ from dualray.shared.model.specs import (
     Strategy,
     Streaming,
 )
-from dualray.user_verbs import ActorInfo, ActorLimits, Awaited, CallContext, Collect, NodeRow
+from dualray.user_verbs import (
+    ActorInfo,
+    ActorLimits,
+    Awaited,
+    CallContext,
+    ClassRequest,
+    Collect,
+    GroupRequest,
+    NodeRow,
+)
 
 PICKLED_BY_ANYBODY: Final = "RAY_allow_out_of_band_object_ref_serialization"
 """Ray's variable: 0 forbids programs to pickle references."""
@@ -189,12 +198,14 @@ class VerbsOverCore:
         what = f"remote function {name}"
         return FunctionTemplate(
             function_id=self.core.export(
-                target,
-                duration=options.duration,
-                what=what,
-                collect=collect if returns.kind == Streaming.DYNAMIC else None,
-                retried=None if isinstance(retried, bool) else tuple(retried),
-                sim_unsafe=options.sim_unsafe,
+                Export(
+                    target,
+                    options.duration,
+                    collect if returns.kind == Streaming.DYNAMIC else None,
+                    None if isinstance(retried, bool) else tuple(retried),
+                    options.sim_unsafe,
+                ),
+                what,
             ),
             name=name,
             resources=demand,
@@ -228,17 +239,8 @@ class VerbsOverCore:
 
     # ---- Actors ----------------------------------------------------------------------------------------------
 
-    def prepare_class(
-        self,
-        target: Any,
-        options: ActorOptions,
-        name: str,
-        *,
-        max_concurrency: int,
-        is_async: bool,
-        captured: bool,
-        collect: Collect,
-    ) -> _PreparedClass:
+    def prepare_class(self, request: ClassRequest) -> _PreparedClass:
+        target, options, name = request.target, request.options, request.name
         placement, held = actor_demands(options.num_cpus, options.num_gpus, options.memory, options.resources)
         selector = selector_for(options, placement, self.core.cluster_state)
         placement, held, strategy = placed(
@@ -247,13 +249,13 @@ class VerbsOverCore:
             placement,
             held,
             name,
-            self._captured(captured),
+            self._captured(request.captured),
             qualified=getattr(target, "__qualname__", name),
         )
         what = f"actor class {name}"
         template = FunctionTemplate(
             function_id=self.core.export(
-                target, duration=options.duration, what=what, collect=collect, sim_unsafe=options.sim_unsafe
+                Export(target, options.duration, request.collect, None, options.sim_unsafe), what
             ),
             name=name,
             resources=held,
@@ -271,10 +273,10 @@ class VerbsOverCore:
             namespace=options.namespace or "",
             is_detached=(options.lifetime or self.core.config.actor_lifetime) == "detached",
             max_pending_calls=options.max_pending_calls,
-            max_concurrency=max_concurrency,
-            is_async=is_async,
+            max_concurrency=request.max_concurrency,
+            is_async=request.is_async,
             concurrency_groups=tuple((options.concurrency_groups or {}).items()),
-            is_unordered=is_async or max_concurrency > 1 or bool(options.allow_out_of_order_execution),
+            is_unordered=request.is_async or request.max_concurrency > 1 or bool(options.allow_out_of_order_execution),
             has_shutdown=hasattr(target, SHUTDOWN),
         )
         return _PreparedClass(template, promises, options.get_if_exists)
@@ -314,7 +316,7 @@ class VerbsOverCore:
         if not isinstance(retried, bool):  # the class's export does not say which exceptions
             dynamic = collect if returns.kind == Streaming.DYNAMIC else None
             what = options.name or f"{actor.class_name}.{name}"
-            function_id = self.core.export(None, duration=None, what=what, collect=dynamic, retried=tuple(retried))
+            function_id = self.core.export(Export(None, None, dynamic, tuple(retried)), what)
         return FunctionTemplate(
             function_id=function_id,
             name=options.name or f"{actor.class_name}.{name}",
@@ -408,22 +410,8 @@ class VerbsOverCore:
     def state_rows(self, table: str, timeout_ns: int) -> tuple[list[dict[str, Any]], list[str]]:
         return live_rows(self.core, table, timeout_ns)
 
-    def create_placement_group(
-        self,
-        *,
-        bundles: Sequence[Mapping[str, float]],
-        strategy: str,
-        name: str,
-        is_detached: bool,
-        selectors: Sequence[Mapping[str, str]],
-    ) -> bytes:
-        return self.core.create_placement_group(
-            bundles=[parse_named(bundle) for bundle in bundles],
-            strategy=GroupStrategy(strategy),
-            name=name,
-            is_detached=is_detached,
-            selectors=tuple([parse_selector(f"bundle_label_selector[{i}]", each) for i, each in enumerate(selectors)]),
-        )
+    def create_placement_group(self, request: GroupRequest) -> bytes:
+        return self.core.create_placement_group(group_spec(*request, owner=self.core.address))
 
     def remove_placement_group(self, group_id: bytes) -> None:
         self.core.remove_placement_group(PlacementGroupID(group_id))

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from dualray.exceptions import DualrayError, NotInitializedError
 from dualray.progress_bars import BarState
@@ -24,14 +24,17 @@ from dualray.shared.model.resources import Resources
 from dualray.shared.model.specs import (
     ActorSpec,
     FunctionTemplate,
-    GroupStrategy,
     LabelTerm,
     NamedActor,
     NodeState,
+    PlacementGroupSpec,
     Ref,
 )
 from dualray.shared.proof.trace import TraceEvent
 from dualray.user_verbs import Awaited, UserVerbs
+
+if TYPE_CHECKING:
+    from dualray.shared.core.task_runner import Export
 
 # ---- What an engine on the core worker provides ----------------------------------------------------------------------
 
@@ -65,16 +68,7 @@ class CoreVerbs(Protocol):
 
     def place_of(self, node: NodeID) -> tuple[str, str]: ...
 
-    def export(
-        self,
-        target: Any,
-        *,
-        duration: Any,
-        what: str,
-        collect: Callable[[Sequence[Ref]], Any] | None = None,
-        retried: tuple[type[BaseException], ...] | None = None,
-        sim_unsafe: str | None = None,
-    ) -> FunctionID: ...
+    def export(self, exported: Export, what: str) -> FunctionID: ...
 
     def submit_task(self, template: FunctionTemplate, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Ref]: ...
 
@@ -148,15 +142,7 @@ class CoreVerbs(Protocol):
 
     def read_table(self, table: str) -> dict[str, dict[str, str]]: ...
 
-    def create_placement_group(
-        self,
-        *,
-        bundles: Sequence[Resources],
-        strategy: GroupStrategy,
-        name: str,
-        is_detached: bool,
-        selectors: tuple[tuple[LabelTerm, ...], ...],
-    ) -> PlacementGroupID: ...
+    def create_placement_group(self, spec: PlacementGroupSpec) -> PlacementGroupID: ...
 
     def remove_placement_group(self, group_id: PlacementGroupID) -> None: ...
 

@@ -72,6 +72,36 @@ class ActorInfo(NamedTuple):
     is_weak: bool = False
 
 
+class ClassRequest(NamedTuple):
+    """An actor's class that is to be shipped.
+
+    Attributes:
+        target: what workers call for an instance.
+        name: for messages and traces.
+        max_concurrency: how many of its methods may run at a time.
+        is_async: whether it has methods that are coroutines.
+        captured, collect: see TaskVerbs.prepare_function.
+    """
+
+    target: Any
+    options: ActorOptions
+    name: str
+    max_concurrency: int
+    is_async: bool
+    captured: bool
+    collect: Collect
+
+
+class GroupRequest(NamedTuple):
+    """A placement group that is to be made. `selectors` has a label selector for each bundle, or is empty."""
+
+    bundles: Sequence[Mapping[str, float]]
+    strategy: str
+    name: str
+    is_detached: bool
+    selectors: Sequence[Mapping[str, str]]
+
+
 class NodeRow(NamedTuple):
     """One node, as the head sees it. Amounts are those of `num_cpus=` and its like, by name."""
 
@@ -153,18 +183,8 @@ class TaskVerbs(Protocol):
 class ActorVerbs(Protocol):
     """Actors and calls of their methods."""
 
-    def prepare_class(
-        self,
-        target: Any,
-        options: ActorOptions,
-        name: str,
-        *,
-        max_concurrency: int,
-        is_async: bool,
-        captured: bool,
-        collect: Collect,
-    ) -> Prepared:
-        """Ship an actor's class; as `prepare_function`. `is_async`: it has methods that are coroutines."""
+    def prepare_class(self, request: ClassRequest) -> Prepared:
+        """Ship an actor's class; as `prepare_function`."""
 
     def create_actor(self, prepared: Prepared, args: Sequence[Any], kwargs: Mapping[str, Any]) -> ActorInfo:
         """Make an actor. With `get_if_exists`, and an actor of its name: that one, with `cls`.
@@ -305,15 +325,7 @@ class ClusterVerbs(Protocol):
         """The rows of a table of dualray.util.state, or of `object_locations`: objects with `did_spill`, or of
         `workers_ever`: workers, with those that have ended; and which processes have not answered in time."""
 
-    def create_placement_group(
-        self,
-        *,
-        bundles: Sequence[Mapping[str, float]],
-        strategy: str,
-        name: str,
-        is_detached: bool,
-        selectors: Sequence[Mapping[str, str]],
-    ) -> bytes:
+    def create_placement_group(self, request: GroupRequest) -> bytes:
         """Have the cluster reserve bundles; the group's id, of 16 bytes.
 
         Raises:

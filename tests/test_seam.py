@@ -14,7 +14,7 @@ import dualray
 from dualray import runtime
 from dualray.exceptions import TaskError
 from dualray.options import ActorOptions, MethodOptions, Returns, TaskOptions
-from dualray.user_verbs import ActorInfo, ActorLimits, CallContext, Collect
+from dualray.user_verbs import ActorInfo, ActorLimits, CallContext, ClassRequest, Collect
 from tests.structure import ROOT
 
 
@@ -103,9 +103,9 @@ class PlaceVerbs:
     def wait(self, slots: Sequence[Slot], **options: Any) -> set[bytes]:
         return {slot.object_id for slot in slots}
 
-    def prepare_class(self, target: Any, options: ActorOptions, name: str, **options_too: Any) -> Prepared:
-        self.prepared.append(options)
-        return Prepared(target, Returns(1))
+    def prepare_class(self, request: ClassRequest) -> Prepared:
+        self.prepared.append(request.options)
+        return Prepared(request.target, Returns(1))
 
     def create_actor(self, prepared: Prepared, args: Sequence[Any], kwargs: Mapping[str, Any]) -> ActorInfo:
         slot = self._new(prepared.target(*args, **kwargs))

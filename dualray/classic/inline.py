@@ -11,7 +11,7 @@ nothing runs beside anything else, `wait` finds everything ready, and a task tha
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
@@ -114,18 +114,9 @@ class InlineProcess(InlineRefusals):
         """There are no placement groups here."""
         return False
 
-    def export(
-        self,
-        target: Any,
-        *,
-        duration: Any,
-        what: str,
-        collect: Callable[[Sequence[Ref]], Any] | None = None,
-        retried: tuple[type[BaseException], ...] | None = None,
-        sim_unsafe: str | None = None,
-    ) -> FunctionID:
+    def export(self, exported: Export, what: str) -> FunctionID:
         """Put a function or class into the function table."""
-        pickled = serialize(Export(target, duration, collect, retried, sim_unsafe), what).to_bytes()
+        pickled = serialize(exported, what).to_bytes()
         identity = function_id(pickled)
         self._shared.functions[identity] = pickled
         return identity

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 from dualray.exceptions import DualrayError
 from dualray.shared.model.ids import Address, FunctionID, NodeID, PlacementGroupID
 from dualray.shared.model.resources import Resources
-from dualray.shared.model.specs import FunctionTemplate, GroupStrategy, LabelTerm, NamedActor, Ref
+from dualray.shared.model.specs import FunctionTemplate, LabelTerm, NamedActor, PlacementGroupSpec, Ref
 from dualray.user_verbs import Awaited
 
 
@@ -91,15 +91,7 @@ class InlineRefusals:
     def head_rows(self, table: str) -> list[dict[str, Any]]:
         _refuse("state to list, because each call ends before it returns")
 
-    def create_placement_group(
-        self,
-        *,
-        bundles: Sequence[Resources],
-        strategy: GroupStrategy,
-        name: str,
-        is_detached: bool,
-        selectors: tuple[tuple[LabelTerm, ...], ...],
-    ) -> PlacementGroupID:
+    def create_placement_group(self, spec: PlacementGroupSpec) -> PlacementGroupID:
         _refuse("placement groups")
 
     def remove_placement_group(self, group_id: PlacementGroupID) -> None:

@@ -20,7 +20,7 @@ from dualray.on_ray.references import Actor, Value
 from dualray.on_ray.tasks import RayTasks, as_references, submitted
 from dualray.options import ActorOptions, MethodOptions, Returns, is_generator
 from dualray.shared.handles import CALL, EXIT_OUTSIDE, METHOD_OPTIONS, ActorExit
-from dualray.user_verbs import ActorInfo, ActorLimits, Collect
+from dualray.user_verbs import ActorInfo, ActorLimits, ClassRequest, Collect
 
 _KV_NAMESPACE = b"dualray"
 
@@ -54,17 +54,8 @@ class RayActors(RayTasks):
 
     __slots__ = ()
 
-    def prepare_class(
-        self,
-        target: Any,
-        options: ActorOptions,
-        name: str,
-        *,
-        max_concurrency: int,
-        is_async: bool,
-        captured: bool,
-        collect: Collect,
-    ) -> PreparedClass:
+    def prepare_class(self, request: ClassRequest) -> PreparedClass:
+        target, options, name = request.target, request.options, request.name
         cls = target if isinstance(target, type) else target.__wrapped__
         try:
             key = _keep_class(cls, options)
@@ -75,7 +66,7 @@ class RayActors(RayTasks):
             "max_restarts": options.max_restarts,
             "max_task_retries": options.max_task_retries,
             "max_pending_calls": options.max_pending_calls,
-            "max_concurrency": max_concurrency,
+            "max_concurrency": request.max_concurrency,
             "name": options.name,
             "namespace": options.namespace,
             "lifetime": options.lifetime,
@@ -84,7 +75,7 @@ class RayActors(RayTasks):
             "allow_out_of_order_execution": options.allow_out_of_order_execution,
         }
         said = {key: value for key, value in said.items() if value is not None}
-        front = class_for(target, cls, _methods_of(cls), key, is_async=is_async, record_to=self.record_to)
+        front = class_for(target, cls, _methods_of(cls), key, is_async=request.is_async, record_to=self.record_to)
         return PreparedClass(
             ray.remote(**said)(front).remote,
             cls,

@@ -11,15 +11,13 @@ from ray.autoscaler.sdk import request_resources
 from ray.util.placement_group import placement_group as make_group
 from ray.util.placement_group import placement_group_table, remove_placement_group
 
+from dualray.core_terms import group_spec
 from dualray.exceptions import PlacementGroupAlreadyExistsError, PlacementGroupUnschedulableError
 from dualray.on_ray import terms
 from dualray.on_ray.states import rows_of
-from dualray.shared.labels import parse_selector
-from dualray.shared.model.demands import parse_named
-from dualray.shared.model.ids import FIRST_DRIVER, PlacementGroupID
-from dualray.shared.model.specs import GroupStrategy, PlacementGroupSpec
+from dualray.shared.model.ids import FIRST_DRIVER
 from dualray.shared.policies.bundles import why_never
-from dualray.user_verbs import NodeRow
+from dualray.user_verbs import GroupRequest, NodeRow
 
 
 class RayCluster:
@@ -61,18 +59,11 @@ class RayCluster:
     def state_rows(self, table: str, timeout_ns: int) -> tuple[list[dict[str, Any]], list[str]]:
         return rows_of("workers" if table == "workers_ever" else table, timeout_ns / 1e9), []
 
-    def create_placement_group(
-        self,
-        *,
-        bundles: Sequence[Mapping[str, float]],
-        strategy: str,
-        name: str,
-        is_detached: bool,
-        selectors: Sequence[Mapping[str, str]],
-    ) -> bytes:
+    def create_placement_group(self, request: GroupRequest) -> bytes:
+        bundles, strategy, name, is_detached, selectors = request
         if name and any(row["name"] == name and row["state"] != "REMOVED" for row in placement_group_table().values()):
             raise PlacementGroupAlreadyExistsError(f"placement_group: there is one of the name {name!r}")
-        problem = "" if self.waits_for_nodes else _problem(bundles, strategy, selectors)
+        problem = "" if self.waits_for_nodes else _problem(request)
         if problem:
             raise PlacementGroupUnschedulableError(f"the placement group can never be made: {problem}")
         made = make_group(
@@ -99,18 +90,9 @@ class RayCluster:
         threading.Thread(target=function, daemon=True, name="dualray-spawned").start()
 
 
-def _problem(bundles: Sequence[Mapping[str, float]], strategy: str, selectors: Sequence[Mapping[str, str]]) -> str:
+def _problem(request: GroupRequest) -> str:
     """Why the nodes that are alive can never take a group; "" when they may."""
-    spec = PlacementGroupSpec(
-        group_id=PlacementGroupID(b""),
-        bundles=tuple([parse_named(bundle) for bundle in bundles]),
-        strategy=GroupStrategy(strategy),
-        owner=FIRST_DRIVER,
-        selectors=tuple(
-            [parse_selector(f"bundle_label_selector[{index}]", each) for index, each in enumerate(selectors)]
-        ),
-    )
-    return why_never(spec, {}, terms.nodes_alive()) or ""
+    return why_never(group_spec(*request, owner=FIRST_DRIVER), {}, terms.nodes_alive()) or ""
 
 
 def _group_row(row: Mapping[str, Any]) -> dict[str, Any]:

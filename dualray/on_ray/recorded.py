@@ -38,7 +38,7 @@ from dualray.on_ray.notes import (
 from dualray.on_ray.references import Actor, Item, Value
 from dualray.on_ray.tasks import PreparedFunction
 from dualray.on_ray.verbs import RayVerbs
-from dualray.options import ActorOptions, MethodOptions, Returns, TaskOptions
+from dualray.options import MethodOptions, Returns, TaskOptions
 from dualray.recording.file import make_record, write_record
 from dualray.recording.recorded import NO_TIMEOUT, template_words
 from dualray.recording.usage import machine_words
@@ -47,7 +47,7 @@ from dualray.shared.model.codec import SURROGATES
 from dualray.shared.model.ids import FunctionID, NodeID, function_id
 from dualray.shared.model.resources import NOTHING, Resources, told
 from dualray.shared.model.specs import DEFAULT_STRATEGY, FunctionTemplate, Strategy, StrategyKind, Streaming
-from dualray.user_verbs import ActorInfo, Collect
+from dualray.user_verbs import ActorInfo, ClassRequest, Collect, GroupRequest
 
 _INLINE_BYTES_MAX = 100 * 1024
 """Ray sends results below this along with the news of the end (`max_direct_call_object_size`)."""
@@ -138,31 +138,14 @@ class RecordedVerbs(RayVerbs):
 
     # ---- Actors ----------------------------------------------------------------------------------------------------
 
-    def prepare_class(
-        self,
-        target: Any,
-        options: ActorOptions,
-        name: str,
-        *,
-        max_concurrency: int,
-        is_async: bool,
-        captured: bool,
-        collect: Collect,
-    ) -> PreparedClass:
-        prepared = super().prepare_class(
-            target,
-            options,
-            name,
-            max_concurrency=max_concurrency,
-            is_async=is_async,
-            captured=captured,
-            collect=collect,
-        )
+    def prepare_class(self, request: ClassRequest) -> PreparedClass:
+        prepared = super().prepare_class(request)
+        options, name = request.options, request.name
         placement, held = actor_demands(options.num_cpus, options.num_gpus, options.memory, options.resources)
         said = options.scheduling_strategy, options.label_selector
         placement, held, strategy = placed(*said, placement, held, name, None)
         words = template_words(_plain(name, held, placement, self._named(strategy), num_returns=0))
-        is_concurrent = is_async or max_concurrency > 1 or bool(options.concurrency_groups)
+        is_concurrent = request.is_async or request.max_concurrency > 1 or bool(options.concurrency_groups)
         creates = (options.max_restarts, options.max_task_retries, is_concurrent)
         return prepared._replace(words=(name, words), creates=creates)
 
@@ -288,18 +271,9 @@ class RecordedVerbs(RayVerbs):
 
     # ---- Placement groups ------------------------------------------------------------------------------------------
 
-    def create_placement_group(
-        self,
-        *,
-        bundles: Sequence[Mapping[str, float]],
-        strategy: str,
-        name: str,
-        is_detached: bool,
-        selectors: Sequence[Mapping[str, str]],
-    ) -> bytes:
-        made = super().create_placement_group(
-            bundles=bundles, strategy=strategy, name=name, is_detached=is_detached, selectors=selectors
-        )
+    def create_placement_group(self, request: GroupRequest) -> bytes:
+        made = super().create_placement_group(request)
+        bundles, strategy, _, is_detached, selectors = request
         labels = [str(term) for each in selectors for term in parse_selector("bundle_label_selector", each)]
         self._note("group", made[:16], words_of_group(bundles, strategy, is_detached=is_detached, labels=labels))
         return made

@@ -22,6 +22,7 @@ from dualray.scheduling_strategies import PlacementGroupSchedulingStrategy
 from dualray.shared.labels import parse_selector
 from dualray.shared.model.demands import parse_named
 from dualray.shared.model.ids import job_of
+from dualray.user_verbs import GroupRequest
 
 __all__ = [
     "PlacementGroup",
@@ -165,9 +166,8 @@ def placement_group(
         )
     for index, selector in enumerate(selectors):
         parse_selector(f"bundle_label_selector[{index}]", selector)
-    group_id = started("placement_group").verbs.create_placement_group(
-        bundles=specs, strategy=strategy, name=name, is_detached=lifetime == "detached", selectors=selectors
-    )
+    request = GroupRequest(specs, strategy, name, lifetime == "detached", selectors)
+    group_id = started("placement_group").verbs.create_placement_group(request)
     return PlacementGroup(group_id, specs)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from dualray.exceptions import DualrayError
@@ -33,7 +34,7 @@ from dualray.shared.model.ids import (
     task_of,
 )
 from dualray.shared.model.resources import Resources
-from dualray.shared.model.specs import GroupStrategy, LabelTerm, NamedActor, NodeState, PlacementGroupSpec, Ref
+from dualray.shared.model.specs import LabelTerm, NamedActor, NodeState, PlacementGroupSpec, Ref
 
 
 class CoreQueries(CoreWaiting):
@@ -137,29 +138,13 @@ class CoreQueries(CoreWaiting):
 
     # ---- Placement groups ----------------------------------------------------------------------------------
 
-    def create_placement_group(
-        self,
-        *,
-        bundles: Sequence[Resources],
-        strategy: GroupStrategy,
-        name: str,
-        is_detached: bool,
-        selectors: tuple[tuple[LabelTerm, ...], ...],
-    ) -> PlacementGroupID:
-        """Have the head note a placement group.
+    def create_placement_group(self, spec: PlacementGroupSpec) -> PlacementGroupID:
+        """Have the head note a placement group, under an id that this call gives it.
 
         Raises:
             PlacementGroupUnschedulableError: the cluster can never take it, or its name is taken.
         """
-        spec = PlacementGroupSpec(
-            group_id=PlacementGroupID(self._next_task_id()),
-            bundles=tuple(bundles),
-            strategy=strategy,
-            owner=self.address,
-            name=name,
-            is_detached=is_detached,
-            selectors=selectors,
-        )
+        spec = replace(spec, group_id=PlacementGroupID(self._next_task_id()))
         wait = self._wait_for(PlacementGroupAsked(wait_id=self._next_wait(), spec=spec))
         if wait.error is not None:
             raise as_exception(wait.error, None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -64,23 +64,12 @@ class CoreSubmission(CoreTasks):
         running = self._execution.resources if self._contexts is None else self._contexts.here.resources
         return running is not None and running.strategy.captures
 
-    def export(
-        self,
-        target: Any,
-        *,
-        duration: Any,
-        what: str,
-        collect: Callable[[Sequence[Ref]], Any] | None = None,
-        retried: tuple[type[BaseException], ...] | None = None,
-        sim_unsafe: str | None = None,
-    ) -> FunctionID:
-        """Put a function or class into the function table, once. `collect` makes the result of a dynamic generator out
-        of its items; `retried` are the exceptions for which a call is tried again, if not all are; `sim_unsafe` is what
-        becomes of calls that lead out of a simulation."""
+    def export(self, exported: Export, what: str) -> FunctionID:
+        """Put a function or class into the function table, once; `what` names it in messages."""
         try:
-            pickled = serialize(Export(target, duration, collect, retried, sim_unsafe), what).to_bytes()
+            pickled = serialize(exported, what).to_bytes()
         except SerializationError:
-            serialize(target, what)  # raises, and names the part of the function or class
+            serialize(exported.target, what)  # raises, and names the part of the function or class
             raise
         if len(pickled) > FUNCTION_BYTES_MAX:
             raise ValueError(
