@@ -70,6 +70,7 @@ COMPILED = (
     "dualray/shared/core/submission.py",
     "dualray/shared/core/tasks_in_hand.py",
     "dualray/shared/policies/*.py",
+    "dualray/shared/policies/*/*.py",
     "dualray/shared/seeding.py",
     "dualray/shared/core/task_runner.py",
     "dualray/shared/core/values.py",

@@ -16,6 +16,7 @@ from dualray.recording.calibration import load_calibration
 from dualray.report.proof import check_directory, load_log
 from dualray.report.traces import read_traces
 from dualray.shared.model.codec import PROTOCOL_VERSION
+from dualray.shared.policies import load_policy
 from dualray.sim.cost.cost_model import CostModel
 from dualray.testing.run import load_scenario
 from tests.structure import ROOT
@@ -49,6 +50,12 @@ def test_a_private_module_has_moved():
     """Its path is gone: what was private is free to move."""
     with pytest.raises(ModuleNotFoundError):
         __import__("dualray.shared.core_worker")
+
+
+@pytest.mark.parametrize("path", ["cost_aware:CostAwareEviction", "lru:LruEviction", "spill:SpillEviction"])
+def test_the_dotted_path_of_a_policy_still_names_it(path):
+    policy = load_policy(f"dualray.shared.policies.{path}")
+    assert type(policy).__module__ == f"dualray.shared.policies.eviction.{path.partition(':')[0]}"
 
 
 def test_a_decision_log_opens_and_every_command_is_derived_again():

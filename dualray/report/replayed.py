@@ -26,7 +26,7 @@ from dualray.shared.model.events import (
 )
 from dualray.shared.model.ids import HEAD, ObjectID
 from dualray.shared.model.resources import CPU, Resources, free_words
-from dualray.shared.policies.lru import EvictionPolicy
+from dualray.shared.policies.eviction.policy import EvictionPolicy
 from dualray.shared.policies.placement import ClusterView, Outcome, Placement, PlacementPolicy, Score, scores_of
 from dualray.shared.proof.decision_log import Decision, Log
 

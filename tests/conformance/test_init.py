@@ -118,7 +118,7 @@ def test_references_of_a_cluster_that_is_gone(mode):
         ({"object_store_memory": 10}, "at least 1 MiB"),
         ({"limits": {"push_windw_max": 1}}, "limits has no 'push_windw_max'. Did you mean 'push_window_max'?"),
         ({"limits": {"placement_policy": "nowhere:Policy"}}, "module 'nowhere' cannot be imported"),
-        ({"limits": {"eviction_policy": "dualray.shared.policies.lru:Lru"}}, "has no 'Lru'"),
+        ({"limits": {"eviction_policy": "dualray.shared.policies.eviction.lru:Lru"}}, "has no 'Lru'"),
         ({"limits": {"retry_policy": "no colon"}}, "must be written 'package.module:Class'"),
         ({"mode": "simm"}, "mode='simm' must be 'real', 'sim' or 'ray'. Did you mean 'sim'?"),
     ],

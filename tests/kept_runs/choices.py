@@ -36,11 +36,11 @@ from dualray.shared.policies import load_policy
 from dualray.shared.policies.affinity import AffinityPlacement
 from dualray.shared.policies.broadcast import ChainBroadcast, Source
 from dualray.shared.policies.bundles import choose_nodes, why_never
+from dualray.shared.policies.eviction.lru import LruEviction
 from dualray.shared.policies.feasibility import why_infeasible
 from dualray.shared.policies.hybrid import HybridPlacement
 from dualray.shared.policies.labels import LabelPlacement
 from dualray.shared.policies.locality import LocalityPlacement
-from dualray.shared.policies.lru import LruEviction
 from dualray.shared.policies.memory import MemoryUser, NewestTaskFirst
 from dualray.shared.policies.placement import Candidate, Candidates, ClusterView, PlacementPolicy, scores_of
 from dualray.shared.policies.reconstruction import LineageReconstruction

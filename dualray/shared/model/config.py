@@ -26,7 +26,7 @@ class Config:
         "dualray.shared.policies.hybrid:HybridPlacement", "dotted path", "on which node a DEFAULT task or actor runs"
     )
     eviction_policy: str = _limit(
-        "dualray.shared.policies.cost_aware:CostAwareEviction",
+        "dualray.shared.policies.eviction.cost_aware:CostAwareEviction",
         "dotted path",
         "which objects leave a full store: 'cost', 'lru', 'spill' or a dotted path",
     )

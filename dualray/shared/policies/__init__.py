@@ -8,11 +8,18 @@ from importlib import import_module
 from typing import Any
 
 NAMES = {
-    "cost": "dualray.shared.policies.cost_aware:CostAwareEviction",
-    "lru": "dualray.shared.policies.lru:LruEviction",
-    "spill": "dualray.shared.policies.spill:SpillEviction",
+    "cost": "dualray.shared.policies.eviction.cost_aware:CostAwareEviction",
+    "lru": "dualray.shared.policies.eviction.lru:LruEviction",
+    "spill": "dualray.shared.policies.eviction.spill:SpillEviction",
 }
 """Short names of policies."""
+
+MOVED = {
+    "dualray.shared.policies.cost_aware": "dualray.shared.policies.eviction.cost_aware",
+    "dualray.shared.policies.lru": "dualray.shared.policies.eviction.lru",
+    "dualray.shared.policies.spill": "dualray.shared.policies.eviction.spill",
+}
+"""Modules of 0.1.0 that decision logs and settings name, and where their policies are now."""
 
 
 def load_policy(dotted_path: str) -> Any:
@@ -30,7 +37,7 @@ def _class_of(dotted_path: str) -> Any:
     if not module_name or not class_name:
         raise ValueError(f"policy {dotted_path!r} must be written 'package.module:Class'")
     try:
-        module = import_module(module_name)
+        module = import_module(MOVED.get(module_name, module_name))
     except ImportError as error:
         raise ValueError(f"policy {dotted_path!r}: module {module_name!r} cannot be imported: {error}") from error
     policy = getattr(module, class_name, None)

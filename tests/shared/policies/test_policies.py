@@ -15,10 +15,10 @@ from dualray.shared.model.specs import LeaseShape, Strategy, StrategyKind
 from dualray.shared.policies import load_policy
 from dualray.shared.policies.affinity import AffinityPlacement
 from dualray.shared.policies.broadcast import ChainBroadcast, Source
+from dualray.shared.policies.eviction.lru import LruEviction
 from dualray.shared.policies.feasibility import why_infeasible
 from dualray.shared.policies.hybrid import HybridPlacement
 from dualray.shared.policies.locality import LocalityPlacement
-from dualray.shared.policies.lru import LruEviction
 from dualray.shared.policies.placement import Candidate, ClusterView, Outcome, Placement
 from dualray.shared.policies.reconstruction import NO_ATTEMPT_LEFT, LineageReconstruction
 from dualray.shared.policies.retry import RETRY_FOREVER, BoundedRetry

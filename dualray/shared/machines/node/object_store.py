@@ -32,7 +32,7 @@ from dualray.shared.model.config import Config
 from dualray.shared.model.events import ObjectRestored, ObjectSpilled
 from dualray.shared.model.ids import NodeID, ObjectID
 from dualray.shared.model.states import STORED, StoredState
-from dualray.shared.policies.lru import EvictionPolicy
+from dualray.shared.policies.eviction.policy import EvictionPolicy
 
 _READABLE = frozenset({StoredState.SEALED, StoredState.SPILLING})
 _COPIED = frozenset({StoredState.SPILLING, StoredState.RESTORING})

@@ -22,7 +22,7 @@ from dualray.shared.machines.node.transfer import Transfer
 from dualray.shared.model.events import LeaseRequested
 from dualray.shared.model.ids import Address, NodeID, ObjectID, PlacementGroupID
 from dualray.shared.model.states import WorkerState
-from dualray.shared.policies.lru import EvictionPolicy
+from dualray.shared.policies.eviction.policy import EvictionPolicy
 
 
 class NodeQueries(Composition):

@@ -47,8 +47,7 @@ from dualray.shared.model.errors import ErrorInfo, ErrorKind
 from dualray.shared.model.events import RoomWanted
 from dualray.shared.model.ids import Address, NodeID, ObjectID, short
 from dualray.shared.model.states import STORED, StoredState
-from dualray.shared.policies.cost_aware import Leaving
-from dualray.shared.policies.lru import EvictionPolicy
+from dualray.shared.policies.eviction.policy import EvictionPolicy, Leaving
 
 _MEMORY_TRIES = 10
 

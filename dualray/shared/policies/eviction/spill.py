@@ -3,7 +3,7 @@ store evicts what it can only when its disk is full."""
 
 from __future__ import annotations
 
-from dualray.shared.policies.lru import LruEviction
+from dualray.shared.policies.eviction.lru import LruEviction
 
 
 class SpillEviction(LruEviction):

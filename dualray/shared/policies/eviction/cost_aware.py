@@ -9,32 +9,10 @@ written: objects that were put, an actor's results, results that were made again
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from dualray.shared.model.ids import ObjectID
-from dualray.shared.policies.spill import SpillEviction
+from dualray.shared.policies.eviction.policy import Leaving
+from dualray.shared.policies.eviction.spill import SpillEviction
 
 DISK_SHARE = 10
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Leaving:
-    """An object that is about to leave a full store.
-
-    Attributes:
-        size_bytes: what it takes of the store.
-        is_copy: it came from another node, and this node is not the one to keep it.
-        is_remakeable: its task may run again for it.
-        remake_ns: its task ran for so long; 0: not measured.
-        disk_ns: to write it to this node's disk and to read it back takes about as long, as others took lately.
-    """
-
-    object_id: ObjectID
-    size_bytes: int
-    is_copy: bool
-    is_remakeable: bool
-    remake_ns: int
-    disk_ns: int
 
 
 class CostAwareEviction(SpillEviction):
