@@ -1,4 +1,4 @@
-"""Options in the core's terms: demands of resources, strategies of placement, and conditions on labels."""
+"""Translates options for the core: into resource demands, placement strategies, and conditions on labels."""
 
 from __future__ import annotations
 

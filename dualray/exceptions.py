@@ -334,7 +334,7 @@ class AuthenticationError(DualrayError):
 
 
 class RaySystemError(DualrayError):
-    """Something failed in dualray, and not in the program."""
+    """dualray itself failed, and not the program."""
 
 
 class NotInitializedError(RaySystemError, RuntimeError):

@@ -68,7 +68,7 @@ class RuntimeEnv:
         return json.dumps(said, sort_keys=True) if said else ""
 
     def over(self, outer: RuntimeEnv) -> RuntimeEnv:
-        """This one inside of another, that of whoever submits: what it does not say is as there; variables of both."""
+        """Merge this environment into the submitter's: its own fields win, and variables are those of both."""
         return RuntimeEnv(
             env_vars=tuple(sorted({**dict(outer.env_vars), **dict(self.env_vars)}.items())),
             working_dir=self.working_dir if self.working_dir is not None else outer.working_dir,

@@ -249,7 +249,7 @@ class ValueVerbs(Protocol):
     def wait(
         self, references: Sequence[Any], /, *, num_returns: int, timeout_ns: int | None, fetch_local: bool
     ) -> Collection[bytes]:
-        """The ids of those that are ready, when `num_returns` are or the time is over."""
+        """Return the ids of the ready ones, as soon as `num_returns` are ready or the time has passed."""
 
     def get_async(self, reference: Any, ready: Callable[[], None]) -> Awaited:
         """Have `ready` called, from anywhere, when a value is there; `result()` then reads it."""

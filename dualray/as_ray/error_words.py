@@ -22,7 +22,7 @@ _END: Final = "\x1b[39m"
 
 
 def heading(name: str, instance: Any) -> str:
-    """What stands above the frames of a task that failed here. `instance` is the actor's, if it is a method's."""
+    """Return the heading above the frames of a task that failed here. `instance`: the actor, for a method."""
     verbs = runtime.current("heading").verbs
     actor = verbs.context().actor_id
     place = f"pid={os.getpid()}, ip={verbs.ip_address}"

@@ -21,7 +21,7 @@ _ENDED = ("FINISHED", "FAILED")
 
 
 def rows_of(table: str) -> list[dict[str, Any]]:
-    """The rows of a table of the state of the cluster, from those that have answered."""
+    """Return the rows of a state table, from the processes that answered."""
     return runtime.current("ray._private.worker").verbs.state_rows(table, _TIMEOUT_NS)[0]
 
 
@@ -34,19 +34,19 @@ class Node:
 
     @property
     def unique_id(self) -> HexId:
-        """Its id."""
+        """The id of this node."""
         return HexId(_here().node_id)
 
     node_id = unique_id
 
     @property
     def node_ip_address(self) -> str:
-        """Where the other nodes find it."""
+        """The IP address at which other nodes reach this node."""
         return runtime.current("ray._private.worker").verbs.ip_address
 
     @property
     def address_info(self) -> dict[str, str]:
-        """As the field `address_info` of what `ray.init` returns."""
+        """The same as the field `address_info` of what `ray.init` returns."""
         addresses = runtime.current("ray._private.worker").addresses()
         return {
             "node_ip_address": addresses["node_ip_address"],
@@ -60,17 +60,17 @@ class Node:
 
     @property
     def gcs_address(self) -> str:
-        """Where the control plane is."""
+        """The address of the control plane."""
         return self.address_info["gcs_address"]
 
     @property
     def plasma_store_socket_name(self) -> str:
-        """What tells the store of this node from those of others."""
+        """A name that only the object store of this node has."""
         return f"{self.address_info['object_store_address']}/{self.unique_id}"
 
     @property
     def raylet_socket_name(self) -> str:
-        """What tells the node manager of this node from those of others."""
+        """A name that only the node manager of this node has."""
         return f"{self.address_info['raylet_socket_name']}/{self.unique_id}"
 
     _raylet_socket_name = raylet_socket_name
@@ -80,35 +80,35 @@ class Node:
         return self.address_info["session_dir"]
 
     def get_temp_dir_path(self) -> str:
-        """Where the directories of sessions are."""
+        """The directory that contains the directories of sessions."""
         return RuntimeContext(runtime.current("ray._private.worker")).get_temp_dir()
 
 
 class CoreWorker:
-    """The process, as far as it owns objects and tasks: `global_worker.core_worker`."""
+    """The objects and tasks that this process owns: `global_worker.core_worker`."""
 
     def get_worker_id(self) -> HexId:
-        """Its id."""
+        """The id of this worker."""
         return HexId(_here().worker_id)
 
     def get_current_node_id(self) -> HexId:
-        """The node on which it runs."""
+        """The node on which this process runs."""
         return HexId(_here().node_id)
 
     def get_current_job_id(self) -> HexId:
-        """The job that it works for."""
+        """The job that this process works for."""
         return HexId(_here().job_id)
 
     def get_current_task_id(self) -> HexId:
-        """The task that asks; nil in a driver."""
+        """The task that calls; nil in a driver."""
         return HexId(_here().task_id or "")
 
     def get_actor_id(self) -> HexId:
-        """The actor that it is; nil, if it is none."""
+        """The actor in this process; nil if there is none."""
         return HexId(_here().actor_id or "")
 
     def get_placement_group_id(self) -> HexId:
-        """The placement group in which the caller runs; nil outside of any."""
+        """The placement group in which the caller runs; nil if there is none."""
         return HexId(_here().placement_group_id or "")
 
     def get_current_runtime_env(self) -> str:
@@ -116,7 +116,7 @@ class CoreWorker:
         return RuntimeContext(runtime.current("ray._private.worker")).get_runtime_env_string()
 
     def object_exists(self, object_ref: ObjectRef[Any], memory_store_only: bool = False) -> bool:
-        """Whether the value lies somewhere now. With `memory_store_only`: with its owner, as small values do."""
+        """Whether the value exists now. `memory_store_only`: whether its owner has it, as for small values."""
         for row in rows_of("objects"):
             if row["object_id"] == object_ref.hex():
                 is_inline = row["state"] == "INLINE"
@@ -124,7 +124,7 @@ class CoreWorker:
         return False
 
     def get_all_reference_counts(self) -> dict[bytes, dict[str, int]]:
-        """The references to the objects that this process owns: in it, and in tasks that it has submitted."""
+        """Count the references to objects that this process owns, here and in tasks that it has submitted."""
         own = _here().worker_id
         counted = {
             row["object_id"].encode(): {"local": row["local_refs"], "submitted": row["used_by_tasks"]}
@@ -134,12 +134,12 @@ class CoreWorker:
         return {key: counts for key, counts in counted.items() if any(counts.values())}
 
     def get_memory_store_size(self) -> int:
-        """How many small values this process keeps."""
+        """Return the number of small values that this process keeps."""
         own = _here().worker_id
         return sum(row["owner"] == own and row["state"] == "INLINE" for row in rows_of("objects"))
 
     def get_pending_children_task_ids(self, parent_task_id: Any) -> list[HexId]:
-        """The tasks that a task of this process has submitted and that have not ended.
+        """Return the tasks that a task of this process has submitted and that have not ended.
 
         It looks at what this process knows now: while another process is asked, the tasks could end.
         """
@@ -154,15 +154,15 @@ class CoreWorker:
 
 
 class GcsClient:
-    """The control plane: `global_worker.gcs_client`, of which there are its keys and values and its address."""
+    """The control plane's keys, values and address: `global_worker.gcs_client`."""
 
     @property
     def address(self) -> str:
-        """Where it is."""
+        """The address of the control plane."""
         return runtime.current("ray._private.worker").addresses()["control_plane_address"]
 
     def internal_kv_get(self, key: bytes, namespace: bytes | None = None, timeout: float | None = None) -> bytes | None:
-        """A value; None: there is none."""
+        """Return a key's value; None if it has none."""
         return internal_kv._internal_kv_get(key, namespace=namespace)
 
     def internal_kv_put(
@@ -173,35 +173,35 @@ class GcsClient:
         namespace: bytes | None = None,
         timeout: float | None = None,
     ) -> int:
-        """Keep a value; how many keys are new."""
+        """Store a value. Return the number of new keys."""
         return int(not internal_kv._internal_kv_put(key, value, overwrite, namespace=namespace))
 
     def internal_kv_exists(self, key: bytes, namespace: bytes | None = None, timeout: float | None = None) -> bool:
-        """Whether there is a value."""
+        """Whether a key has a value."""
         return internal_kv._internal_kv_exists(key, namespace=namespace)
 
     def internal_kv_keys(
         self, prefix: bytes, namespace: bytes | None = None, timeout: float | None = None
     ) -> list[bytes]:
-        """The keys that begin so."""
+        """Return the keys with a prefix."""
         return internal_kv._internal_kv_list(prefix, namespace=namespace)
 
     def internal_kv_del(
         self, key: bytes, del_by_prefix: bool = False, namespace: bytes | None = None, timeout: float | None = None
     ) -> int:
-        """Forget a value, or all whose keys begin so; how many."""
+        """Delete a value, or all with a prefix. Return how many were deleted."""
         return internal_kv._internal_kv_del(key, del_by_prefix=del_by_prefix, namespace=namespace)
 
 
 class GlobalWorker:
-    """What this process is: `global_worker`."""
+    """The state of this process: `global_worker`."""
 
     def __init__(self) -> None:
         self._node, self._core_worker, self._gcs_client = Node(), CoreWorker(), GcsClient()
 
     @property
     def connected(self) -> bool:
-        """Whether `ray.init` was called, or this is a worker."""
+        """Whether this process is connected: `ray.init` was called, or it is a worker."""
         return runtime.current_or_none() is not None
 
     def check_connected(self) -> None:
@@ -221,7 +221,7 @@ class GlobalWorker:
 
     @property
     def core_worker(self) -> CoreWorker:
-        """What this process owns.
+        """The objects and tasks that this process owns.
 
         Raises:
             AttributeError: there is no cluster.
@@ -250,7 +250,7 @@ class GlobalWorker:
 
     @property
     def current_task_id(self) -> HexId:
-        """The task that asks; nil in a driver."""
+        """The task that calls; nil in a driver."""
         return self._core_worker.get_current_task_id()
 
     @property
@@ -260,27 +260,27 @@ class GlobalWorker:
 
     @property
     def actor_id(self) -> HexId:
-        """The actor that this process is; nil, if it is none."""
+        """The actor in this process; nil if there is none."""
         return self._core_worker.get_actor_id()
 
     @property
     def placement_group_id(self) -> HexId:
-        """The placement group in which the caller runs; nil outside of any."""
+        """The placement group in which the caller runs; nil if there is none."""
         return self._core_worker.get_placement_group_id()
 
     @property
     def worker_id(self) -> bytes:
-        """This process, as bytes."""
+        """The id of this process, as bytes."""
         return self._core_worker.get_worker_id().binary()
 
     @property
     def node_ip_address(self) -> str:
-        """Where other nodes find this one."""
+        """The IP address at which other nodes reach this node."""
         return self._node.node_ip_address
 
     @property
     def namespace(self) -> str:
-        """Where the names of actors stand."""
+        """The namespace of names of actors."""
         return runtime.current("ray._private.worker").verbs.namespace
 
     @property
@@ -290,12 +290,12 @@ class GlobalWorker:
 
     @property
     def should_capture_child_tasks_in_placement_group(self) -> bool:
-        """Whether what is made here goes to this placement group."""
+        """Whether tasks and actors that are created here go to this placement group."""
         return _here().captures_children
 
     @property
     def task_depth(self) -> int:
-        """How many tasks stand between this one and the driver, itself included; 0 in the driver."""
+        """The number of tasks from the driver to this one, itself included; 0 in the driver."""
         task = _here().task_id
         if task is None:
             return 0

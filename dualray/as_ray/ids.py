@@ -27,7 +27,7 @@ class BaseID:
     __slots__ = ("_binary",)
     _size: ClassVar[int] = 28
     _own_size: ClassVar[int] = 0
-    """Of dualray's ids of this kind, where they are bytes, too."""
+    """The number of bytes of dualray's ids of this kind, if those are bytes too."""
 
     def __init__(self, id: bytes) -> None:  # noqa: A002 - Ray's name
         if not isinstance(id, bytes):
@@ -38,39 +38,39 @@ class BaseID:
 
     @classmethod
     def size(cls) -> int:
-        """How many bytes it has."""
+        """Return the number of bytes of such an id."""
         return cls._size
 
     @classmethod
     def nil(cls) -> Self:
-        """The id of nothing."""
+        """Return the id that stands for nothing."""
         return cls(b"\xff" * cls._size)
 
     @classmethod
     def from_random(cls) -> Self:
-        """Another one at each call."""
+        """Return a new random id."""
         return cls(os.urandom(cls._size))
 
     @classmethod
     def from_binary(cls, id: bytes) -> Self:  # noqa: A002 - Ray's name
-        """That of these bytes."""
+        """Return the id with these bytes."""
         return cls(id)
 
     @classmethod
     def from_hex(cls, text: str) -> Self:
-        """That of this text."""
+        """Return the id with this text in hex."""
         return cls(bytes.fromhex(text))
 
     def binary(self) -> bytes:
-        """Its bytes."""
+        """Return the bytes of the id."""
         return self._binary
 
     def hex(self) -> str:
-        """Its bytes, as text."""
+        """Return the id in hex."""
         return self._binary.hex()
 
     def is_nil(self) -> bool:
-        """Whether it is the id of nothing."""
+        """Whether the id stands for nothing."""
         return self._binary == b"\xff" * self._size
 
     def __eq__(self, other: object) -> bool:
@@ -90,59 +90,59 @@ class BaseID:
 
 
 class UniqueID(BaseID):
-    """An id that belongs to no other."""
+    """An id that is not part of another id."""
 
     __slots__ = ()
 
 
 class NodeID(UniqueID):
-    """Of a node."""
+    """The id of a node."""
 
     __slots__ = ()
 
 
 class WorkerID(UniqueID):
-    """Of a worker."""
+    """The id of a worker."""
 
     __slots__ = ()
 
 
 class FunctionID(UniqueID):
-    """Of a remote function."""
+    """The id of a remote function."""
 
     __slots__ = ()
 
 
 class ActorClassID(UniqueID):
-    """Of an actor class."""
+    """The id of an actor class."""
 
     __slots__ = ()
 
 
 class ClusterID(UniqueID):
-    """Of a cluster."""
+    """The id of a cluster."""
 
     __slots__ = ()
 
 
 class JobID(BaseID):
-    """Of a program that is connected to a cluster."""
+    """The id of a program that is connected to a cluster."""
 
     __slots__ = ()
     _size = 4
 
     @classmethod
     def from_int(cls, number: int) -> Self:
-        """That of a number, the first byte lowest."""
+        """Return the id of a job's number, in little-endian order."""
         return cls(number.to_bytes(cls._size, "little"))
 
     def int(self) -> int:
-        """Its number."""
+        """Return the job's number."""
         return int.from_bytes(self._binary, "little")
 
 
 class TaskID(BaseID):
-    """Of a task."""
+    """The id of a task."""
 
     __slots__ = ()
     _size = 24
@@ -150,14 +150,14 @@ class TaskID(BaseID):
 
 
 class ActorID(BaseID):
-    """Of an actor."""
+    """The id of an actor."""
 
     __slots__ = ()
     _size = 16
 
 
 class PlacementGroupID(BaseID):
-    """Of a placement group."""
+    """The id of a placement group."""
 
     __slots__ = ()
     _size = 18
@@ -169,7 +169,7 @@ ObjectID = ObjectRef
 
 
 class Language(enum.Enum):
-    """In what a worker's code is written; here always PYTHON."""
+    """The language of a worker's code; here always PYTHON."""
 
     PYTHON = 0
     JAVA = 1

@@ -56,7 +56,7 @@ LogFile = dict[str, str]
 
 
 class Feed(Protocol):
-    """Something that a page shows."""
+    """A run or cluster that a page shows."""
 
     name: str
     tables: Tables

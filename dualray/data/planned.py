@@ -34,7 +34,7 @@ class PlannedRows(DataIterator):
         return self._plan.blocks
 
     def size_bytes(self) -> int:
-        """How much memory its rows take; it is run to know."""
+        """Run the dataset, and return the bytes of its rows in memory."""
         return sum(part.size_bytes for part in execute(self._plan))
 
     def input_files(self) -> list[str]:

@@ -31,14 +31,14 @@ from dualray.shared.handles import Reference
 from dualray.shared.model.codec import pack
 
 SEND_S = 0.1
-"""How long notes of a process wait."""
+"""How long a process keeps notes before it sends them."""
 USAGE_NS = 5_000_000
 """How often a process that runs tasks looks at its CPU time."""
 NO_RESULT = "__dualray_no_result__"
-"""The attribute of a function whose result nobody wants."""
+"""The attribute that marks a function without a result."""
 _CONSTRUCTOR = b"\xff" * 8
 _SMALL_BYTES = 64
-"""Of a number, None or a truth value, pickled."""
+"""The size of a pickled number, None or truth value."""
 
 
 class RecordTo(NamedTuple):
@@ -62,12 +62,12 @@ class Collector:
         self._spent_ns = 0
 
     def add(self, address: str, notes: bytes, spent_ns: int) -> None:
-        """Keep what a process has noted, and how much of its time that took."""
+        """Store the notes of a process, and the time that it spent on them."""
         self._notes.setdefault(address, []).append(notes)
         self._spent_ns += spent_ns
 
     def take(self) -> tuple[dict[str, bytes], int]:
-        """What has come since the last time, by process."""
+        """Return the notes that arrived since the last call, by process."""
         taken, self._notes = {address: b"".join(parts) for address, parts in self._notes.items()}, {}
         spent_ns, self._spent_ns = self._spent_ns, 0
         return taken, spent_ns
@@ -77,38 +77,38 @@ class Collector:
 
 
 def task_of(ray_id: bytes) -> bytes:
-    """The record's id of a task, of the 24 bytes that Ray has for it, or of an object of its."""
+    """Return the record's id of a task, from the 24 bytes of Ray's id, or from an object that it made."""
     if ray_id[:8] == _CONSTRUCTOR:
         return ray_id[8:24]
     return ray_id[:12] + ray_id[20:24]
 
 
 def object_of(ray_id: bytes) -> bytes:
-    """The record's id of an object, of the 28 bytes that Ray has for it."""
+    """Return the record's id of an object, from the 28 bytes of Ray's id."""
     return task_of(ray_id) + (int.from_bytes(ray_id[24:28], "little") - 1).to_bytes(4, "big")
 
 
 def id_of(reference: Any) -> bytes:
-    """The record's id of what a reference of ours refers to: the handle of an actor is an object, too."""
+    """Return the record's id of the object behind a reference. The handle of an actor is an object too."""
     ray_id: bytes = reference.object_id
     return ray_id + bytes(4) if len(ray_id) == 16 else object_of(ray_id)
 
 
 class _Counter:
-    """A file that counts what is written to it."""
+    """A file that counts the bytes written to it."""
 
     def __init__(self) -> None:
         self.size = 0
 
     def write(self, data: Any) -> int:
-        """Count it."""
+        """Count the bytes of `data`."""
         count = len(data)
         self.size += count
         return count
 
 
 class _Sizer(cloudpickle.CloudPickler):  # type: ignore[misc]  # it ships no types
-    """Pickles for the size alone; references are noted and left out."""
+    """Pickles to measure the size. It collects references and leaves them out."""
 
     def __init__(self) -> None:
         self.file = _Counter()
@@ -119,7 +119,7 @@ class _Sizer(cloudpickle.CloudPickler):  # type: ignore[misc]  # it ships no typ
         self.file.size += buffer.raw().nbytes
 
     def persistent_id(self, obj: Any) -> Any:
-        """A reference is noted, and not pickled."""
+        """Collect a reference, and do not pickle it."""
         if isinstance(obj, Reference):
             self.nested[id_of(obj.ref)] = None
             return 0
@@ -130,7 +130,7 @@ class _Sizer(cloudpickle.CloudPickler):  # type: ignore[misc]  # it ships no typ
 
 
 _Sized: TypeAlias = tuple[int, tuple[bytes, ...]]
-"""Of a value: its bytes, and the references in it."""
+"""The number of bytes of a value, and the references in it."""
 
 
 def size_of(value: Any) -> tuple[int, tuple[bytes, ...]]:
@@ -166,7 +166,7 @@ def sizes_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[int, tuple
 
 
 class Execution(NamedTuple):
-    """What runs: a task and its attempt."""
+    """The task and the attempt that run."""
 
     task: bytes
     attempt: int
@@ -182,7 +182,7 @@ class _Begun(NamedTuple):
 
 
 class Notes:
-    """What one process notes. `spent_ns`: how much of its time that took."""
+    """The notes of one process. `spent_ns`: the time that the process spent on them."""
 
     def __init__(self, record_to: RecordTo, address: str) -> None:
         self.record_to = record_to
@@ -200,7 +200,7 @@ class Notes:
 
     @property
     def running(self) -> Execution:
-        """What runs here: of a driver, the driver."""
+        """The task that runs here. In a driver: the driver."""
         return self._running.get(self._root)
 
     def note(self, *note: Any) -> None:
@@ -218,7 +218,7 @@ class Notes:
         return number
 
     def begin(self, task: bytes, attempt: int) -> _Begun:
-        """An attempt begins, in this context."""
+        """Note that an attempt begins in this context."""
         now_ns = time.time_ns()
         execution = Execution(task, attempt)
         self.note("came", now_ns, ((task, attempt),))
@@ -230,7 +230,7 @@ class Notes:
         return _Begun(execution, self._running.set(execution), now_ns, usage)
 
     def end(self, begun: _Begun, error: str, results: Sequence[Any], *, is_alone: bool = True) -> None:
-        """It has ended, with these results. `is_alone`: nothing else ran in this process meanwhile."""
+        """Note that the attempt ended with these results. `is_alone`: the process ran nothing else meanwhile."""
         returned_ns = time.time_ns()
         self.end_sized(begun, error, [size_of(value) for value in results], returned_ns, is_alone=is_alone)
         self.spent_ns += time.time_ns() - returned_ns
@@ -238,7 +238,7 @@ class Notes:
     def end_sized(
         self, begun: _Begun, error: str, sized: Sequence[_Sized], returned_ns: int, *, is_alone: bool
     ) -> None:
-        """It has ended, at that time, with results of these sizes."""
+        """Note that the attempt ended at a time, with results of these sizes."""
         task, attempt = begun.execution
         began_ns = begun.began_ns
         self.note(
@@ -253,7 +253,7 @@ class Notes:
         self.leave(begun)
 
     def leave(self, begun: _Begun) -> None:
-        """What ran before in this context runs again."""
+        """Continue with the attempt that ran before in this context."""
         try:
             self._running.reset(begun.token)
         except ValueError:  # a generator is closed in another context than it began in
@@ -281,7 +281,7 @@ class Notes:
         return True
 
     def take(self) -> tuple[bytes, int]:
-        """What was noted since the last time, and what it took."""
+        """Return the notes since the last call, and the time spent on them."""
         with self._lock:
             pending = self._pending
             taken = [pending.popleft() for _ in range(len(pending))]
@@ -290,20 +290,20 @@ class Notes:
 
 
 def here(record_to: RecordTo) -> Notes:
-    """The notes of this worker, which it begins with its first task."""
+    """Return the notes of this worker. Its first task creates them."""
     context = ray.get_runtime_context()
     node = context.get_node_id()
     return Notes(record_to, f"{record_to.names.get(node, node)}/w{context.get_worker_id()[:8]}")
 
 
 def running_now() -> tuple[bytes, int]:
-    """The task and attempt that Ray runs here."""
+    """Return the task and the attempt that Ray runs here."""
     core = ray._private.worker.global_worker.core_worker
     return task_of(core.get_current_task_id().binary()), int(core.get_current_task_attempt_number())
 
 
 def noted(notes: Notes, call: Callable[..., Any], count: int) -> Callable[..., Any]:
-    """A call that is noted. `count`: of its results."""
+    """Note a call. `count`: the number of its results."""
 
     def run(*args: Any, **kwargs: Any) -> Any:
         begun = notes.begin(*running_now())
@@ -332,7 +332,7 @@ def _item(notes: Notes, begun: _Begun, index: int, value: Any, error: str = "") 
 
 
 def _noted_items(notes: Notes, begun: _Begun, items: Any) -> Any:
-    """What a generator makes, noted item by item."""
+    """Yield the items of a generator, and note each."""
     begun = begun._replace(token=notes._running.set(begun.execution))
     index = 0
     error = ""
@@ -353,7 +353,7 @@ def _noted_items(notes: Notes, begun: _Begun, items: Any) -> Any:
 
 
 def _noted_results(notes: Notes, begun: _Begun, results: Any) -> Any:
-    """What a generator makes whose items are its results."""
+    """Yield the items of a generator whose items are its results."""
     begun = begun._replace(token=notes._running.set(begun.execution))
     sized: list[_Sized] = []
     error = ""
@@ -372,7 +372,7 @@ def _noted_results(notes: Notes, begun: _Begun, results: Any) -> Any:
 
 
 async def _noted_async(notes: Notes, begun: _Begun, items: Any) -> Any:
-    """As `_noted_items`, of an asynchronous generator."""
+    """The same as `_noted_items`, for an asynchronous generator."""
     begun = begun._replace(token=notes._running.set(begun.execution))
     index = 0
     error = ""
@@ -393,6 +393,6 @@ async def _noted_async(notes: Notes, begun: _Begun, items: Any) -> Any:
 def words_of_group(
     bundles: Sequence[Mapping[str, float]], strategy: str, *, is_detached: bool, labels: Sequence[str]
 ) -> str:
-    """A placement group as the record has it."""
+    """Return a placement group as the record writes it."""
     words = {"bundles": [dict(each) for each in bundles], "strategy": strategy}
     return json.dumps({**words, "is_detached": is_detached, "labels": list(labels)}, sort_keys=True)

@@ -67,7 +67,7 @@ class Call:
 
     @property
     def is_creation(self) -> bool:
-        """Whether it makes an actor."""
+        """Whether the task constructs an actor."""
         return self.kind == _CREATION
 
     @property

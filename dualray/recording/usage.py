@@ -62,5 +62,5 @@ class PeakMemory:
 
 
 def machine_words() -> str:
-    """This machine, in words."""
+    """Describe this machine in words."""
     return f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores, CPython {platform.python_version()}"

@@ -296,8 +296,8 @@ def _fold(
 
 
 def parting(one: str, other: str) -> tuple[str, str]:
-    """Two events in words, which may be long, that differ somewhere: how each begins, of which task it is, and what is
-    about the place where they part."""
+    """Shorten two long texts of events that differ: to the beginning of each, its task, and the words around the
+    first difference."""
     if max(len(one), len(other)) <= EVENT_CHARACTERS_MAX:
         return one, other
     at = next((at for at, (here, there) in enumerate(zip(one, other, strict=False)) if here != there), 0)

@@ -123,7 +123,7 @@ class _Measured:
     phases_s: list[list[float]] = field(default_factory=list)
 
     def graph(self) -> Graph:
-        """The record of the round that was least disturbed."""
+        """The record of the least disturbed round."""
         return min(self.graphs, key=lambda graph: graph.makespan_ns)
 
 

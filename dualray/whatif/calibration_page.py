@@ -33,7 +33,7 @@ def parameter_cells(fit: Fit) -> list[list[str]]:
 
 
 def phase_cells(phases: Sequence[Phase]) -> list[list[str]]:
-    """What was measured and what is replayed, under PHASES."""
+    """Return the measured and the replayed times, under PHASES."""
     return [
         [
             f"{phase.program}: {phase.name}",

@@ -21,19 +21,19 @@ from dualray.whatif.intervals import within
 from dualray.whatif.spot import is_spot
 
 SCALING_SHARE = 0.6
-"""Of the ideal speedup: more CPUs that bring more than that are worth their place."""
+"""A share of the ideal speedup: CPUs that bring more than this share are worth their price."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """A recorded run that was loaded."""
+    """A recorded run, loaded from its file."""
 
     path: Path
     graph: Graph
 
     @property
     def words(self) -> str:
-        """For people."""
+        """The run in words."""
         facts = self.graph.facts
         counts = [len(self.graph.tasks), len({it.name for it in self.graph.templates}), len(facts["nodes"])]
         tasks, functions, nodes = (
@@ -117,7 +117,7 @@ class MemoryNeeds:
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """Of a node for an hour, of each of its GPUs on top, and of a spot machine; None: unknown."""
+    """Prices for an hour: of a node, of each of its GPUs in addition, and of a spot machine. None: unknown."""
 
     node: float | None = None
     gpu: float = 0.0
@@ -142,11 +142,11 @@ class Predicted:
     job: Any = field(default=None, repr=False)
     check_s: float | None = None
     cold_start_s: float = 0.0
-    """What the clusters' first workers are given to start, when the clusters start with the program."""
+    """The time that the first workers take to start, if the cluster starts with the program."""
     prices: Prices = Prices()
 
     def chosen(self, deadline: str | float | None = None) -> Row | None:
-        """The row to look at: the cheapest that meets the deadline, else the knee, else the fastest."""
+        """The row to choose: the cheapest that meets the deadline, else the knee, else the fastest."""
         found = self.cheapest(deadline) if deadline is not None else None
         return found or self.knee() or min(self.possible, key=lambda row: row.makespan_s, default=None)
 
@@ -200,7 +200,7 @@ class Predicted:
         return difference(*both)
 
     def causes(self, row: Row) -> list[Cause]:
-        """On what the time of this row goes, as a table that adds up to its makespan with the first seed: one more
+        """Split the makespan of this row by cause, as a table that adds up to it with the first seed: one more
         replay."""
         replayed = self.job.replay(row.configuration, 0, with_steps=True)
         return causes_of(replayed, self.job.posterior.costs, cold_start_ns=self.job.cold_start_ns)

@@ -30,7 +30,7 @@ _NO_TLS: Final = ("WRONG_VERSION_NUMBER", "UNEXPECTED_MESSAGE", "HTTP_REQUEST", 
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address stays on its machine."""
+    """Whether an address is a loopback address, which only its own machine reaches."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

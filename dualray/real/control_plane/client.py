@@ -161,7 +161,7 @@ class ControlPlane:
         return self._writer.acknowledged
 
     def flush(self, timeout_s: float) -> bool:
-        """Wait until what was written behind so far is acknowledged; False after `timeout_s`."""
+        """Wait until all queued records are acknowledged. Return False after `timeout_s`."""
         return self._writer.flush(timeout_s)
 
     # -- news ------------------------------------------------------------------------------------------------

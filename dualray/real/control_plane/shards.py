@@ -30,17 +30,17 @@ _REPLY_TIMEOUT_S: Final = 10.0
 
 
 def socket_names(shards: int) -> list[str]:
-    """Of the shards' sockets, relative to the primary's directory."""
+    """Return the names of the shards' sockets, relative to the primary's directory."""
     return [f"shard-{number}/redis.sock" for number in range(1, shards + 1)]
 
 
 def sockets_at(primary: Path, shards: int) -> list[Path]:
-    """Of all servers, the primary's first."""
+    """Return the sockets of all servers, the primary's first."""
     return [primary, *(primary.parent / name for name in socket_names(shards))]
 
 
 def list_shards(primary: Path, password: str, shards: int) -> None:
-    """Write the list of the shards at the primary, which answers already."""
+    """Write the list of the shards to the primary, which already answers."""
     client = RespClient(primary, password, timeout_s=_REPLY_TIMEOUT_S)
     try:
         client.pipeline([("DEL", SHARDS), ("RPUSH", SHARDS, *socket_names(shards))])
@@ -49,7 +49,7 @@ def list_shards(primary: Path, password: str, shards: int) -> None:
 
 
 def shard_of(key: bytes, shards: int) -> int:
-    """Which shard has a key, counted from 0."""
+    """Return the number of the shard that has a key, from 0."""
     return zlib.crc32(key) % shards
 
 
@@ -86,24 +86,24 @@ class ShardedControlPlane:
         self._at(key).put(table, key, value)
 
     def get(self, table: str, key: bytes) -> bytes | None:
-        """The value of a key, None when there is none."""
+        """Return the value of a key, or None."""
         return self._at(key).get(table, key)
 
     def scan(self, table: str) -> dict[bytes, bytes]:
-        """Every record of a table."""
+        """Return every record of a table."""
         return {key: value for shard in self._shards for key, value in shard.scan(table).items()}
 
     def delete(self, table: str, key: bytes) -> None:
-        """Forget a key."""
+        """Delete a key."""
         self._at(key).delete(table, key)
 
     def drop(self, table: str) -> None:
-        """Forget a whole table."""
+        """Delete a table."""
         for shard in self._shards:
             shard.drop(table)
 
     def write_behind(self, table: str, key: bytes, value: bytes | None) -> int:
-        """Write one record soon; 0 when it was not taken. The numbers are each shard's own."""
+        """Write one record soon. Return its number in its shard; 0 if the shard refused it."""
         return self._at(key).write_behind(table, key, value)
 
     def write_many_behind(self, table: str, records: Sequence[tuple[bytes, bytes]]) -> int:
@@ -114,12 +114,12 @@ class ShardedControlPlane:
         return min((self._shards[at].write_many_behind(table, part) for at, part in parts.items()), default=0)
 
     def flush(self, timeout_s: float) -> bool:
-        """Wait until what was written behind so far is acknowledged; False after `timeout_s`."""
+        """Wait until all queued records are acknowledged. Return False after `timeout_s`."""
         deadline = time.monotonic() + timeout_s
         return all(shard.flush(max(0.0, deadline - time.monotonic())) for shard in self._shards)
 
     def publish(self, channel: str, payload: bytes) -> None:
-        """Send a payload to whoever is subscribed to the channel now."""
+        """Send a payload to the current subscribers of a channel."""
         self._primary.publish(channel, payload)
 
     def subscribe(
@@ -129,7 +129,7 @@ class ShardedControlPlane:
         self._primary.subscribe(channel, fn, on_gap=on_gap)
 
     def close(self, timeout_s: float = 5.0) -> bool:
-        """Flush, end the threads and the connections. False when records were not acknowledged within the time."""
+        """Flush, and end the threads and connections. Return False if records were not acknowledged in time."""
         deadline = time.monotonic() + timeout_s
         flushed = [shard.close(max(0.0, deadline - time.monotonic())) for shard in self._shards]
         return self._primary.close(0.0) and all(flushed)

@@ -86,7 +86,7 @@ ASK_BYTES: Final = 97
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What a handshake came to: the acceptor's verdict, and who the peer has proved to be."""
+    """The result of a handshake: the acceptor's verdict, and the proven identity of the peer."""
 
     verdict: int
     instance: bytes
@@ -115,7 +115,7 @@ class Identity:
         return hmac.digest(self.secret, role + nonces + self.binding + hello, "sha256") + hello
 
     def check_hello(self, role: bytes, nonces: bytes, data: bytes) -> Outcome:
-        """The peer's verdict, instance and address, once it has proved the secret."""
+        """Return the peer's verdict, instance and address, after it has proved that it knows the secret."""
         proof, hello = data[:_PROOF_BYTES], data[_PROOF_BYTES:]
         verdict, instance, padded = _HELLO.unpack(hello)
         if not hmac.compare_digest(proof, hmac.digest(self.secret, role + nonces + self.binding + hello, "sha256")):

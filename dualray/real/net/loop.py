@@ -386,7 +386,7 @@ class Loop:
             self.pump(_GLANCE)
 
     def wait_elsewhere(self, awaited: Awaited, event: threading.Event) -> None:
-        """Wait while other threads serve the loop; whoever sets `awaited` then sets the event, if he sees it."""
+        """Wait while other threads serve the loop. The thread that sets `awaited` also sets the event."""
         with self._lock:
             self._waiting_threads += 1
         try:

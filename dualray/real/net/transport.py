@@ -82,7 +82,7 @@ class TransportLimits(FrameLimits):
 
 @dataclasses.dataclass(slots=True)
 class TransportCounters:
-    """What happened so far. Refusals count connections; `messages_*` count messages."""
+    """Counts of events so far. Refusals count connections; `messages_*` count messages."""
 
     messages_received: int = 0
     messages_dropped: int = 0

@@ -477,7 +477,7 @@ class _Growing:
 
 
 def read(query: LogQuery, *, tail: int, follow: bool) -> Iterator[bytes]:
-    """What there is, or its last lines, and then what comes.
+    """Yield the file's text or its last lines, then the text that is added.
 
     Raises:
         ValueError: as of `LogReader.read`; at once.

@@ -252,7 +252,7 @@ class NodeStore:
         return self.arena.fd, self.arena.layout.data_offset + self._places[object_id].offset
 
     def place_of(self, object_id: bytes) -> int:
-        """Where an object begins in the arena's data."""
+        """Return the offset of an object in the arena's data."""
         return self._places[object_id].offset
 
     def contains(self, object_id: bytes) -> bool:

@@ -1,4 +1,4 @@
-"""The core worker: what turns a user's verbs into events, and the owner machine's commands into values.
+"""The core worker turns a user's verbs into events, and the owner machine's commands into values.
 
 A driver and every worker have one, in both modes. It knows no process, socket, clock or thread: a `Host` stands for
 them, one class in each mode. It decides nothing: it pickles and unpickles, keeps payloads (bytes named by id), calls
@@ -56,14 +56,14 @@ class CoreWorker(CoreSubmission):
     def take_over(
         self, plain: PlainWorker, to_run: TaskPushed | None, current_task: RunTask | TaskPushed | None
     ) -> None:
-        """Go on with the machine of a process that had no core: with a task that is to run, or one in hand."""
+        """Continue with the machine of a process that had no core: with a task that is to run, or one that runs."""
         self._folded = plain
         if to_run is not None:
             self._to_run.append(to_run)
         self.current_task = current_task
 
     def remember(self, payload: tuple[bytes, bytes] | None, function: FunctionID | None, export: Export | None) -> None:
-        """It keeps what that process did: one payload, and the one function that it has loaded."""
+        """Keep one payload, and the one function that a process without a core has loaded."""
         if payload is not None:
             self.payloads[payload[0]] = payload[1]
         loaded = self._runner.loaded
@@ -74,15 +74,15 @@ class CoreWorker(CoreSubmission):
             loaded[function] = export
 
     def export_of(self, function: FunctionID) -> Export | None:
-        """What it has loaded."""
+        """Return a function that this process has loaded, or None."""
         return self._runner.loaded.get(function)
 
     def forget_functions(self) -> None:
-        """Have what was loaded loaded again."""
+        """Forget all loaded functions, so that they are loaded again."""
         self._runner.loaded.clear()
 
     def load_class(self, function: FunctionID) -> Any:
-        """A function or class of the function table."""
+        """Return a function or class of the function table."""
         return self._runner.load(function).target
 
     @property
@@ -91,7 +91,7 @@ class CoreWorker(CoreSubmission):
         return self._runner.instance
 
     def forget_instance(self) -> None:
-        """The process of this actor is over: what it holds is given back."""
+        """Release the instance of an actor whose process has ended."""
         self._runner.instance = None
 
     def execute(self, task: RunTask | TaskPushed) -> None:
@@ -107,20 +107,20 @@ class CoreWorker(CoreSubmission):
                 self._cancelled_calls.pop(task.spec.task_id, None)
 
     def shut_down(self) -> None:
-        """The actor of this process ends, and is not killed. Called where user code runs."""
+        """Call the actor's shutdown method, since it ends without being killed. Called where user code runs."""
         self._runner.shut_down()
 
     def end_small(self, task: RunTask | TaskPushed, size_bytes: int, start_ns: int) -> None:
-        """The time of a task is over that has one small result, and that the host has ended later."""
+        """Report a task with one small result after its virtual time has passed."""
         self._runner.end_small(task, size_bytes, start_ns)
 
     def end_cancelled(self, task: RunTask | TaskPushed, start_ns: int) -> None:
-        """Such a task was cancelled before."""
+        """Report that such a task was cancelled before."""
         self._runner.end_cancelled(task, start_ns)
 
     @property
     def may_run_ahead(self) -> bool:
-        """Whether the code of a task may return before its time is over: nobody notes when it does."""
+        """Whether a task's code may return before its virtual time has passed, because no one observes when."""
         return self._contexts is None and self._runner.reports_small
 
 

@@ -1,4 +1,4 @@
-"""The seam below the core worker: what a mode provides to a process that runs user code.
+"""The interface below the core worker, which each mode provides to a process that runs user code.
 
 There is one class for each mode: dualray/real/processes/process.py and dualray/sim/processes/worker.py.
 """

@@ -333,7 +333,7 @@ class CoreValues(CoreQueries):
             return self.machine.has_ended_before(task_id, index)
 
     def take_item(self, item: Ref) -> tuple[bool, Ref | None]:
-        """The next item of a generator that this process has called is ready: take it. Whether it was taken now; and a
+        """Take the next item of a generator that this process has called. Return whether it was taken now, and a
         reference to the one behind it, or None when the items have ended before it. (Another thread may have taken it.)
         """
         with self.host.lock:

@@ -77,7 +77,7 @@ def _write_form(topology: TopologyModel, write: Callable[[TopologyModel], Any]) 
 
 
 class NodeGroup(Model):
-    """Nodes that are alike."""
+    """A group of nodes with the same hardware."""
 
     count: int = Field(default=1, ge=1, le=NODES_MAX)
     cpus: float = Field(default=4, ge=0)

@@ -22,7 +22,7 @@ from dualray.sim.processes.node import Hardware, NodeProcess
 from dualray.sim.usercode.process_calls import ip_of
 
 VIRTUAL_ADDRESS: Final = "10.0.0.0:6399"
-"""Of the head of a simulation; nothing routes there."""
+"""The address of a simulation's head. No packet reaches it."""
 _LOOK_NS: Final = 10_000_000
 _SEEN_WITHIN_NS: Final = 30_000_000_000
 
@@ -52,30 +52,30 @@ class PlannedNode:
         self.process: NodeProcess | None = None
 
     def hardware(self) -> Hardware:
-        """What it is made of, under its present name."""
+        """The node's hardware, under its current name."""
         extra = node_resources(ip_of(self.name), is_head=self._plan.nodes[:1] == [self])
         return Hardware(total=add((self._total, extra)), store_bytes=self._store_bytes, labels=self._labels)
 
     @property
     def is_alive(self) -> bool:
-        """Whether it is planned, or its processes run."""
+        """Whether the node is planned, or its processes run."""
         process = self._plan.process_of(self)
         return process is None or process.is_alive
 
     def kill(self) -> None:
-        """Its processes end, all at once."""
+        """End all processes of the node at once."""
         self._plan.act(self, lambda cluster: cluster.outages.end_node(self.name))
 
     def pause(self) -> None:
-        """Its machine stands still."""
+        """Pause the node's machine."""
         self._plan.act(self, lambda cluster: cluster.outages.pause(self.name))
 
     def resume(self) -> None:
-        """Its machine goes on."""
+        """Resume the node's machine."""
         self._plan.act(self, lambda cluster: cluster.outages.resume(self.name))
 
     def drain(self, timeout_ns: int) -> bool:
-        """Let it leave in good order; whether it has, in time. One whose simulation has not begun just leaves."""
+        """Drain the node. Return whether it left in time. A node that has not started is just removed."""
         process = self._plan.process_of(self)
         if process is None:
             return True
@@ -90,25 +90,25 @@ class NodePlan:
     def __init__(self) -> None:
         self.nodes: list[PlannedNode] = []
         self.growth: Growth | None = None
-        """Groups of which nodes are launched."""
+        """The groups from which the cluster launches nodes."""
         self.settings: dict[str, Any] = {"mode": "sim", "infeasible": "wait"}
         self._cluster: Cluster | None = None
 
     @property
     def address(self) -> PlannedAddress:
-        """For `init`."""
+        """The address that `init` takes."""
         address = PlannedAddress(VIRTUAL_ADDRESS)
         address.settings = self.settings
         address.plan = self
         return address
 
     def say(self, **settings: Any) -> None:
-        """Give `init` what is not None of these."""
+        """Pass the settings that are not None to `init`."""
         self.settings |= {name: value for name, value in settings.items() if value is not None}
 
     @property
     def running(self) -> Cluster | None:
-        """The simulation that runs, if one does."""
+        """The running simulation, or None."""
         return self._cluster if self._cluster is not None and not self._cluster.is_closed else None
 
     def hardware(self) -> list[Hardware]:
@@ -123,13 +123,13 @@ class NodePlan:
         return [node.hardware() for node in self.nodes]
 
     def begin(self, cluster: Cluster) -> None:
-        """Their simulation runs."""
+        """Note that the simulation of these nodes runs."""
         self._cluster = cluster
         for node in self.nodes:
             node.process = cluster.nodes[node.name]
 
     def add(self, node: PlannedNode) -> None:
-        """It joins the simulation that runs, and is seen by its driver; or it will be there from the beginning."""
+        """Add a node to the running simulation and wait for its driver to see it, or to the plan."""
         self.nodes.append(node)
         cluster = self.running
         if cluster is None:
@@ -140,7 +140,7 @@ class NodePlan:
         self.wait_until(lambda cluster: _is_seen(cluster, node.name), _SEEN_WITHIN_NS)
 
     def remove(self, node: PlannedNode) -> None:
-        """Its processes end, all at once."""
+        """End all processes of the node at once."""
         process = self.process_of(node)
         self.nodes.remove(node)
         if process is None:
@@ -150,7 +150,7 @@ class NodePlan:
         self.wait_until(lambda cluster: not _is_seen(cluster, node.name), _SEEN_WITHIN_NS)
 
     def process_of(self, node: PlannedNode) -> NodeProcess | None:
-        """Its node manager in the simulation that runs."""
+        """Return the node's manager in the running simulation."""
         return node.process if self.running is not None else None
 
     def act(self, node: PlannedNode, action: Callable[[Cluster], object]) -> None:
@@ -160,7 +160,7 @@ class NodePlan:
             cluster.kernel.call_after(0, partial(action, cluster))
 
     def wait_until(self, condition: Callable[[Cluster], bool], timeout_ns: int) -> bool:
-        """Let virtual time pass until a condition holds; whether it did in time."""
+        """Let virtual time pass until a condition holds. Return whether it held in time."""
         cluster = self.running
         assert cluster is not None
         deadline_ns = cluster.kernel.now_ns + timeout_ns

@@ -281,7 +281,7 @@ class FiberScheduler:
         return fiber
 
     def spawn_soon(self, owner: FiberOwner, fn: Callable[[], object]) -> None:
-        """As `spawn`, in the middle of an event: it runs when that is over."""
+        """The same as `spawn`, within an event: the fiber starts after the event."""
         fiber = Fiber(owner, fn, b"")
         self._live[fiber] = None
         self._ready.append(fiber)

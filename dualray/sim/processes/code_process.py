@@ -152,7 +152,7 @@ class CodeProcess(HostProcess):
         return [words for words in map(words_of_wait, fibers) if words is not None]
 
     def end_by_thread(self, fiber: Fiber, escaped: BaseException) -> None:
-        """A thread ends this process soon: of the driver, it surfaces in its main thread."""
+        """Have a thread end this process soon. In the driver, the error rises in the main thread."""
         self.cluster.kernel.call_after(0, self.cluster.end_by, fiber, escaped)
 
     # ---- Its environment -------------------------------------------------------------------------------------

@@ -15,14 +15,14 @@ from dualray.shared.model.ids import Address
 from dualray.sim.kernel.fibers import Fiber, FiberScheduler
 
 TABLES: Final = "redis"
-"""Where the control plane's tables are: what can stand still apart from the head."""
+"""The server of the control plane's tables, which may stop alone, without the head."""
 
 Waiting = deque[tuple[Callable[..., object], tuple[Any, ...]]]
-"""Functions that wait, with their arguments."""
+"""Calls that are postponed: functions with their arguments."""
 
 
 class Placed:
-    """Has an address on a machine: it stands still with the machine, or by itself."""
+    """A process with an address on a machine. It is paused alone, or with the machine."""
 
     __slots__ = ("address", "node")
 
@@ -36,46 +36,46 @@ class Pauses:
 
     def __init__(self, fibers: FiberScheduler) -> None:
         self.places: dict[str, Waiting] = {}
-        """What waits on what stands still: machines, by name, processes, by address, and TABLES."""
+        """The postponed calls of each paused machine (by name), process (by address), and of TABLES."""
         self._fibers = fibers
         self._tables_stopped = 0
 
     def holds(self, process: Placed) -> bool:
-        """Whether the process stands still, or the machine on which it runs."""
+        """Whether the process or its machine is paused."""
         return bool(self.places) and (process.node in self.places or process.address in self.places)
 
     def is_paused(self, node: str) -> bool:
-        """Whether the machine stands still."""
+        """Whether the machine is paused."""
         return bool(self.places) and node in self.places
 
     def when_it_runs(self, process: Placed, fn: Callable[..., object], *args: Any) -> None:
-        """Call it now, or when both process and machine go on."""
+        """Call a function now, or as soon as neither the process nor its machine is paused."""
         if self.places and process.node not in self.places and process.address in self.places:
             self.places[process.address].append((fn, args))
         else:
             self.when_running(process.node, fn, *args)
 
     def when_running(self, place: str, fn: Callable[..., object], *args: Any) -> None:
-        """Call it now, or when the machine goes on."""
+        """Call a function now, or when the machine resumes."""
         if self.places and place in self.places:
             self.places[place].append((fn, args))
         else:
             fn(*args)
 
     def pause(self, place: str) -> None:
-        """A machine, or a process, stands still from now on."""
+        """Pause a machine or a process."""
         self.places.setdefault(place, deque())
         self._fibers.hold = self._hold
 
     def lift(self, place: str) -> Waiting:
-        """It does so no more: what has waited, which is to be performed (`perform`)."""
+        """Resume a machine or process. Return its postponed calls, for `perform`."""
         waiting = self.places.pop(place)
         if not self.places:
             self._fibers.hold = None
         return waiting
 
     def go_on(self, address: Address) -> None:
-        """A process goes on; or it has ended, and what has waited for it finds that."""
+        """Resume a process, or release the calls of one that has ended."""
         if self.places and address in self.places:
             perform(self.lift(address))
 
@@ -83,22 +83,22 @@ class Pauses:
 
     @property
     def are_tables_away(self) -> bool:
-        """Whether the server of the control plane's tables does not answer."""
+        """Whether the server of the control plane's tables is stopped."""
         return bool(self.places) and TABLES in self.places
 
     def stop_tables(self) -> None:
-        """The server of the control plane's tables is away, until `restart_tables`; each stop needs its own."""
+        """Stop the server of the control plane's tables, until as many calls of `restart_tables`."""
         self._tables_stopped += 1
         self.places.setdefault(TABLES, deque())
 
     def restart_tables(self) -> None:
-        """With the last one it is back, with what it had; who waits for it is answered."""
+        """Undo one stop. After the last one, the server has its tables again and answers waiting calls."""
         self._tables_stopped -= 1
         if not self._tables_stopped:
             perform(self.lift(TABLES))
 
     def when_tables_answer(self, fn: Callable[[], object]) -> None:
-        """Call it now, or when the server of the tables is back."""
+        """Call a function now, or when the server of the tables runs again."""
         self.when_running(TABLES, fn)
 
     # ---- Fibers ------------------------------------------------------------------------------------------------
@@ -111,12 +111,12 @@ class Pauses:
         return True
 
     def _release_fiber(self, fiber: Fiber) -> None:
-        """What held it goes on; something else may hold it still."""
+        """Release a held fiber, unless another pause holds it."""
         if not self.places or not self._hold(fiber):
             self._fibers.release(fiber)
 
 
 def perform(waiting: Waiting) -> None:
-    """What has waited happens now, in order."""
+    """Make postponed calls, in order."""
     for fn, args in waiting:
         fn(*args)

@@ -28,7 +28,7 @@ class _Nowhere(io.RawIOBase):
 
 
 class UnheardWorkers:
-    """What a scheduler calls in place of `enter_process` and `leave_process`."""
+    """The calls that a scheduler makes instead of `enter_process` and `leave_process`."""
 
     def __init__(self) -> None:
         nowhere: Final = io.TextIOWrapper(io.BufferedWriter(_Nowhere()), encoding="utf-8", write_through=True)

@@ -133,7 +133,7 @@ class Polling:
         receive = vars(connection)["_recv"]
 
         def receive_in_turn(self_: Any, size: int, *args: Any) -> Any:
-            """What a child process answers comes in real time, and the process's other threads go on until then."""
+            """Wait in real time for a child process's answer, while the process's other threads continue."""
             if size and self._fibers.user_fiber() is not None:
                 wait([self_], has_child=True)
             return receive(self_, size, *args)

@@ -1,4 +1,4 @@
-"""What Ray's own public tests and other suites read here: `global_worker`, and the verbs."""
+"""The names that Ray's public tests and other suites import from here: `global_worker`, and the verbs."""
 
 from typing import Any
 
