@@ -52,10 +52,18 @@ def test_a_private_module_has_moved():
         __import__("dualray.shared.core_worker")
 
 
-@pytest.mark.parametrize("path", ["cost_aware:CostAwareEviction", "lru:LruEviction", "spill:SpillEviction"])
-def test_the_dotted_path_of_a_policy_still_names_it(path):
+@pytest.mark.parametrize(
+    ("path", "module"),
+    [
+        ("cost_aware:CostAwareEviction", "eviction.cost_aware"),
+        ("lru:LruEviction", "eviction.lru"),
+        ("spill:SpillEviction", "eviction.spill"),
+        ("memory:NewestTaskFirst", "worker_killing"),
+    ],
+)
+def test_the_dotted_path_of_a_policy_still_names_it(path, module):
     policy = load_policy(f"dualray.shared.policies.{path}")
-    assert type(policy).__module__ == f"dualray.shared.policies.eviction.{path.partition(':')[0]}"
+    assert type(policy).__module__ == f"dualray.shared.policies.{module}"
 
 
 def test_a_decision_log_opens_and_every_command_is_derived_again():

@@ -41,11 +41,11 @@ from dualray.shared.policies.feasibility import why_infeasible
 from dualray.shared.policies.hybrid import HybridPlacement
 from dualray.shared.policies.labels import LabelPlacement
 from dualray.shared.policies.locality import LocalityPlacement
-from dualray.shared.policies.memory import MemoryUser, NewestTaskFirst
 from dualray.shared.policies.placement import Candidate, Candidates, ClusterView, PlacementPolicy, scores_of
 from dualray.shared.policies.reconstruction import LineageReconstruction
 from dualray.shared.policies.retry import BoundedRetry
 from dualray.shared.policies.spread import SpreadPlacement
+from dualray.shared.policies.worker_killing import MemoryUser, NewestTaskFirst
 
 CHOICES = "choices"
 STEPS = 300

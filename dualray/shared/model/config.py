@@ -18,7 +18,7 @@ class Config:
     """Limits and policies. `describe()` lists them with units and reasons; `dualray config` prints that."""
 
     memory_policy: str = _limit(
-        "dualray.shared.policies.memory:NewestTaskFirst",
+        "dualray.shared.policies.worker_killing:NewestTaskFirst",
         "dotted path",
         "which worker the node ends when it is out of memory",
     )

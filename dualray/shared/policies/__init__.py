@@ -16,6 +16,7 @@ NAMES = {
 
 MOVED = {
     "dualray.shared.policies.cost_aware": "dualray.shared.policies.eviction.cost_aware",
+    "dualray.shared.policies.memory": "dualray.shared.policies.worker_killing",
     "dualray.shared.policies.lru": "dualray.shared.policies.eviction.lru",
     "dualray.shared.policies.spill": "dualray.shared.policies.eviction.spill",
 }

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container
 
 from dualray.shared.machines.base import ensure
-from dualray.shared.machines.node.grants import Slot
+from dualray.shared.machines.node.lease_records import Slot
 from dualray.shared.machines.node.object_store import ObjectStore
 from dualray.shared.model.ids import Address, NodeID, ObjectID
 

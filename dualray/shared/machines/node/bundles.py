@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from dualray.shared.machines.node.grants import Bundle, Lease
+from dualray.shared.machines.node.lease_records import Bundle, Lease
 from dualray.shared.machines.node.resource_pool import ResourcePool, without_gpu
 from dualray.shared.model.errors import ErrorInfo, ErrorKind
 from dualray.shared.model.events import BundlesUnwanted, BundleWanted

@@ -40,7 +40,7 @@ from collections.abc import Callable
 from dualray.shared.machines.base import Outbox, ensure
 from dualray.shared.machines.node.admission import Admission
 from dualray.shared.machines.node.bundles import ReservedBundles
-from dualray.shared.machines.node.grants import Lease, Slot, Worker
+from dualray.shared.machines.node.lease_records import Lease, Slot, Worker
 from dualray.shared.machines.node.object_store import ObjectStore
 from dualray.shared.machines.node.resource_pool import ResourcePool, without_gpu
 from dualray.shared.machines.node.worker_pool import WorkerPool

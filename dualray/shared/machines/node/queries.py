@@ -14,7 +14,7 @@ from collections.abc import Collection, Sized
 
 from dualray.shared.machines.base import Composition
 from dualray.shared.machines.node.explanation import why_not_here
-from dualray.shared.machines.node.grants import Lease, Worker
+from dualray.shared.machines.node.lease_records import Lease, Worker
 from dualray.shared.machines.node.local_scheduler import LocalScheduler
 from dualray.shared.machines.node.object_store import ObjectStore
 from dualray.shared.machines.node.stored import StoredObject

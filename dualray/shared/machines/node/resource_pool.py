@@ -11,7 +11,7 @@ Guarantees: what is free and what is taken add up to the total, for each resourc
 
 from __future__ import annotations
 
-from dualray.shared.machines.node.grants import Bundle, GpuShare
+from dualray.shared.machines.node.lease_records import Bundle, GpuShare
 from dualray.shared.model.ids import PlacementGroupID
 from dualray.shared.model.resources import GPU, UNITS, Resources, fits, from_units, gpu_units
 from dualray.shared.model.specs import LeaseShape, Strategy

@@ -18,7 +18,7 @@ Guarantees: a worker is in the idle list exactly while it is IDLE.
 from __future__ import annotations
 
 from dualray.shared.machines.base import Outbox, ensure
-from dualray.shared.machines.node.grants import Lease, Slot, Worker
+from dualray.shared.machines.node.lease_records import Lease, Slot, Worker
 from dualray.shared.model.commands import StartWorker, StopWorker
 from dualray.shared.model.config import Config
 from dualray.shared.model.events import MemoryExceeded, WorkerDied, WorkerRetired, WorkerUnwanted
@@ -26,7 +26,7 @@ from dualray.shared.model.ids import HEAD, Address, LeaseID, NodeID, worker_addr
 from dualray.shared.model.resources import CPU, UNITS
 from dualray.shared.model.states import WorkerState
 from dualray.shared.policies import load_policy
-from dualray.shared.policies.memory import MemoryPolicy, MemoryUser
+from dualray.shared.policies.worker_killing import MemoryPolicy, MemoryUser
 from dualray.shared.units import size_words
 
 OUT_OF_MEMORY = "the node is out of memory"

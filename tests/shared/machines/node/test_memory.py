@@ -8,7 +8,7 @@ from dualray.shared.model.commands import StopWorker
 from dualray.shared.model.errors import ErrorKind
 from dualray.shared.model.events import LeasedWorkerDied, MemoryExceeded, WorkerExited
 from dualray.shared.model.ids import HEAD, Address
-from dualray.shared.policies.memory import MemoryUser, NewestTaskFirst
+from dualray.shared.policies.worker_killing import MemoryUser, NewestTaskFirst
 from tests.shared.builders import DRIVER, NodeStepper, cpus, of, sent
 
 GIB = 1 << 30
