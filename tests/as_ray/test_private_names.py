@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.as_ray.programs import printed_by
 
 ROOT = Path(__file__).parents[2]
 
@@ -107,12 +106,4 @@ print("all of it")
 
 @pytest.mark.parametrize("mode", ["real", "sim"])
 def test_what_rays_own_tests_read(mode: str):
-    made = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "DUALRAY_MODE": mode},
-        capture_output=True,
-        text=True,
-    )
-    assert made.returncode == 0, made.stderr
-    assert made.stdout.strip() == "all of it"
+    assert printed_by(PROGRAM, mode) == "all of it"

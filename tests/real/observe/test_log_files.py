@@ -10,12 +10,10 @@ import threading
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
 import dualray as ray
-from dualray.cli.app import app
 from dualray.cluster_utils import Cluster
 from dualray.exceptions import DualrayError
 from dualray.real.observe import log_files, worker_output
@@ -25,19 +23,11 @@ from dualray.shared.core.execution import Execution
 from dualray.shared.model.ids import ActorID, child_task_id, root_task_id
 from dualray.util.state import get_log, list_logs
 from tests.conformance.support import eventually, get
+from tests.real.observe.log_command import logs
 
-RUNNER = CliRunner()
-MINE = f"dualray-{os.getpid()}-"
 WITHIN_S = 20.0
 ROOT = root_task_id("", 1)
 ONE, TWO = child_task_id(ROOT, 0, 1), child_task_id(ROOT, 0, 2)
-
-
-def logs(*arguments: str, code: int = 0, of: tuple[str, ...] = ("--session", MINE)) -> str:
-    """What the command prints; when it refuses, why."""
-    result = RUNNER.invoke(app, ["logs", *arguments, *of], env={"COLUMNS": "200"})
-    assert result.exit_code == code, result.output
-    return result.stderr if code else result.stdout
 
 
 @ray.remote

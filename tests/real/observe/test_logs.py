@@ -12,24 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 import dualray as ray
 from dualray.cli.app import app
 from dualray.util.state import get_log, list_logs
 from tests.conformance.support import eventually, get
 from tests.json_page import documented_keys
+from tests.real.observe.log_command import MINE, RUNNER, logs
 
-RUNNER = CliRunner()
-MINE = f"dualray-{os.getpid()}-"
 WITHIN_S = 20.0
-
-
-def logs(*arguments: str, code: int = 0, of: tuple[str, ...] = ("--session", MINE)) -> str:
-    """What the command prints; when it refuses, why."""
-    result = RUNNER.invoke(app, ["logs", *arguments, *of], env={"COLUMNS": "200"})
-    assert result.exit_code == code, result.output
-    return result.stderr if code else result.stdout
 
 
 @ray.remote
