@@ -223,12 +223,13 @@ def _load(text: str, name: str) -> YamlMapping:
         tree = _only(load_all_yaml(text), name)
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        line = mark.line + 1 if mark is not None else 1
+        lines = text.splitlines()
+        line = min(mark.line + 1, len(lines)) if mark is not None else 1  # a text may end where it lacks something
         if isinstance(error, DuplicateKeyError):
             if isinstance(error.key, str) and _ENDS.fullmatch(error.key):
                 _check_commas(load_yaml(text, is_lenient=True), name)
             raise ScenarioError(f"{name}:{line}: the key {error.key!r} is given twice; leave one out") from None
-        if "{{" in "".join(text.splitlines()[line - 1 : line]):  # the end of the file is a line behind the last one
+        if "{{" in lines[line - 1]:
             raise ScenarioError(f"{name}:{line}: a template: replace the part from {{{{ to }}}} first") from None
         problem = str(error.problem or error.context or error).splitlines()[0]
         raise ScenarioError(f"{name}:{line}: the file is not valid YAML: {problem}") from None
