@@ -116,7 +116,7 @@ class TaskError(DualrayError):
         cause = self.cause
         while isinstance(cause, TaskError) and cause.cause is not None:
             cause = cause.cause  # a task failed because a task that it waited for had failed
-        if cause is None or isinstance(self, type(cause)) or not isinstance(cause, Exception):
+        if cause is None or isinstance(self, type(cause)):
             return self
         cause_type = type(cause)
         try:

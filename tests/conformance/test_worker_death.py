@@ -174,9 +174,9 @@ def test_a_base_exception_is_an_error_of_its_task():
     def stop():
         raise Stop("now")
 
-    with pytest.raises(TaskError, match="Stop: now") as caught:
+    with pytest.raises(Stop) as caught:
         get(stop.remote())
-    assert isinstance(caught.value.cause, Stop)
+    assert isinstance(caught.value, TaskError)
     assert get(echo.remote(1)) == 1
 
 
@@ -193,10 +193,28 @@ def test_an_actor_survives_a_base_exception():
         def count(self):
             return self.calls
 
+    @ray.remote
+    class Awaiting:
+        async def stop(self):
+            raise Stop("now")
+
     actor = Stopping.remote()
-    with pytest.raises(TaskError, match="Stop: now"):
-        get(actor.stop.remote())
+    for ref in (actor.stop.remote(), Awaiting.remote().stop.remote()):
+        with pytest.raises(Stop):
+            get(ref)
     assert get(actor.count.remote()) == 1
+
+
+def test_a_base_exception_ends_a_generator():
+    @ray.remote
+    def stop_at(last):
+        yield from range(last)
+        raise Stop("now")
+
+    items = stop_at.remote(2)
+    assert [get(next(items)) for _ in range(2)] == [0, 1]
+    with pytest.raises(Stop):
+        get(next(items))
 
 
 # ---- retry_exceptions ----------------------------------------------------------------------------------------------

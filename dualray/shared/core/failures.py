@@ -7,8 +7,10 @@ from typing import Any, NoReturn
 
 from dualray import exceptions
 from dualray.exceptions import DualrayError, TaskError
+from dualray.shared.core.host import Host
 from dualray.shared.core.layout import deserialize
 from dualray.shared.core.serialization import serialize
+from dualray.shared.handles import ActorExit
 from dualray.shared.model.errors import ErrorInfo, ErrorKind
 from dualray.shared.model.ids import TaskID
 
@@ -124,6 +126,14 @@ def failure_in_words(task_id: TaskID, name: str, error: ErrorInfo) -> str:
         return ""
     heading = f"dualray: {name} (task {task_id.hex()}) failed, and the program never read its error:"
     return f"{heading}\n{error.message.rstrip()}\n"
+
+
+def is_of_task(exception: BaseException, host: Host) -> bool:
+    """Whether an exception that leaves user code is its task's error, as in Ray. The others end the process, the actor
+    or a generator, or are a Ctrl-C."""
+    if isinstance(exception, (KeyboardInterrupt, SystemExit, GeneratorExit, ActorExit)):
+        return False
+    return not isinstance(exception, host.process_stops)
 
 
 def as_payload(function_name: str, exception: BaseException, instance: Any = None) -> tuple[bytes, ErrorInfo]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import Any
 
-from dualray.shared.core.failures import as_payload
+from dualray.shared.core.failures import as_payload, is_of_task
 from dualray.shared.core.layout import Serialized
 from dualray.shared.core.serialization import serialize
 from dualray.shared.core.tasks_in_hand import CoreTasks
@@ -55,8 +55,8 @@ class ItemMaker:
                     del value
                     if not self._is_wanted(task):
                         break
-            except Exception as exception:
-                if not _is_item(task.spec):
+            except BaseException as exception:
+                if not _is_item(task.spec) or not is_of_task(exception, self._host):
                     raise
                 made += 1
                 self._make_failed(task, made, exception)
@@ -178,7 +178,7 @@ class ItemMaker:
         result = Result(object_id=object_id, size_bytes=serialized.size_bytes, inline=inline, nested=serialized.refs)
         self._report(task, result, None)
 
-    def _make_failed(self, task: RunTask | TaskPushed, index: int, exception: Exception) -> None:
+    def _make_failed(self, task: RunTask | TaskPushed, index: int, exception: BaseException) -> None:
         object_id = return_object_id(task.spec.task_id, index)
         payload, error = as_payload(task.spec.template.name, exception)
         self._core.payloads[object_id] = payload

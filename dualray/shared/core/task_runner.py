@@ -16,7 +16,7 @@ from typing import Any
 from dualray.exceptions import ControlPlaneError, TaskCancelledError
 from dualray.shared.core.arguments import unpack_arguments
 from dualray.shared.core.execution import Execution, new_execution
-from dualray.shared.core.failures import Raising, as_payload
+from dualray.shared.core.failures import Raising, as_payload, is_of_task
 from dualray.shared.core.host import Host
 from dualray.shared.core.item_maker import AsyncItems, ItemMaker, store_result
 from dualray.shared.core.layout import PLAIN_TYPES, plain_bytes
@@ -130,7 +130,7 @@ class TaskRunner:
             self._core.dispatch(ActorExitAsked(task_id=task.spec.task_id))
             return
         except BaseException as exception:
-            if isinstance(exception, (GeneratorExit, *self._host.process_stops)):
+            if not is_of_task(exception, self._host):
                 raise
             results, small_bytes = [], 0
             error = self._failed(task, exception)
@@ -182,6 +182,11 @@ class TaskRunner:
             self.shut_down()
             self._core.dispatch(ActorExitAsked(task_id=task.spec.task_id))
             return
+        except BaseException as exception:
+            if not is_of_task(exception, self._host):
+                raise
+            results = []
+            error = self._failed(task, exception)
         self._report(task, results, error, start_ns, returned)
 
     def shut_down(self) -> None:
