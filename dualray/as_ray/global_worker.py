@@ -147,7 +147,7 @@ class CoreWorker:
         verbs: Any = runtime.current("ray._private.worker").verbs
         core = verbs.core
         with core.host.lock:
-            tasks = core.machine.state_rows.of("tasks")
+            tasks = core.machine.rows("tasks")
         return [
             HexId(row["task_id"]) for row in tasks if row["parent_task_id"] == parent and row["state"] not in _ENDED
         ]

@@ -6,7 +6,7 @@ whole cluster makes sense, and that a run with faults gave what the run without 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from dualray.exceptions import InvariantViolation
@@ -109,8 +109,13 @@ CANDIDATES_MAX = 64
 
 
 def watch_choices(scheduler: GlobalScheduler) -> None:
-    """From now on hold some of its choices against what the policy itself says of the candidates: the node that was
-    chosen must be the one with the lowest rank, and there must be one if any has a rank.
+    """From now on check some of its choices; see `choice_check`."""
+    scheduler.on_choice = choice_check()
+
+
+def choice_check() -> Callable[[LeaseRequested, PlacementPolicy, ClusterView, Placement], None]:
+    """Return a function that checks some choices of nodes. The policy itself must give the chosen node the lowest rank,
+    and must choose a node if any has a rank.
 
     What a policy answers and how it explains that are written down twice, and differ when one of them is wrong.
     Policies that do not rank (see PlacementPolicy) are taken at their word.
@@ -134,4 +139,4 @@ def watch_choices(scheduler: GlobalScheduler) -> None:
                 f"{min(ranked)[1]} first"
             )
 
-    scheduler.on_choice = on_choice
+    return on_choice

@@ -17,7 +17,7 @@ from dualray.shared.machines.node.node import Node
 from dualray.shared.machines.owner.owner import Owner
 from dualray.shared.proof.decision_log import LogTail
 from dualray.shared.proof.leftovers import has_references, left_in_head, left_in_node, left_in_owner
-from dualray.testing.checkers import watch_choices
+from dualray.testing.checkers import choice_check
 
 CHECKED_EVERY = 16
 """Decisions of one machine between two checks of its invariants."""
@@ -54,7 +54,7 @@ class _Replica:
                     assert self._tail.spec is not None
                     self.machine = self._tail.spec.make()
                     if isinstance(self.machine, Head):
-                        watch_choices(self.machine.scheduler)
+                        self.machine.watch_choices(choice_check())
                 self.machine.handle(event, now_ns)
                 self._decisions += 1
                 if self._decisions % CHECKED_EVERY == 0:

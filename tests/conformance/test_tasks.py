@@ -174,7 +174,7 @@ def test_a_wrong_number_of_results_is_an_error_of_every_reference(value, words):
 
 def test_a_result_that_is_no_sequence_cannot_be_split():
     for ref in returns.remote(7):
-        with pytest.raises(TypeError, match="returned a int"):
+        with pytest.raises(TypeError, match="returned one int, which cannot be split"):
             get(ref)
 
 

@@ -45,7 +45,7 @@ def _scenario(tmp_path: Path, function: str) -> Path:
     return path
 
 
-@pytest.mark.parametrize("mode", ["sim", "real"])
+@pytest.mark.parametrize("mode", ["sim", pytest.param("real", marks=pytest.mark.slow)])  # it waits for the rest to go
 def test_an_actor_that_is_left_is_named(tmp_path: Path, mode: str) -> None:
     outcome = run_scenario(load_scenario(_scenario(tmp_path, "leaves_an_actor")), mode=mode)
     assert outcome.result == 1
@@ -68,6 +68,7 @@ faults: [lose gpu 1 of node-1 when piece starts 4]
 """
 
 
+@pytest.mark.slow
 def test_a_broken_invariant_of_a_real_machine_is_found(tmp_path: Path) -> None:
     """The program succeeds all the same: no task has asked for the GPU that is counted twice."""
     path = tmp_path / "lost.yaml"

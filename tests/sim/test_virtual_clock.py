@@ -122,3 +122,25 @@ def test_virtual_time_is_the_same_beside_heavy_load(tmp_path: Path) -> None:
             burner.wait()
     assert loaded == calm
     assert len(calm[0].splitlines()) == 7
+
+
+ENDS = """
+import sys
+import dualray as ray
+ray.init(mode="sim", decision_log=sys.argv[1])
+@ray.remote
+def double(x):
+    return 2 * x
+print(ray.get(double.remote(4)))
+if len(sys.argv) > 2:
+    ray.shutdown()
+"""
+
+
+def test_the_logs_of_a_program_that_does_not_shut_down_are_whole(tmp_path: Path) -> None:
+    for logs, more in (("left", []), ("shut", ["shut down"])):
+        subprocess.run([sys.executable, "-c", ENDS, str(tmp_path / logs), *more], timeout=100, check=True)
+    for path in (tmp_path / "left").glob("*.decisions"):
+        left = path.read_bytes()
+        assert left, path.name
+        assert (tmp_path / "shut" / path.name).read_bytes().startswith(left)

@@ -100,6 +100,7 @@ class RunLogs:
         if directory is not None:
             self._trace = _TraceFile(directory / "cluster.trace", rows)
             register(self._trace.close)  # of a program that ends without shutdown()
+            register(self._flush)
             kernel.on_event(self._look, every=LOOK_EVERY_EVENTS)
             if pace is not None:
                 self._clock = _ClockFile(directory / "cluster.clock", pace)
@@ -145,8 +146,14 @@ class RunLogs:
             self._look(events, left_s)
             sleep(min(left_s, SLEEP_S))
 
+    def _flush(self) -> None:
+        """The program ends without shutdown(): Python drops what is still in a file's buffer."""
+        for sink in self._sinks:
+            sink.flush()
+
     def write(self) -> None:
         """The simulation is over."""
+        unregister(self._flush)
         for sink in self._sinks:
             sink.close()
         if self._trace is not None:

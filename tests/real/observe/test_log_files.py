@@ -82,7 +82,7 @@ def test_nodes_are_told_apart():
         eventually(lambda: is_printed("says from afar", task_id=task), "it is in the file")
         assert list(get_log(task_id=task)) == list(get_log(task_id=task, node_id="node-1")) == ["says from afar\n"]
         assert "node-1.log" not in list_logs(node_id="node-0").get("node", [])
-        with pytest.raises(ValueError, match=r"several files 'daemon.log': of node-0 of .*, node-1 of"):
+        with pytest.raises(ValueError, match=r"several nodes have a file 'daemon.log': node-0 of .*, node-1 of"):
             get_log(filename="daemon.log")
         assert "worker node-1/w0 has pid" in "".join(get_log(filename="node-1.log", node_id="node-1"))
         with pytest.raises(ValueError, match="this machine has no logs of node 'node-7'"):

@@ -76,6 +76,10 @@ class OwnerQueries(Composition):
         """In words, what an object that is not ready waits for, as far as this process knows."""
         return self.explanation.of_object(object_id)
 
+    def rows(self, table: str) -> list[Row]:
+        """The rows of a table of the cluster that this process has."""
+        return self.state_rows.of(table)
+
     def late_row(self, object_id: ObjectID) -> Row:
         """The same as a row, with the task that it waits for and the worker that has it."""
         return self.state_rows.late(object_id)
