@@ -492,9 +492,16 @@ def test_an_infeasible_demand_fails_at_once_with_what_is_lacking(options, lacks,
             get(ref)
     with pytest.raises(ActorUnschedulableError, match=rf"Holder cannot be scheduled: .*{lacks}"):
         get(Holder.options(**options).remote().__ray_ready__.remote())
-    warned = capfd.readouterr().err
-    assert len(re.findall(rf"dualray: where can never run in this cluster: .*{lacks}", warned)) == 1
-    assert len(re.findall(rf"dualray: Holder can never run in this cluster: .*{lacks}", warned)) == 1
+    warned = []
+
+    def is_warned_of(name):
+        """Whether it was warned of; a warning may come a moment after the error."""
+        warned.append(capfd.readouterr().err)
+        return re.findall(rf"dualray: {name} can never run in this cluster: .*{lacks}", "".join(warned))
+
+    for name in ("where", "Holder"):
+        eventually(lambda name=name: is_warned_of(name), f"the driver warns of {name}")
+        assert len(is_warned_of(name)) == 1
 
 
 def test_a_demand_that_nobody_asks_for_again_does_no_harm():
