@@ -51,11 +51,11 @@ APPLICATIONS: dict[str, tuple[str, ...]] = {
     ),
     "rl_pong": ("rl_pong/driver.py", "--batch-size=8", "--iterations=1", "--steps-max=50"),
 }
-"""What each is given: its script, and its arguments."""
+"""The script of each application, and its arguments."""
 
 
 def inputs(directory: Path) -> None:
-    """What applications read."""
+    """Write the input files of the applications."""
     write_mnist(directory / "MNIST_data")
     write_cifar(directory / "digits.bin", coloured_digits(1_000, seed=0), "cifar10")
 

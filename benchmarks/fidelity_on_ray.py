@@ -3,8 +3,8 @@
 The programs of `benchmarks.fidelity` are recorded on a Ray of one worker, predicted for two workers and for two to four
 nodes, and then run there. A local Ray of several nodes has one network, the loopback of this machine, so that
 transfers cost what `dualray calibrate --engine ray` has measured of it, and no rate limits them. Bags, chains, trees
-and map-reduce are also recorded by nobody, imported from the events that Ray has exported (`dualray import-ray`), and
-predicted from these alone. Steps, in this order; without a name, all of them:
+and map-reduce are also predicted without a recording, from the events that Ray exports (`dualray import-ray`). Steps,
+in this order; without a name, all of them:
 
     predict   calibrate, record, import, predict; write ray_calibration.yaml and ray_predictions.json beside fidelity's
     measure   run all, and write the section "On Ray" of docs/fidelity.md
@@ -84,7 +84,7 @@ def cluster_of(nodes: int, cpus: float, gpus: int = 0, **environment: str) -> It
 
 
 def on_ray(step: str, *given: str) -> str:
-    """What a driver of the programs prints."""
+    """Run a step in a driver of its own, and return its output."""
     command = [sys.executable, "-W", "ignore", "-m", "benchmarks.fidelity_programs", f"{step}-on-ray", *given]
     done = subprocess.run(command, capture_output=True, text=True, timeout=1800, cwd=HERE.parent, check=False)
     if done.returncode:

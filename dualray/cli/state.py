@@ -43,8 +43,7 @@ Format = Annotated[str, Option("--format", help=f"{FORMAT_HELP} --json means --f
 
 @contextmanager
 def opened_state(address: str, log: Path | None, *, hint: str = "") -> Iterator[state.State]:
-    """What is asked: the record of a run, or a cluster, joined for the question; `hint` ends the error of one that
-    cannot be joined."""
+    """Open the state of a recorded run, or join a cluster and open that. `hint` ends the error if joining fails."""
     try:
         if log is not None:
             yield state.of_run(log)

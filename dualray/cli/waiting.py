@@ -52,7 +52,7 @@ def reason_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def history_now(row: Mapping[str, Any]) -> list[str]:
-    """What a task of the running cluster does now and what it waits for, a sentence or part of one in each line."""
+    """Say in lines of text what a task of the running cluster does, and what the task waits for."""
     state, worker = row["state"], row.get("worker_id")
     lines = [f"{_STATES.get(state, state)[:-1]} on {worker}." if state == "RUNNING" else _STATES.get(state, state)]
     if attempt := row.get("attempt_number"):

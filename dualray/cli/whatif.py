@@ -358,7 +358,7 @@ def _as_json(found: Prediction, chosen: Row | None, deadline: str | None, probab
 
 
 def _of_earlier_name(faults: str) -> str:
-    """What `--faults` was given, which other commands take faults in words for.
+    """Return the files given as `--faults`, the earlier name. Other commands take faults in words under this name.
 
     Raises:
         ValueError: a fault in words.
