@@ -50,6 +50,7 @@ class MemoryEnds:
         self._patches.isolation.witness("memory", f"{process.address} was ended for the memory that it used")
         cluster.kernel.call_after(0, self._give_back, process)
         if self._stored_bytes() * 2 > guard.grown_bytes:
+            guard.driver_is_told()
             raise OutOfMemoryError(self._words(process, guard.used_bytes, guard.limit_bytes, charged_bytes))
         node = cluster.nodes[NodeID(process.node)]
         workers = ((process.address, charged_bytes),)
@@ -71,6 +72,7 @@ class MemoryEnds:
                 self.stop(owner)
         else:
             guard = self._guard
+            guard.driver_is_told()
             raise OutOfMemoryError(self._words(owner, guard.used_bytes, guard.limit_bytes, guard.charged_bytes(owner)))
 
     def _stored_bytes(self) -> int:

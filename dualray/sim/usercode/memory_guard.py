@@ -13,7 +13,8 @@ the limit, and one of three things happens:
                                     `was_refused` tells from one that has nothing to do with this
     it does not run                 it is told at one of the next events (`over_the_limit`)
 
-What becomes of it is decided by its node's machine, as in real mode. A program that keeps within the limits sees
+The driver may go on after its error, and hold for a while what it had: nobody else is ended then, unless more is
+taken. The node of a process decides what becomes of it, as in real mode. A program that keeps within the limits sees
 nothing of this, and is repeated to the bit; when and where one that does not is ended depends on the machine.
 """
 
@@ -80,6 +81,8 @@ class MemoryGuard:
         """RLIMIT_DATA as it was."""
         self._had_bytes = 0
         """What was left of memory at the first look."""
+        self._told_bytes: int | None = None
+        """What this process used when the driver was last told; it may still hold that while it handles the error."""
         self.over_the_limit: FiberOwner | None = None
         """Who is to be told that it has used too much, and does not run."""
         self.used_bytes = self.limit_bytes = self.grown_bytes = 0
@@ -101,6 +104,7 @@ class MemoryGuard:
             self._charged = {}
             self.over_the_limit = None
             self._had_bytes = 0
+            self._told_bytes = None
             self._fibers, self._config, self._words = fibers, config, words
         if self._thread is None:
             self._is_over = False
@@ -145,6 +149,10 @@ class MemoryGuard:
         grown_bytes = own_memory(os.getpid()).resident_bytes - self._began.resident_bytes
         return not error.args and grown_bytes >= self._had_bytes // 2
 
+    def driver_is_told(self) -> None:
+        """The driver gets its error now. Until more is taken, it gets no other."""
+        self._told_bytes = self._last.resident_bytes
+
     def forget(self, owner: FiberOwner) -> None:
         """It has ended: what it had is given back, to the operating system, too."""
         gc.collect()
@@ -185,7 +193,9 @@ class MemoryGuard:
         if config.memory_limit_bytes and grown_bytes * limit_bytes > machine.used_bytes * config.memory_limit_bytes:
             self.used_bytes, self.limit_bytes = grown_bytes, config.memory_limit_bytes
         self._charge(own, fibers)
-        if self.used_bytes > self.limit_bytes:
+        if self.used_bytes <= self.limit_bytes:
+            self._told_bytes = None
+        elif self._told_bytes is None or own.resident_bytes >= self._told_bytes + CHARGED_BYTES_MIN:
             self._ends_somebody(fibers)
         return self.used_bytes / max(self.limit_bytes, 1)
 
@@ -218,6 +228,8 @@ class MemoryGuard:
             kind = _with_words(self._words(fiber.owner, self.used_bytes, self.limit_bytes, charged_bytes))
         if fibers.running() is fiber and not fiber.system_depth and _is_users(sys._current_frames().get(self._watched)):
             ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._watched), ctypes.py_object(kind))
+            if kind is not MemoryStop:
+                self.driver_is_told()
 
     def _set_limit(self, size_bytes: int | None) -> None:
         """Let requests fail from there on; None: as it was."""

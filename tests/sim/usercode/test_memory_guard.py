@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import sys
+import time
 from typing import Any
 
 import numpy as np
@@ -91,6 +92,19 @@ def test_a_driver_gets_the_error_itself(simulation):
     with pytest.raises(OutOfMemoryError, match=r"the driver has used too much .* of 300.0 MiB .* Take less at once"):
         take_without_end()
     assert ray.get(well.remote()) == 1
+
+
+def test_a_driver_may_hold_what_it_has_while_it_handles_the_error(simulation):
+    chunks = []
+    with pytest.raises(OutOfMemoryError):
+        while True:
+            chunks.append(np.ones(10 * MIB, dtype=np.uint8))
+    until = time.monotonic() + 0.5  # many looks
+    while time.monotonic() < until:
+        pass
+    with pytest.raises(OutOfMemoryError):  # but not more
+        while True:
+            chunks.append(np.ones(10 * MIB, dtype=np.uint8))
 
 
 def test_values_in_the_stores_are_named(simulation):
