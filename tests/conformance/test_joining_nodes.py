@@ -132,6 +132,21 @@ def test_objects_of_a_killed_node_are_made_again(cluster) -> None:
     assert [array[0] for array in dualray.get(refs, timeout=60)] == list(range(8))
 
 
+@dualray.remote(num_returns="dynamic", max_retries=1, resources={"a": 0.5})
+def slices(count: int) -> Any:
+    for index in range(count):
+        yield np.full(1 << 17, index)
+
+
+def test_one_retry_makes_all_items_of_a_generator_again_that_a_killed_node_had(cluster) -> None:
+    doomed = cluster.add_node(num_cpus=1, resources={"a": 1})
+    items = list(dualray.get(slices.remote(5)))
+    dualray.wait(items, num_returns=5, fetch_local=False)
+    cluster.remove_node(doomed, allow_graceful=False)
+    cluster.add_node(num_cpus=1, resources={"a": 1})
+    assert [dualray.get(total.remote(item)) for item in items] == [index << 17 for index in range(5)]
+
+
 def test_tasks_of_a_killed_node_run_elsewhere(cluster, tmp_path: Path) -> None:
     doomed = cluster.add_node(num_cpus=2)
     refs = [slow_square.remote(x, str(tmp_path)) for x in range(6)]

@@ -20,6 +20,10 @@ is in vain (tasks.py). Until then that attempt may be any number of items ahead:
 takes no other one, and the attempt would wait for him. An item may come out otherwise than before, as an error, or not
 at all: then nodes that wait for it are told.
 
+A node that dies may take many items with it, and each is missed only when somebody asks for it. So an attempt that
+makes a lost item goes on as far as anybody keeps stored items: otherwise each of them would use a retry. After an
+eviction, which uses none, it makes no more than is asked for: memory is short then.
+
 An attempt that is lost may have stored items of which the news is lost, too. An item that another attempt makes again
 is the same object; of the others nobody knows. So when a generator ends of which an attempt was lost, the head asks
 about each copy of an item that it knows (directory.py).
@@ -148,6 +152,8 @@ class Streams:
     def _is_unwanted(self, record: TaskRecord, stream: Stream) -> bool:
         """Whether nobody waits for anything that the task has still to make."""
         if stream.is_held or stream.lost:
+            return False
+        if stream.until > (stream.passed if stream.attempt == record.attempt else 0):
             return False
         end = self.values.table.get(return_object_id(record.spec.task_id, 0))
         return end is None or end.state is not ValueState.PENDING or not end.held
@@ -322,12 +328,15 @@ class Streams:
             if record.stream.closed == record.attempt or is_held_back:  # it may be in time to go on
                 self._tell(record, record.stream)
 
-    def run_again(self, record: TaskRecord, wanted: Value | None) -> None:
+    def run_again(self, record: TaskRecord, wanted: Value | None, *, is_eviction: bool) -> None:
         """The task is about to run again: for `wanted`, and for what of its items was freed, and may be needed."""
         stream = record.stream
         assert stream is not None
+        stream.until = 0
         for index in range(1, stream.reported + 1):
             value = self.values.table.get(return_object_id(record.spec.task_id, index))
+            if value is not None and value.state is ValueState.STORED and not is_eviction:
+                stream.until = index
             if value is None or not (value is wanted or value.state is ValueState.FREED):
                 continue
             if value.state is not ValueState.PENDING:

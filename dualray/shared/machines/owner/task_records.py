@@ -34,6 +34,7 @@ class Stream:
         "next",
         "passed",
         "reported",
+        "until",
     )
 
     def __init__(self, *, has_consumer: bool) -> None:
@@ -53,6 +54,8 @@ class Stream:
         """Items that this attempt has made."""
         self.closed = -1
         """The last attempt that was told to make no more."""
+        self.until = 0
+        """The last stored item that was kept when the task ran again after a node was lost: it makes all up to there."""
 
 
 class TaskRecord:

@@ -515,7 +515,7 @@ class Tasks:
             if value is not None and (value is wanted or value.state is ValueState.FREED):
                 self.values.set_remaking(value)
         if record.stream is not None:
-            self.streams.run_again(record, wanted)
+            self.streams.run_again(record, wanted, is_eviction=is_free)
         self._use_attempt(record, "reconstruction", is_free=is_free)
         record.again = record.has_finished = True
         record.is_cancelled = False  # it came too late, and this is another demand

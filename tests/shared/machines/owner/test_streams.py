@@ -236,8 +236,8 @@ def test_a_new_attempt_is_told_what_was_taken_before():
 # ---- Items that are lost ---------------------------------------------------------------------------------------------
 
 
-def lost(driver, index, losses=1):
-    return driver(ObjectDemanded(object_id=oid(1, index), losses=losses))
+def lost(driver, index, losses=1, *, was_evicted=False):
+    return driver(ObjectDemanded(object_id=oid(1, index), losses=losses, was_evicted=was_evicted))
 
 
 def test_an_item_that_was_lost_has_the_task_run_again():
@@ -251,9 +251,9 @@ def test_an_item_that_was_lost_has_the_task_run_again():
     assert [state_of(driver, index) for index in (1, 2)] == ["STORED", "STORED"]
 
 
-def lost_and_pushed(driver):
+def lost_and_pushed(driver, *, was_evicted=False):
     """Item 1 is lost, and its task is pushed again to the worker that it has a lease of."""
-    commands = lost(driver, 1) + driver.push_deferred()
+    commands = lost(driver, 1, was_evicted=was_evicted) + driver.push_deferred()
     assert [push.attempt for push in sent(commands, TaskPushed, W0)] == [1]
     return ()
 
@@ -304,25 +304,32 @@ def test_a_generator_that_runs_again_for_an_item_is_closed_when_it_has_made_it()
     assert sent(driver(item(1, inline=False, attempt=1)), ItemsRead, W0)[-1].is_wanted is False
 
 
-def two_items_of_which_the_first_is_made_again(**options) -> OwnerStepper:
-    driver = started(**options)
+def two_items_of_which_the_first_is_made_again(*, was_evicted) -> OwnerStepper:
+    driver = started()
     driver(item(1, inline=False), item(2, inline=False))
     taken(driver, 1)
     taken(driver, 2)
     driver.finish(1)
     driver(dropped(oid(1, 0), HANDLE))
-    driver(*lost_and_pushed(driver))
+    driver(*lost_and_pushed(driver, was_evicted=was_evicted))
     return driver
 
 
+def test_after_the_loss_of_a_node_it_goes_on_to_the_last_item_that_is_kept():
+    driver = two_items_of_which_the_first_is_made_again(was_evicted=False)
+    assert not sent(driver(item(1, inline=False, attempt=1)), ItemsRead, W0)
+    assert sent(driver(item(2, inline=False, attempt=1)), ItemsRead, W0)[-1].is_wanted is False
+    assert [state_of(driver, index) for index in (1, 2)] == ["STORED", "STORED"]
+
+
 def test_an_item_that_is_lost_when_the_generator_was_told_to_make_no_more_has_it_go_on():
-    driver = two_items_of_which_the_first_is_made_again()
+    driver = two_items_of_which_the_first_is_made_again(was_evicted=True)
     assert sent(driver(item(1, inline=False, attempt=1)), ItemsRead, W0)[-1].is_wanted is False
     assert sent(lost(driver, 2), ItemsRead, W0)[-1].is_wanted
 
 
 def test_an_item_that_is_lost_when_the_generator_has_been_closed_has_it_run_once_more():
-    driver = two_items_of_which_the_first_is_made_again()
+    driver = two_items_of_which_the_first_is_made_again(was_evicted=True)
     driver(item(1, inline=False, attempt=1))
     lost(driver, 2)
     commands = driver.finish(1, attempt=1) + driver.push_deferred()
