@@ -55,7 +55,7 @@ class Stream:
         self.closed = -1
         """The last attempt that was told to make no more."""
         self.until = 0
-        """The last stored item that was kept when the task ran again after a node was lost: it makes all up to there."""
+        """The last stored item that was kept when the task ran again after the loss of a node: it goes on to there."""
 
 
 class TaskRecord:
