@@ -12,6 +12,7 @@ import hypothesis
 import pytest
 
 from tests import leaks
+from tests.failure_summary import FailureSummary
 from tests.two_workers import MachineBesideFiles
 
 _CONFORMANCE = Path(__file__).parent / "conformance"
@@ -39,6 +40,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[_TEMPORARY_DIRECTORY] = leaks.mark_run()
+    if not hasattr(config, "workerinput"):  # not in a worker of pytest-xdist
+        config.pluginmanager.register(FailureSummary(config))
     if config.getoption("mode") == "ray":  # Ray leaves descriptors to the garbage collector, and warns of itself
         config.addinivalue_line("filterwarnings", "ignore")
 
