@@ -34,7 +34,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -182,33 +182,90 @@ def _names_session(name: str, session: str) -> bool:
 
 
 def _all_processes() -> Iterator[Process]:
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error), process.oneshot():
-            # Zombies, and processes of other users, keep these to themselves.
-            command: tuple[str, ...] = ()
-            environment: dict[str, str] = {}
-            with contextlib.suppress(psutil.ZombieProcess, psutil.AccessDenied, OSError):
-                command = tuple(process.cmdline())
-                environment = process.environ() if command else {}  # the kernel's own threads have neither
-            yield Process(
-                pid=process.pid,
-                parent_pid=process.ppid() or 0,
-                started_s=process.create_time(),
-                is_zombie=process.status() == psutil.STATUS_ZOMBIE,
-                command=command,
-                run=environment.get(RUN_VARIABLE),
-                session=environment.get(SESSION_VARIABLE, ""),
-            )
+    """Every process but the kernel's own threads.
+
+    Two surveys surround each conformance test, and most processes are the same in both. So a process is looked at
+    whole when it is new, and when it has started another program.
+    """
+    known = dict(_seen)
+    _seen.clear()
+    for pid in psutil.pids():
+        status = _kernel_status(pid)
+        if status is not None and status.is_of_kernel:
+            continue
+        seen = None if status is None else known.get(status.program)
+        if status is not None and seen is not None:
+            found = replace(seen, parent_pid=status.parent_pid)
+        else:
+            try:
+                found = _look_at(psutil.Process(pid))
+            except psutil.Error:
+                continue  # it has ended
+        if status is not None:
+            _seen[status.program] = found
+        yield found
+
+
+def _look_at(process: psutil.Process) -> Process:
+    with process.oneshot():
+        # Zombies, and processes of other users, keep these to themselves.
+        command: tuple[str, ...] = ()
+        environment: dict[str, str] = {}
+        with contextlib.suppress(psutil.ZombieProcess, psutil.AccessDenied, OSError):
+            command = tuple(process.cmdline())
+            environment = process.environ() if command else {}  # the kernel's own threads have neither
+        return Process(
+            pid=process.pid,
+            parent_pid=process.ppid() or 0,
+            started_s=process.create_time(),
+            is_zombie=process.status() == psutil.STATUS_ZOMBIE,
+            command=command,
+            run=environment.get(RUN_VARIABLE),
+            session=environment.get(SESSION_VARIABLE, ""),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _KernelStatus:
+    """What the kernel says of a process that lives. `program` changes when the process starts another program."""
+
+    program: tuple[int, ...]
+    parent_pid: int
+    is_of_kernel: bool
+
+
+_seen: dict[tuple[int, ...], Process] = {}
+"""The processes of the last survey, by their programs."""
+_FLAG_OF_KERNEL_THREADS = 0x00200000
+
+
+def _kernel_status(pid: int) -> _KernelStatus | None:
+    """None where there is no /proc, for a zombie, and for a process whose program the kernel does not tell us."""
+    try:
+        line = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return None
+    state, parent_pid, *fields = line[line.rindex(b")") + 2 :].split()
+    is_of_kernel = bool(int(fields[4]) & _FLAG_OF_KERNEL_THREADS)
+    # Where its arguments and its environment lie: the kernel draws the places anew for each program.
+    places = tuple(map(int, fields[43:47]))
+    if state == b"Z" or not (is_of_kernel or all(places)):
+        return None
+    started = int(fields[17])
+    return _KernelStatus(program=(pid, started, *places), parent_pid=int(parent_pid), is_of_kernel=is_of_kernel)
 
 
 def is_ours(process: Process, processes: Mapping[int, Process], *, here: int, run: str) -> bool:
     """Whether `process` counts as started by the run of the mark `run`, in the process with the pid `here`."""
-    if process.pid == here:
+    if process.pid == here or not _is_of_run(process, processes, here=here, run=run):
         return False
+    # multiprocessing's and joblib's helper: one a process, started once, ends with its parent
+    return not any("resource_tracker" in word for word in process.command)
+
+
+def _is_of_run(process: Process, processes: Mapping[int, Process], *, here: int, run: str) -> bool:
     if process.is_zombie:  # a parent of ours failed to wait; an orphan's zombie is init's to reap
         return process.parent_pid == here
-    if any("resource_tracker" in word for word in process.command):
-        return False  # multiprocessing's and joblib's helper: one a process, started once, ends with its parent
     ancestors = list(_ancestors(process, processes))
     if any(ancestor.pid == here for ancestor in ancestors):
         return True

@@ -40,11 +40,13 @@ def child() -> Iterator[subprocess.Popen[bytes]]:
         process.kill()
 
 
-def start_orphan(environment: dict[str, str], *, stdin: IO[str] | int = subprocess.DEVNULL) -> int:
+def start_orphan(
+    environment: dict[str, str], *, stdin: IO[str] | int = subprocess.DEVNULL, command: list[str] = SLEEP
+) -> int:
     """A process in a session of its own whose parent has ended, as a daemon is; returns its pid."""
     program = (
         "from subprocess import DEVNULL, Popen\n"
-        f"print(Popen({SLEEP!r}, stdout=DEVNULL, stderr=DEVNULL, start_new_session=True).pid)"
+        f"print(Popen({command!r}, stdout=DEVNULL, stderr=DEVNULL, start_new_session=True).pid)"
     )
     finished = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", program],
@@ -92,6 +94,23 @@ def test_process_of_another_run_is_not_found(before):
     pid = start_orphan({leaks.SESSION_VARIABLE: f"test-{os.getpid()}", leaks.RUN_VARIABLE: "another"})
     try:
         assert kinds(before) == []
+    finally:
+        os.kill(pid, 9)
+
+
+def test_process_is_looked_at_again_when_it_starts_another_program(tmp_path):
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    ours = dict(os.environ)
+    program = f"import os, sys; open({str(gate)!r}).read(); os.execve(sys.executable, {SLEEP!r}, {ours!r})"
+    pid = start_orphan({leaks.RUN_VARIABLE: "another"}, command=[sys.executable, "-c", program])
+    try:
+        before = leaks.survey()
+        assert kinds(before) == []
+        gate.write_text("")
+        while not (news := leaks.leaked(before, timeout_s=0)):
+            time.sleep(0.01)
+        assert [holding.key[1] for holding in news] == [pid]
     finally:
         os.kill(pid, 9)
 
