@@ -49,8 +49,9 @@ def _summary(directory: Path, test: str, *arguments: str, conftest: str = "") ->
     """The last lines that pytest prints for one test file."""
     (directory / "conftest.py").write_text(_CONFTEST + conftest)
     (directory / "test_it.py").write_text(test)
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--rootdir", ".", "-c", os.devnull, *arguments]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    command = [sys.executable, "-m", "pytest", "-p", "xdist", "--rootdir", ".", "-c", os.devnull, *arguments]
+    path = os.pathsep.join(path for path in sys.path if path)
+    environment = os.environ | {"PYTHONPATH": path, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     process = subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True, check=False)
     assert process.returncode in (1, 2, 3), process.stdout + process.stderr
     return process.stdout.splitlines()[-LINES_MAX:]
