@@ -12,6 +12,7 @@ from typing import Any
 from dualray.report.record import Record, began_ns
 from dualray.shared.machines.head.head import Head
 from dualray.shared.model.ids import HEAD, Address, job_of, node_of
+from dualray.shared.model.states import NodeHealth
 from dualray.shared.proof.trace import TraceEvent, TraceKind
 
 Row = dict[str, Any]
@@ -49,6 +50,8 @@ def rows_of_record(record: Record, table: str) -> list[Row]:
                 f"the program again with --decision-log DIR or init(decision_log=)"
             )
         return head.rows(table)
+    if table in ("nodes", "workers"):
+        return _as_the_head_knew(rows_of_run(record.events, table), table, record)
     if table != "tasks":
         return rows_of_run(record.events, table)
     lost: list[Row] = []
@@ -68,6 +71,23 @@ def _complete_tasks(rows: Iterable[Row], record: Record) -> None:
                 row[field] = round(row[field] - began_s, 9)
         if row["task_id"] in constructors:
             row["type"] = "ACTOR_CREATION_TASK"
+
+
+def _as_the_head_knew(rows: list[Row], table: str, record: Record) -> list[Row]:
+    """The trace has no row for a node that left, or died without a fault. The head's log tells that it is gone."""
+    head = _head_at_the_end(record)
+    if head is None:
+        return rows
+    nodes = {row["node_id"]: row for row in head.rows("nodes")}
+    for row in rows:
+        node = nodes.get(row["node_id"])
+        if node is None or row["state"] != "ALIVE":
+            continue
+        if table == "nodes" and node["incarnation"] >= row["incarnation"]:
+            row["state"], row["incarnation"] = node["state"], node["incarnation"]
+        elif table == "workers" and node["state"] == str(NodeHealth.DEAD):
+            row["state"], row["exit_detail"] = "DEAD", "its node left or died"
+    return rows
 
 
 HEADS_TABLES = ("actors", "placement_groups")

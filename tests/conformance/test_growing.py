@@ -20,6 +20,7 @@ from dualray.report.usage import Steps, resources
 from dualray.shared.scenario.file import parse_growth
 from dualray.util.placement_group import placement_group, remove_placement_group
 from dualray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+from dualray.util.state import of_run
 from tests.conformance.support import MIB, eventually, get
 
 GROWTH = """
@@ -100,6 +101,10 @@ def test_the_record_of_a_run_tells_when_nodes_have_left(grow: Callable[..., Clus
     assert there.at(last) == 1, "node-0 alone"
     left = {node for node, spans in lives.nodes.items() if spans[-1].ended_ns is not None}
     assert left == set(lives.nodes) - {"node-0"}
+    at_the_end = of_run(tmp_path)
+    for table in ("nodes", "workers"):
+        states = {(row["node_id"], row["state"]) for row in at_the_end.list(table)}
+        assert states == {("node-0", "ALIVE")} | {(node, "DEAD") for node in left}, table
 
 
 def test_a_request_launches_nodes_before_anything_waits(grow: Callable[..., Cluster]) -> None:
