@@ -34,6 +34,7 @@ from dualray.shared.policies.scaling import (
     ScaleView,
     Unmet,
     demand_words,
+    max_words,
     request_words,
     whole_words,
 )
@@ -593,7 +594,8 @@ def _unmet_whole(packing: _Packing, words: _Words, what: str, runs: Sequence[_Ru
         why = packing.view.closed.get(group.name, "") if fitting else _why_never(group, runs[0])
         if not why:
             needed, room = words.nodes_for(group, fitting), max(packing.available(group), 0)
-            why = whole_words(its, count, needed, room, group.most)
+            leaving = packing.view.leaving.get(group.name, 0)
+            why = whole_words(its, count, needed, room, group.most + leaving, leaving)
         reasons[group.name] = why
     return Unmet(what=what, count=count, reasons=reasons, is_whole=True)
 
@@ -656,5 +658,6 @@ def _why_not_now(packing: _Packing, group: NodeGroupSpec) -> str:
     if closed is not None:
         return closed
     if packing.counts[group.name] >= group.most:
-        return f"it has {group.most} nodes, which is its max"
+        leaving = packing.view.leaving.get(group.name, 0)
+        return max_words(group.most + leaving, leaving)
     return ""

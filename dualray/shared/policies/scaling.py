@@ -98,6 +98,7 @@ class ScaleView:
         speed_percent: so many nodes may be launched at a time for plain demands, of those that have joined, and
             `SPEED_LEAST` in any case; 0: any number.
         closed: groups of which no node can be had now, and why.
+        leaving: by group, how many nodes leave. `nodes` lacks these nodes, and a group's `most` does not count them.
     """
 
     groups: Sequence[NodeGroupSpec]
@@ -108,6 +109,7 @@ class ScaleView:
     idle_timeout_ns: int
     speed_percent: int = 0
     closed: Mapping[str, str] = field(default_factory=dict)
+    leaving: Mapping[str, int] = field(default_factory=dict)
 
 
 SPEED_LEAST = 5
@@ -124,20 +126,30 @@ def request_words(count: int) -> str:
     return f"the {count} {'bundle' if count == 1 else 'bundles'} that request_resources asked for"
 
 
-def whole_words(count: int, total: int, needed: int, room: int, most: int) -> str:
+def whole_words(count: int, total: int, needed: int, room: int, most: int, leaving: int = 0) -> str:
     """Why a group of nodes does not take `count` of `total` bundles that start together or not at all, and a way out.
 
     Args:
         needed: nodes of the group that these bundles take.
         room: nodes of the group that may be launched now.
         most: the group's max.
+        leaving: nodes of the group that leave, which count until they have left.
     """
     words = f"{count} of {total} bundles" if count < total else f"{count} bundle{'s' if count != 1 else ''}"
     words += f" need{'s' if count == 1 else ''} {needed} node{'s' if needed != 1 else ''} of this group"
     if needed <= room:
         return f"{words}, but the other bundles have no room, and all get a place together or none does"
-    more = f"only {room}" if room else "no"
-    return f"{words}, but {more} more may start (max: {most}): raise max, or ask for fewer or smaller bundles"
+    held = f"max: {most}, {leaving} {'leaves' if leaving == 1 else 'leave'}" if leaving else f"max: {most}"
+    words = f"{words}, but {f'only {room}' if room else 'no'} more may start ({held})"
+    if needed <= room + leaving:
+        return f"{words} until nodes have left"
+    return f"{words}: raise max, or ask for fewer or smaller bundles"
+
+
+def max_words(most: int, leaving: int = 0) -> str:
+    """Why a group of nodes cannot have one more; `most` is its max, and `leaving` of its nodes leave."""
+    words = f"it has {most} node{'s' if most != 1 else ''}, which is its max"
+    return f"{words}; {leaving} of these {'leaves' if leaving == 1 else 'leave'}" if leaving else words
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -114,8 +114,27 @@ def test_each_group_says_why_nothing_is_launched() -> None:
     decision = choose(cpu, gpu, demands=demands, nodes=[node("node-1", cpu)], closed={"gpu": "it was refused: quota"})
     assert [(unmet.what, unmet.count, dict(unmet.reasons)) for unmet in decision.unmet] == [
         ("2 CPU, 2 GPU", 1, {"cpu": "a node of it lacks 2 GPU", "gpu": "a node of it lacks 1 GPU"}),
-        ("4 CPU", 2, {"cpu": "it has 1 nodes, which is its max", "gpu": "it was refused: quota"}),
+        ("4 CPU", 2, {"cpu": "it has 1 node, which is its max", "gpu": "it was refused: quota"}),
     ]
+
+
+def test_nodes_that_leave_count_in_the_max_that_is_told() -> None:
+    """The view's `most` lacks them; people know the max of their file."""
+    cpu = group("cpu", most=1, CPU=1)
+    busy = [node("node-1", cpu, is_busy=True)]
+
+    def why(size: int, leaving: int) -> str:
+        gang = Gang(name="gang", bundles=(amounts(CPU=1),) * size, strategy=GroupStrategy.PACK)
+        (unmet,) = choose(cpu, gangs=[gang], nodes=busy, leaving={"cpu": leaving}).unmet
+        return unmet.reasons["cpu"]
+
+    way_out = "raise max, or ask for fewer or smaller bundles"
+    assert why(3, 3) == "3 bundles need 3 nodes of this group, but no more may start (max: 4, 3 leave) until nodes have left"
+    assert why(4, 3) == f"4 bundles need 4 nodes of this group, but no more may start (max: 4, 3 leave): {way_out}"
+    assert why(2, 1) == f"2 bundles need 2 nodes of this group, but no more may start (max: 2, 1 leaves): {way_out}"
+    one = [Demand(resources=amounts(CPU=1))]
+    (unmet,) = choose(cpu, demands=one, nodes=busy, leaving={"cpu": 3}).unmet
+    assert unmet.reasons["cpu"] == "it has 4 nodes, which is its max; 3 of these leave"
 
 
 def test_idle_nodes_leave_down_to_the_least_but_not_those_that_are_needed() -> None:

@@ -325,13 +325,12 @@ class Autoscaler:
             idle_timeout_ns=self.config.idle_timeout_ns,
             speed_percent=self.config.upscaling_speed_percent,
             closed={group: why for group, (until_ns, why) in self._closed.items() if until_ns > now_ns},
+            leaving=dict(Counter(self.leaving.values())),
         )
 
     def _groups_now(self) -> list[NodeGroupSpec]:
         """Nodes that leave are there until they have left: no others take their place."""
-        going = dict.fromkeys([group.name for group in self.groups], 0)
-        for name in self.leaving.values():
-            going[name] = going.get(name, 0) + 1
+        going = Counter(self.leaving.values())
         return [
             NodeGroupSpec(
                 name=group.name,

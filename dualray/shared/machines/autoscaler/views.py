@@ -52,6 +52,7 @@ def view_to_text(view: ScaleView) -> str:
             "idle_timeout_ns": view.idle_timeout_ns,
             "speed_percent": view.speed_percent,
             "closed": dict(view.closed),
+            "leaving": dict(view.leaving),
         }
     )
 
@@ -87,6 +88,7 @@ def view_of(text: str) -> ScaleView:
         idle_timeout_ns=row["idle_timeout_ns"],
         speed_percent=row["speed_percent"],
         closed=row["closed"],
+        leaving=row.get("leaving", {}),  # heads of earlier versions do not say
     )
 
 

@@ -269,6 +269,25 @@ def test_an_idle_node_leaves_after_its_timeout_and_not_before() -> None:
     assert head.machine.autoscaler.rows()[0]["leaving"] == 1
 
 
+def test_a_group_that_waits_for_nodes_that_leave_names_the_max_of_the_file() -> None:
+    head = Grower(idle_timeout_ns=SECOND_NS)
+    head.ask()
+    head.decide()
+    head.join(1, "launch-1")
+    head.report("node-1", cpus(2), "driver-1#0")
+    head.now_ns += 10 * SECOND_NS
+    assert drained(head.decide()) == ["node-1"]
+    spec = PlacementGroupSpec(
+        group_id=PlacementGroupID(b"g" * 20), bundles=(cpus(2),) * 4, strategy=GroupStrategy.STRICT_SPREAD, owner=DRIVER
+    )
+    head(PlacementGroupRequested(spec=spec, wait_id=WaitID(1)))
+    assert launched(head.decide()) == []
+    (demand,) = head.machine.state_rows.of("demands")
+    assert demand["not_launched"] == (
+        "cpu: 4 bundles need 4 nodes of this group, but only 3 more may start (max: 4, 1 leaves) until nodes have left"
+    )
+
+
 def test_a_group_waits_whole_and_a_task_in_it_is_no_demand() -> None:
     head = Grower()
     group_id = PlacementGroupID(b"g" * 20)
@@ -426,6 +445,7 @@ def test_a_view_comes_back_from_its_text() -> None:
         idle_timeout_ns=5,
         speed_percent=100,
         closed={"gpu": "of a refusal"},
+        leaving={"gpu": 2},
     )
     assert view_of(view_to_text(view)) == view
 
