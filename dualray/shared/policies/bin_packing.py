@@ -20,10 +20,11 @@ that grows with the kinds of nodes and requests, and hardly with their numbers.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from dualray.shared.model.resources import GPU, UNITS, Resources, add, fits, shortfall
+from dualray.shared.model.resources import GPU, UNITS, Resources, add
 from dualray.shared.model.specs import GroupStrategy, LabelTerm, labels_match
 from dualray.shared.policies.scaling import (
     SPEED_LEAST,
@@ -34,7 +35,8 @@ from dualray.shared.policies.scaling import (
     ScaleView,
     Unmet,
     demand_words,
-    max_words,
+    never_words,
+    not_now_words,
     request_words,
     whole_words,
 )
@@ -192,17 +194,27 @@ class _Packing:
     def __init__(self, view: ScaleView) -> None:
         self.view = view
         self.groups = {group.name: group for group in view.groups}
-        self.places = [_Place(node, None) for node in view.nodes]
-        self.counts = dict.fromkeys(self.groups, 0)
-        for node in view.nodes:
-            if node.group in self.counts:
-                self.counts[node.group] += 1
+        there_are = Counter([node.group for node in view.nodes])
+        self.counts = {name: there_are[name] for name in self.groups}
+        self.places = [_Place(node, None) for node in self._that_matter()]
         self.removed: dict[str, str] = {}
         self.is_priced = any(group.price for group in view.groups)
         terms = [term for demand in view.demands for term in demand.labels]
         terms += [term for demands in view.requested for demand in demands for term in demand.labels]
         terms += [term for gang in view.gangs for selector in gang.selectors for term in selector]
         self.label_keys = tuple(dict.fromkeys([term.key for term in terms]))
+
+    def _that_matter(self) -> Sequence[ScaledNode]:
+        """The nodes that have room for a demand, or may leave. Most of thousands are in use, and would take most of
+        the time of a decision. Requests and placement groups look at all nodes."""
+        view = self.view
+        is_over = any(self.counts[name] > group.most for name, group in self.groups.items())
+        if is_over or view.requested or view.gangs:
+            return view.nodes
+        runs = [_Run(demand.resources, demand.labels, demand.count) for demand in view.demands]
+        least = _least(runs, [run.count for run in runs])
+        timeout_ns, takes = view.idle_timeout_ns, bool(runs)
+        return [node for node in view.nodes if node.idle_ns > timeout_ns or (takes and _has(node.free, least))]
 
     # ---- The least and the most ------------------------------------------------------------------------------
 
@@ -507,7 +519,9 @@ class BinPacking:
         allowed = _allowed(view, packing)
         left = packing.pack(runs, launches_max=allowed)
         waiting = [(run, count) for run, count in zip(runs, left, strict=True) if count]
-        unmet += [_unmet(packing, self._words, run, count, allowed) for run, count in waiting]
+        if waiting:
+            nows = not_now_words(view, packing.counts, is_slow=allowed is not None)
+            unmet += [_unmet(packing, self._words, run, count, nows) for run, count in waiting]
         leaving = _idle(packing)
         cancelled: dict[str, str] = {}
         for node in view.nodes:
@@ -589,9 +603,11 @@ def _unmet_whole(packing: _Packing, words: _Words, what: str, runs: Sequence[_Ru
     """Of `count` bundles that get all or nothing: of each group, why not even the largest, or why not all of them."""
     reasons: dict[str, str] = {}
     for group in packing.view.groups:
-        fitting = [run for run in runs if not _why_never(group, run)]
+        fitting = [run for run in runs if not never_words(group, run.resources, run.terms)]
         its = count if len(fitting) == len(runs) else sum(run.count for run in fitting)
-        why = packing.view.closed.get(group.name, "") if fitting else _why_never(group, runs[0])
+        why = (
+            packing.view.closed.get(group.name, "") if fitting else never_words(group, runs[0].resources, runs[0].terms)
+        )
         if not why:
             needed, room = words.nodes_for(group, fitting), max(packing.available(group), 0)
             leaving = packing.view.leaving.get(group.name, 0)
@@ -620,7 +636,7 @@ class _Words:
         key = (run.resources, run.terms)
         known = self._known.get(key)
         if known is None:
-            whys = [_why_never(group, run) for group in groups]
+            whys = [never_words(group, run.resources, run.terms) for group in groups]
             known = self._known[key] = (demand_words(run.resources, run.terms), whys)
         return known
 
@@ -635,29 +651,8 @@ class _Words:
         return self._needed[key]
 
 
-def _unmet(packing: _Packing, words: _Words, run: _Run, count: int, allowed: int | None) -> Unmet:
-    reasons: dict[str, str] = {}
-    slow = "as many nodes as upscaling_speed_percent allows are on their way" if allowed is not None else ""
+def _unmet(packing: _Packing, words: _Words, run: _Run, count: int, nows: Mapping[str, str]) -> Unmet:
+    """`nows`: of each group, why it has no more nodes now for a demand that it could meet."""
     what, whys = words.of(packing.view.groups, run)
-    for group, never in zip(packing.view.groups, whys, strict=True):
-        reasons[group.name] = never or _why_not_now(packing, group) or slow
+    reasons = {name: never or now for (name, now), never in zip(nows.items(), whys, strict=True)}
     return Unmet(what=what, count=count, reasons=reasons)
-
-
-def _why_never(group: NodeGroupSpec, run: _Run) -> str:
-    total = dict(group.total.units)
-    if not fits(total, run.resources):
-        return f"a node of it lacks {shortfall(total, run.resources)}"
-    if run.terms and not labels_match(run.terms, dict(group.labels)):
-        return f"its labels do not meet {' and '.join(map(str, run.terms))}"
-    return ""
-
-
-def _why_not_now(packing: _Packing, group: NodeGroupSpec) -> str:
-    closed = packing.view.closed.get(group.name)
-    if closed is not None:
-        return closed
-    if packing.counts[group.name] >= group.most:
-        leaving = packing.view.leaving.get(group.name, 0)
-        return max_words(group.most + leaving, leaving)
-    return ""

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from dualray.shared.model.resources import Resources, fits
+from dualray.shared.model.resources import Resources, fits, shortfall
 from dualray.shared.model.specs import GroupStrategy, LabelTerm, LeaseShape, StrategyKind, labels_match
 
 
@@ -146,10 +146,27 @@ def whole_words(count: int, total: int, needed: int, room: int, most: int, leavi
     return f"{words}: raise max, or ask for fewer or smaller bundles"
 
 
-def max_words(most: int, leaving: int = 0) -> str:
-    """Why a group of nodes cannot have one more; `most` is its max, and `leaving` of its nodes leave."""
-    words = f"it has {most} node{'s' if most != 1 else ''}, which is its max"
-    return f"{words}; {leaving} of these {'leaves' if leaving == 1 else 'leave'}" if leaving else words
+def never_words(group: NodeGroupSpec, resources: Resources, labels: tuple[LabelTerm, ...]) -> str:
+    """Why no node of a group could meet a demand; "" when one could."""
+    total = dict(group.total.units)
+    if not fits(total, resources):
+        return f"a node of it lacks {shortfall(total, resources)}"
+    if labels and not labels_match(labels, dict(group.labels)):
+        return f"its labels do not meet {' and '.join(map(str, labels))}"
+    return ""
+
+
+def not_now_words(view: ScaleView, counts: Mapping[str, int], *, is_slow: bool) -> dict[str, str]:
+    """Of each group, why it has no more nodes now. `counts`: its nodes; `is_slow`: the speed allows no more."""
+    slow = "as many nodes as upscaling_speed_percent allows are on their way" if is_slow else ""
+    whys: dict[str, str] = {}
+    for group in view.groups:
+        leaving = view.leaving.get(group.name, 0)
+        most = group.most + leaving
+        full = f"it has {most} node{'s' if most != 1 else ''}, which is its max"
+        full += f"; {leaving} of these {'leaves' if leaving == 1 else 'leave'}" if leaving else ""
+        whys[group.name] = view.closed.get(group.name) or (full if counts[group.name] >= group.most else slow)
+    return whys
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

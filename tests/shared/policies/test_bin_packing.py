@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dualray.shared.model.resources import Resources, from_units
 from dualray.shared.model.specs import GroupStrategy
@@ -129,8 +133,9 @@ def test_nodes_that_leave_count_in_the_max_that_is_told() -> None:
         return unmet.reasons["cpu"]
 
     way_out = "raise max, or ask for fewer or smaller bundles"
-    assert why(3, 3) == "3 bundles need 3 nodes of this group, but no more may start (max: 4, 3 leave) until nodes have left"
-    assert why(4, 3) == f"4 bundles need 4 nodes of this group, but no more may start (max: 4, 3 leave): {way_out}"
+    none = "nodes of this group, but no more may start (max: 4, 3 leave)"
+    assert why(3, 3) == f"3 bundles need 3 {none} until nodes have left"
+    assert why(4, 3) == f"4 bundles need 4 {none}: {way_out}"
     assert why(2, 1) == f"2 bundles need 2 nodes of this group, but no more may start (max: 2, 1 leaves): {way_out}"
     one = [Demand(resources=amounts(CPU=1))]
     (unmet,) = choose(cpu, demands=one, nodes=busy, leaving={"cpu": 3}).unmet
@@ -164,3 +169,41 @@ def test_a_full_node_takes_what_needs_nothing() -> None:
     decision = choose(cpu, nodes=[full], demands=demands)
     assert decision.launches == {"cpu": 1}
     assert choose(cpu, nodes=[full], demands=demands[:1]).launches == {}
+
+
+CHOICES = st.lists(
+    st.tuples(st.sampled_from(["cpu", "gpu", ""]), st.integers(0, 4), st.integers(0, 1), st.sampled_from([0, 60, 61])),
+    max_size=8,
+)
+
+
+@given(
+    chosen=CHOICES,
+    demands=st.lists(st.tuples(st.integers(0, 5), st.integers(0, 2), st.integers(1, 4)), max_size=3),
+    most=st.integers(0, 5),
+    least=st.integers(0, 2),
+)
+def test_nodes_that_no_demand_fits_and_that_stay_change_nothing(
+    chosen: list[tuple[str, int, int, int]], demands: list[tuple[int, int, int]], most: int, least: int
+) -> None:
+    """They are not looked at for plain demands. An empty request changes no decision, and lets all be looked at."""
+    cpu, gpu = group("cpu", most=most, least=min(least, most), CPU=4), group("gpu", most=2, CPU=4, GPU=1)
+    totals = {"cpu": dict(cpu.total.units), "gpu": dict(gpu.total.units), "": dict(cpu.total.units)}
+    nodes = [
+        ScaledNode(
+            name=f"node-{index}",
+            group=of,
+            total=totals[of],
+            free={"CPU": cpus * 10_000} | ({"GPU": gpus * 10_000} if of == "gpu" else {}),
+            idle_ns=idle_s * SECOND_NS if (cpus, gpus) == (4, 1) else 0,
+        )
+        for index, (of, cpus, gpus, idle_s) in enumerate(chosen)
+    ]
+    view = ScaleView(
+        groups=(cpu, gpu),
+        nodes=nodes,
+        demands=[Demand(resources=amounts(CPU=cpus, GPU=gpus), count=count) for cpus, gpus, count in demands],
+        idle_timeout_ns=60 * SECOND_NS,
+        speed_percent=100,
+    )
+    assert BinPacking().choose(view) == BinPacking().choose(replace(view, requested=[[]]))

@@ -256,7 +256,8 @@ class Autoscaler:
             self.on_decision(view, decision)
         for group, count in decision.launches.items():
             self._launch(group, count)
-        groups = {node.name: node.group for node in view.nodes if node.name in decision.leaving}
+        leaves = decision.leaving
+        groups = {node.name: node.group for node in view.nodes if node.name in leaves} if leaves else {}
         leaving = [NodeID(name) for name in decision.leaving]
         owned = self.supply.owned_on(leaving) if leaving else {}
         for name in leaving:
@@ -291,15 +292,18 @@ class Autoscaler:
         now_ns = self.out.now_ns
         in_use = self._in_use = self.supply.in_use()
         nodes = []
-        for info, free in self.supply.rooms():
-            if info.node in self.leaving:
+        for info, free in self.supply.rooms():  # there may be thousands: see `python -m benchmarks.scaling`
+            name = info.node
+            if name in self.leaving:
                 continue
-            if info.node in in_use:
-                self.last_use_ns[info.node] = now_ns
-            idle_ns = now_ns - self.last_use_ns.get(info.node, now_ns)
-            known = self._known.get(info.node)
+            if name in in_use:
+                self.last_use_ns[name] = now_ns
+                idle_ns = 0
+            else:
+                idle_ns = now_ns - self.last_use_ns.get(name, now_ns)
+            known = self._known.get(name)
             if known is None or known[0] is not info or known[1].idle_ns != idle_ns or known[1].free is not free:
-                known = self._known[info.node] = info, _scaled_node(info, free, idle_ns)
+                known = self._known[name] = info, _scaled_node(info, free, idle_ns)
             nodes.append(known[1])
         specs = {group.name: group for group in self.groups}
         for launch in self.launches.values():
@@ -360,17 +364,16 @@ class Autoscaler:
     def _arm_next(self, view: ScaleView) -> None:
         """The next moment at which something is due by itself."""
         config, now_ns = self.config, self.out.now_ns
-        due = []
-        left = {group.name: -group.least for group in view.groups}
-        for node in view.nodes:
-            if node.is_joined and node.group in left:
-                left[node.group] += 1
-        for node in view.nodes:
-            may_leave = node.is_joined and left.get(node.group, 0) > 0 and NodeID(node.name) not in self._in_use
-            if may_leave and node.idle_ns <= config.idle_timeout_ns:
-                due.append(now_ns + config.idle_timeout_ns - node.idle_ns + 1)
-        due += [launch.asked_ns + config.launch_timeout_ns for launch in self._under_way()]
         held = Counter([node.group for node in view.nodes])
+        joined = Counter([node.group for node in view.nodes if node.is_joined])
+        shrinks = {group.name for group in view.groups if joined[group.name] > group.least}
+        idle = [node for node in view.nodes if node.name not in self._in_use] if shrinks else []
+        due = [
+            now_ns + config.idle_timeout_ns - node.idle_ns + 1
+            for node in idle
+            if node.is_joined and node.group in shrinks and node.idle_ns <= config.idle_timeout_ns
+        ]
+        due += [launch.asked_ns + config.launch_timeout_ns for launch in self._under_way()]
         short = [group.name for group in view.groups if held[group.name] < group.least]
         for group, (until_ns, _) in self._closed.items():
             if until_ns > now_ns and (self.decision.unmet or group in short):
@@ -505,21 +508,18 @@ def check_decision(view: ScaleView, decision: ScaleDecision) -> None:
     Raises:
         InvariantViolation: it does not.
     """
-    counts: dict[str, int] = {}
-    idle_ns: dict[str, int] = {}
-    for node in view.nodes:
-        counts[node.group] = counts.get(node.group, 0) + 1
-        idle_ns[node.name] = node.idle_ns
+    counts = Counter([node.group for node in view.nodes])
+    nodes = {node.name: node for node in view.nodes} if decision.leaving else {}
     specs = {group.name: group for group in view.groups}
     for name, why in decision.leaving.items():
-        group = next(node.group for node in view.nodes if node.name == name)
+        group, idle_ns = nodes[name].group, nodes[name].idle_ns
         is_extra = group in specs and counts[group] > specs[group].most
         ensure(
-            is_extra or idle_ns[name] > view.idle_timeout_ns,
+            is_extra or idle_ns > view.idle_timeout_ns,
             "{} is to leave ({}), and was idle for {} ns only",
             name,
             why,
-            idle_ns[name],
+            idle_ns,
         )
         counts[group] -= 1
         ensure(
@@ -530,7 +530,7 @@ def check_decision(view: ScaleView, decision: ScaleDecision) -> None:
     for group, count in decision.launches.items():
         ensure(group in specs, "there is no group {} to launch a node of", group)
         ensure(group not in view.closed, "a node of group {} is launched though {}", group, view.closed.get(group))
-        now = counts.get(group, 0) + count
+        now = counts[group] + count
         ensure(now <= specs[group].most, "group {} gets {} nodes, and may have {}", group, now, specs[group].most)
         ensure(
             waits or now <= specs[group].least, "nodes of group {} are launched though nothing waits for them", group
