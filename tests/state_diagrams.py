@@ -1,4 +1,4 @@
-"""docs/states.md shows each transition table as a diagram: `python -m tests.state_diagrams` writes the page.
+"""docs/states.md shows each transition table: `python -m tests.state_diagrams` writes the page.
 
 The page shows the tables of dualray/shared/model/states.py, and tests/shared/model/test_states.py compares the two.
 """
@@ -27,9 +27,10 @@ TABLES: tuple[tuple[Transitions[Any], str, str], ...] = (
 HEAD = """\
 # States
 
-This page shows the states of tasks, objects, workers, actors, placement groups and nodes. An arrow is a legal change.
-A dot marks the start, and a dot in a ring the end. The states come from tables in `dualray/shared/model/states.py`.
-A change that is in no table raises `InvalidTransition`. `python -m tests.state_diagrams` writes this page.
+This page shows the states of tasks, objects, workers, actors, placement groups and nodes. Each row shows a state, and
+the states that may follow it. Each table begins with the first state. The tables come from
+`dualray/shared/model/states.py`. Any other change raises `InvalidTransition`. `python -m tests.state_diagrams` writes
+this page.
 """
 
 
@@ -39,18 +40,15 @@ def page() -> str:
 
 
 def _section(table: Transitions[Any], start: str, about: str) -> str:
-    lines = ["stateDiagram-v2", f"    [*] --> {start}", *(f"    {line}" for line in _transitions(table))]
-    diagram = "\n".join(lines)
-    return f"## {table.subject.capitalize()}\n\n{about}\n\n```mermaid\n{diagram}\n```\n"
+    rows = "\n".join(_rows(table, start))
+    return f"## {table.subject.capitalize()}\n\n{about}\n\n| state | next states |\n|---|---|\n{rows}\n"
 
 
-def _transitions(table: Transitions[Any]) -> Iterator[str]:
-    for old, targets in table.table.items():
-        for new in table.table:
-            if new in targets:
-                yield f"{old} --> {new}"
-        if not targets:
-            yield f"{old} --> [*]"
+def _rows(table: Transitions[Any], start: str) -> Iterator[str]:
+    """The first state first; of each, those that may follow it, in the order of the table."""
+    for old in sorted(table.table, key=lambda state: state != start):
+        targets = [f"`{new}`" for new in table.table if new in table.table[old]]
+        yield f"| `{old}` | {', '.join(targets) or 'none, the end'} |"
 
 
 if __name__ == "__main__":

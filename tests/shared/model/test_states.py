@@ -77,12 +77,12 @@ def test_an_illegal_transition_from_the_end_says_that_nothing_is_legal():
 # ---- Every change of a state follows a table -----------------------------------------------------------------------
 
 
-def test_every_table_has_a_diagram():
+def test_every_table_is_on_the_page():
     tables = {table.subject for table in vars(states).values() if isinstance(table, Transitions)}
     assert tables == set(TABLES)
 
 
-def test_the_page_of_diagrams_is_current():
+def test_the_page_of_states_is_current():
     assert state_diagrams.PAGE.read_text() == state_diagrams.page(), "run `python -m tests.state_diagrams`"
 
 
