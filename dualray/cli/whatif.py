@@ -258,7 +258,10 @@ def predict_command(
     ] = None,
     cold_start: Annotated[
         str | None,
-        Option(help="Time that the cluster takes to start, such as 300ms, or `recorded`. Default: not counted."),
+        Option(
+            help="Time that the first workers of a new node take to start, such as 300ms, or `recorded`. Default: "
+            "`recorded` for launched nodes with --autoscale, else not counted."
+        ),
     ] = None,
     autoscale: Annotated[
         Path | None,
@@ -298,7 +301,14 @@ def predict_command(
         loaded = load(trace)
         if autoscale is not None:
             with_cluster = GrowingOptions(
-                autoscale, price, _list(idle_timeout) or [], seeds, calibration, cores, host_cores
+                autoscale,
+                price,
+                _list(idle_timeout) or [],
+                seeds,
+                calibration,
+                cores,
+                host_cores,
+                cold_start or "recorded",
             )
             raise Exit(_show_growing(loaded, with_cluster, as_json=as_json))
         if idle_timeout is not None:
@@ -426,6 +436,7 @@ class GrowingOptions(NamedTuple):
     calibration: Path | None
     cores: float | None
     host_cores: float | None
+    cold_start: str
 
 
 def _show_growing(trace: Trace, said: GrowingOptions, *, as_json: bool) -> int:
@@ -444,6 +455,7 @@ def _show_growing(trace: Trace, said: GrowingOptions, *, as_json: bool) -> int:
         calibration=load_calibration(said.calibration) if said.calibration is not None else None,
         cores=said.cores,
         host_cores=said.host_cores,
+        cold_start=said.cold_start,
     )
     status = FAILED if all(row.lacks for row in rows) else 0
     if as_json:

@@ -25,6 +25,7 @@ from dualray.sim.replay.replayed import Replayed
 from dualray.sim.runtime import hardware_of_scenario, machine_groups
 from dualray.whatif.durations import Durations, own_durations
 from dualray.whatif.intervals import posterior_of
+from dualray.whatif.predict import cold_start_ns
 from dualray.whatif.predicted import Trace
 
 HOUR_NS: Final = 3600 * 10**9
@@ -111,6 +112,7 @@ def predict_growing(
     calibration: Calibration | None = None,
     cores: float | None = None,
     host_cores: float | None = None,
+    cold_start: str | float | None = "recorded",
     fixed: Sequence[str] = ("min", "max"),
 ) -> list[GrowingRow]:
     """Replay a recorded run on a cluster that grows, once for each idle timeout, and on fixed ones.
@@ -120,6 +122,8 @@ def predict_growing(
         seeds: how often each is replayed; the first time with the recorded times, then with drawn ones.
         calibration: what was measured of the machines in question.
         cores, host_cores: physical ones; see `predict`.
+        cold_start: how long a launched node's first workers take to be there after it has joined ("300ms", or
+            seconds); "recorded": as long as those of the recorded run did.
         fixed: which clusters of a fixed size stand beside: with the least and with the most nodes of each group.
 
     Raises:
@@ -129,7 +133,7 @@ def predict_growing(
     if not wanted:
         own_ns = growth.limits.get("idle_timeout_ns", Config().idle_timeout_ns)
         wanted = [(f"grows, {time_words(own_ns)} idle", own_ns)]
-    replays = _Replays(trace, growth, seeds, calibration, cores, host_cores)
+    replays = _Replays(trace, growth, seeds, calibration, cores, host_cores, cold_start_ns(cold_start, trace.graph))
     rows = [replays.row(words, idle_ns) for words, idle_ns in wanted]
     for which in fixed:
         count, hardware, price = _fixed(growth, which)
@@ -161,6 +165,7 @@ class _Replays:
         calibration: Calibration | None,
         cores: float | None,
         host_cores: float | None,
+        cold_ns: int,
     ) -> None:
         self._graph = trace.graph
         self._growth = growth
@@ -172,14 +177,17 @@ class _Replays:
         self._draws = Durations(trace.graph) if seeds > 1 else None
         self._cores = cores
         self._host_cores = host_cores
+        self._groups = {
+            name: replace(group, hardware=replace(group.hardware, cold_start_ns=cold_ns))
+            for name, group in machine_groups(growth.cluster).items()
+        }
         self._has_prices = any(group.price for group in growth.cluster.scaling.values())
 
     def row(self, words: str, idle_ns: int) -> GrowingRow:
         """A cluster that grows."""
         limits = self._growth.limits | {"idle_timeout_ns": idle_ns}
         found = [
-            self._replay(seed, hardware_of_scenario(self._growth), limits, machine_groups(self._growth.cluster))
-            for seed in range(self._seeds)
+            self._replay(seed, hardware_of_scenario(self._growth), limits, self._groups) for seed in range(self._seeds)
         ]
         least = sum(group.min * group.price for group in self._growth.cluster.scaling.values())
         return self._row(words, found, [it.cost + least * it.makespan_ns / HOUR_NS for it in found])

@@ -174,13 +174,13 @@ def predict(
     if calibration is not None:
         cost_model = cost_model.with_changes(calibration.costs, "calibration")
     cost_model = cost_model.with_changes(costs or {}, "costs")
-    cold_start_ns = _cold_start_ns(cold_start, trace.graph)
+    cold_ns = cold_start_ns(cold_start, trace.graph)
     posterior = posterior_of(cost_model, calibration, costs or {})
     outside = _outside(configs, trace.graph, calibration, host_cores)
     if strict:
         _refuse_outside(outside, calibration)
     draws = Durations(trace.graph) if seeds > 1 else None
-    job = _Job(trace.graph, posterior, cores, host_cores, cold_start_ns, draws)
+    job = _Job(trace.graph, posterior, cores, host_cores, cold_ns, draws)
     # Those that are replayed once more come last, so that a sweep which is broken off has seen each cluster.
     pieces: list[_Piece] = [(config, seed) for seed in range(seeds) for config in configs]
     if trace.graph.facts.get("mode") in ("real", "ray") and trace.graph.facts.get("cores"):
@@ -206,7 +206,7 @@ def predict(
         calibration=calibration,
         job=job,
         check_s=check.makespan_ns / 1e9 if check is not None and not check.failed else None,
-        cold_start_s=cold_start_ns / 1e9,
+        cold_start_s=cold_ns / 1e9,
         prices=prices,
     )
 
@@ -219,7 +219,12 @@ def _noise_of(calibration: Calibration | None) -> float:
     return max(calibration.noise, (calibration.error or 0.0) if calibration.engine == "ray" else 0.0)
 
 
-def _cold_start_ns(asked: str | float | None, graph: Graph) -> int:
+def cold_start_ns(asked: str | float | None, graph: Graph) -> int:
+    """How long the first workers of a node take to be there; `asked` None: that is not counted.
+
+    Raises:
+        ValueError: it is no time.
+    """
     if asked is None:
         return 0
     if asked == "recorded":

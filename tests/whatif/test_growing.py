@@ -93,6 +93,25 @@ def test_a_prediction_is_what_the_program_takes(program: Any, tmp_path: Path) ->
     assert row.cost == pytest.approx(node_s * 3.6 / 3600, rel=0.01)
 
 
+def test_the_first_workers_of_launched_nodes_take_as_long_as_those_of_the_recorded_run(tmp_path: Path) -> None:
+    """A node that has just joined loads Python and its libraries first. On a busy machine that takes seconds."""
+    text = "name: a\nworkload: {function: a:b}\ncluster: {cpus: 4}\ncosts: {worker_start_ns: 1500000000}"
+    with dualray.init(mode="sim", scenario=parse_scenario(text, "one.yaml"), record=tmp_path / "run.parquet"):
+        bursts()
+    trace = load(tmp_path / "run.parquet")
+    growth = parse_growth(CLUSTER % "" + "\n" + CONFIG, "grows.yaml")
+    (row,) = predict_growing(trace, growth, fixed=())
+    took_s, counters = run(
+        bursts, "name: a\nworkload: {function: a:b}\n" + CLUSTER % ", worker_start: 1.5s" + "\n" + CONFIG
+    )
+    assert row.makespan_s == pytest.approx(took_s, rel=0.02)
+    assert row.node_hours * 3600 - row.makespan_s == pytest.approx(counters["node_seconds"], rel=0.02)
+    (warm,) = predict_growing(trace, growth, cold_start=None, fixed=())
+    assert warm.makespan_s < row.makespan_s - 1
+    (said,) = predict_growing(trace, growth, cold_start="1500ms", fixed=())
+    assert said.makespan_s == pytest.approx(row.makespan_s, abs=0.01)
+
+
 def test_a_longer_idle_timeout_launches_less_and_fixed_clusters_stand_beside(tmp_path: Path) -> None:
     trace = record(bursts, tmp_path / "run.parquet")
     growth = parse_growth(CLUSTER % "" + "\n" + CONFIG, "grows.yaml")

@@ -53,7 +53,8 @@ from dualray.sim.processes.runner import MachineProcess, Process, VirtualCluster
 class Hardware:
     """What a virtual machine is made of. `nic` is its network card, None the cost model's, and so are its disk and how
     long a worker takes to start; `speed` 2 means that work takes half as long; `memory_bytes` 0 means that memory has
-    no end, and `gpu_memory_bytes` 0 that of each GPU."""
+    no end, and `gpu_memory_bytes` 0 that of each GPU. Its first workers are there `cold_start_ns` after its start,
+    not earlier."""
 
     total: Resources
     store_bytes: int
@@ -62,6 +63,7 @@ class Hardware:
     memory_bytes: int = 0
     labels: tuple[tuple[str, str], ...] = ()
     worker_start_ns: int | None = None
+    cold_start_ns: int = 0
     disk_bytes_per_s: int | None = None
     gpu_memory_bytes: int = 0
 
@@ -173,6 +175,8 @@ class NodeProcess(MachineProcess):
         self._reserving: dict[ObjectID, Scheduled] = {}
         self._passing: dict[ObjectID, list[_Passing]] = {}
         """What is passed on while it is still on its way here."""
+        self._warm_ns = cluster.kernel.now_ns + hardware.cold_start_ns
+        """From then on a worker starts as fast as any."""
         self._disk_free_at_ns = 0
         self.disk_full = 0
         """How many faults leave no room on its disk now."""
@@ -199,7 +203,7 @@ class NodeProcess(MachineProcess):
                 kernel, takes_ns = self.cluster.kernel, self.hardware.worker_start_ns
                 if takes_ns is None:
                     takes_ns = self.cluster.cost_model.worker_start_ns
-                kernel.post(kernel.now_ns + takes_ns, self._started, worker)
+                kernel.post(max(kernel.now_ns + takes_ns, self._warm_ns), self._started, worker)
             case StopWorker(worker=worker, reason=reason, is_graceful=is_graceful):
                 end = partial(self.end_worker, worker, f"stopped: {reason}")
                 if is_graceful and worker in self.workers:
