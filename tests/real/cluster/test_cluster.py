@@ -24,7 +24,6 @@ from dualray.cluster_utils import Cluster, ClusterNode
 from dualray.exceptions import ActorDiedError, ActorUnavailableError, DualrayError
 from dualray.real.session.session import GATEWAY_FILE, SHARED_MEMORY
 from dualray.real.store.object_store import ARENA_FILE
-from dualray.report.proof import check_directory
 from dualray.util import list_named_actors
 
 pytestmark = pytest.mark.leak_check
@@ -184,24 +183,6 @@ def test_the_death_of_a_daemon_ends_its_node_and_removes_its_files(cluster) -> N
     eventually(lambda: not any(process.is_running() for process in processes), "its processes have ended")
     eventually(lambda: not node.directory.exists(), "its directory is gone")
     eventually(lambda: states()["node-1"][0] is False, "the head has noticed")
-
-
-def test_the_decisions_of_a_cluster_can_be_derived_again(tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    arguments = {"num_cpus": 1, "limits": FAST, "decision_log": log}
-    with Cluster(initialize_head=True, connect=True, head_node_args=arguments) as cluster:
-        doomed, leaving = cluster.add_node(num_cpus=1), cluster.add_node(num_cpus=1)
-        marks = tmp_path / "marks"
-        marks.mkdir()
-        given = dualray.put(np.ones(1 << 18))
-        refs = [slow_square.remote(x, str(marks)) for x in range(6)] + [total.remote(given) for _ in range(6)]
-        eventually(lambda: len(list(marks.iterdir())) >= 3, "tasks run on all nodes")
-        doomed.kill()
-        cluster.remove_node(leaving)
-        assert dualray.get(refs, timeout=60) == [x * x for x in range(6)] + [1 << 18] * 6
-    proof = check_directory(log)
-    assert proof.is_exact, proof
-    assert {process.process for process in proof.processes} >= {"head", "driver-2@node-0", "node-0", "node-1", "node-2"}
 
 
 # ---- Drivers -----------------------------------------------------------------------------------------------------

@@ -92,24 +92,6 @@ def transfers(log: Path, kind: TraceKind = TraceKind.TRANSFER_ENDED) -> list[tup
     return [(event.process, event.other) for event in read_traces(log) if event.kind is kind]
 
 
-def test_a_broadcast_goes_along_its_receivers(cluster, log: Path) -> None:
-    dualray.get([on(digest, index).remote(np.ones(1)) for index in range(3)])  # their workers are up
-    count = 16 * MIB  # 128 MiB, in pieces of 64 KiB: the first has not got it when the last asks
-    ref = dualray.put(np.arange(count))
-    assert (
-        dualray.get([on(digest, index).remote(ref) for index in range(3)], timeout=60)
-        == [(count * (count - 1) // 2, 8 * count)] * 3
-    )
-    found = transfers(log)
-    assert sorted(receiver for receiver, _ in found) == ["node-1", "node-2", "node-3"]
-    assert {source for _, source in found} != {"node-0"}, "who had it has sent it on"
-
-
-def test_more_than_may_be_pulled_at_a_time_comes_in_turn(cluster) -> None:
-    refs = [dualray.put(np.full(MIB // 2, number)) for number in range(8)]  # 4 MiB each, and 8 MiB at a time
-    assert dualray.get(on(digests, 0).remote(*refs), timeout=60) == [number * (MIB // 2) for number in range(8)]
-
-
 def test_a_node_manager_needs_no_memory_for_what_it_sends_and_receives(cluster) -> None:
     [manager] = [p for p in cluster.worker_nodes[0].processes() if "dualray.real.processes.node" in p.cmdline()]
     before = psutil.Process(manager.pid).memory_info()
@@ -146,17 +128,6 @@ def test_a_chain_goes_on_when_a_node_in_its_middle_dies(cluster, log: Path) -> N
     expected = (count * (count - 1) // 2, 8 * count)
     others = [ref for node, ref in zip(cluster.worker_nodes, running, strict=True) if node is not dying]
     assert dualray.get(others, timeout=60) == [expected] * 2
-
-
-def test_what_a_full_store_cannot_take_is_refused_and_its_neighbours_have_it(cluster) -> None:
-    small = cluster.add_node(num_cpus=1, resources={"small": 1}, object_store_memory="16MiB")
-    ref = dualray.put(np.arange(8 * MIB))  # 64 MiB
-    full = digest.options(num_cpus=0, resources={"small": 0.1}, max_retries=0).remote(ref)
-    others = [on(digest, index).remote(ref) for index in range(3)]
-    expected = (8 * MIB * (8 * MIB - 1) // 2, 64 * MIB)
-    assert dualray.get(others, timeout=60) == [expected] * 3
-    with pytest.raises(dualray.exceptions.ObjectStoreFullError, match=small.node_id):
-        dualray.get(full, timeout=60)
 
 
 # ---- Messages and objects have connections of their own --------------------------------------------------------------
