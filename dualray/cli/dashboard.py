@@ -72,6 +72,9 @@ def dashboard_command(
     if pace is not None and not pace > 0:
         refuse(f"--pace {pace!r} must be more than 0; it counts seconds of virtual time in a second of real time")
     with contextlib.ExitStack() as stack:
+        # as Ctrl-C: what this command has started and made is cleared away
+        before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+        stack.callback(signal.signal, signal.SIGTERM, before)
         try:
             feeds = _feeds(sources or ["auto"], logs, pace, stack)
             bound = _bind(host, port)
@@ -185,7 +188,6 @@ def _serve(feeds: Sequence[Feed], bound: socket.socket, host: str, *, is_opened:
     if is_opened:
         webbrowser.open(link)
     settings: dict[str, Any] = {"log_level": "warning", "access_log": False, "server_header": False}
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # as Ctrl-C: what was started and made is cleared away
     server = uvicorn.Server(uvicorn.Config(page.app, limit_concurrency=256, timeout_graceful_shutdown=1, **settings))
     try:
         server.run(sockets=[bound])

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated
@@ -84,8 +85,7 @@ def run_command(
     if as_ray:
         install()
     of_simulations = [name for name, value in (("--nodes", nodes), ("--faults", faults)) if value is not None]
-    with tempfile.TemporaryDirectory(prefix="dualray-run-") as directory:
-        path = Path(directory) / "summary"
+    with _file_of_summaries() as path:
         os.environ.setdefault("DUALRAY_RUN_SUMMARY", str(path))
         try:
             with _clocks(resolved["mode"].value):
@@ -99,6 +99,22 @@ def run_command(
                 print_summary(found, as_json=as_json)
             elif of_simulations and not found:
                 _say_ignored(script, of_simulations, mode)
+
+
+@contextmanager
+def _file_of_summaries() -> Iterator[Path]:
+    """A file for the summaries. On Linux it is in memory: it disappears with this process, also if a signal ends it."""
+    if hasattr(os, "memfd_create"):
+        fd = os.memfd_create("dualray-run-summary")
+        path = Path(f"/proc/{os.getpid()}/fd/{fd}")
+        try:
+            if path.exists():
+                yield path
+                return
+        finally:
+            os.close(fd)
+    with tempfile.TemporaryDirectory(prefix="dualray-run-") as directory:
+        yield Path(directory) / "summary"
 
 
 def _say_misspelled(script: str, args: list[str]) -> None:

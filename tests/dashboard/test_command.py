@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from http.client import HTTPConnection
 from pathlib import Path
 
@@ -92,6 +93,30 @@ def test_a_script_is_started_shown_and_cleared_away(
             rest, errors = shown.communicate(timeout=60)
             assert (shown.returncode, errors) == (0, "")
             assert link[2] not in rest
-            assert list(made.glob("dualray-dashboard-*")) == []
+            assert list(made.iterdir()) == []
+        finally:
+            shown.kill()  # if a check has failed
+
+
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
+def test_a_dashboard_that_ends_while_its_script_runs_leaves_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: signal.Signals
+) -> None:
+    made = tmp_path / "made"
+    made.mkdir()
+    script = tmp_path / "steps.py"
+    script.write_text(SCRIPT)
+    monkeypatch.setenv("TMPDIR", str(made))
+    command = [sys.executable, "-m", "dualray", "dashboard", "--pace", "0.01", str(script), "--mode", "sim"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as shown:
+        try:
+            assert shown.stdout is not None
+            assert "/#token=" in shown.stdout.readline()
+            output = next(made.glob("dualray-dashboard-*")) / "output"
+            while "arguments:" not in output.read_text():
+                time.sleep(0.05)
+            shown.send_signal(ending)
+            assert shown.wait(60) == 0
+            assert list(made.iterdir()) == []
         finally:
             shown.kill()  # if a check has failed
