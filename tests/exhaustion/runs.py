@@ -164,10 +164,10 @@ class Drawn:
     work: tuple[Callable[[int], bool], ...]
 
 
-def drawn(seed: int, resources: Sequence[str] = RESOURCES) -> Drawn:
-    """What a seed says, if these resources are taken."""
+def drawn(seed: int, resources: Sequence[str] = RESOURCES, kinds: Sequence[str] = KINDS) -> Drawn:
+    """What a seed says, if these resources are taken from processes of these kinds."""
     draw = random.Random(seed)
-    kind, what, slack = draw.choice(KINDS), draw.choice(resources), draw.choice((0, 0, 1, 2, 4, 8))
+    kind, what, slack = draw.choice(kinds), draw.choice(resources), draw.choice((0, 0, 1, 2, 4, 8))
     return Drawn(kind, what, slack, tuple(draw.choice(WORK) for _ in range(draw.randrange(1, 4))))
 
 
@@ -182,9 +182,8 @@ def _again(each: Callable[[int], bool], seed: int) -> bool:
                 raise
 
 
-def run(seed: int, runtime: Any, resources: Sequence[str] = RESOURCES) -> Outcome:
+def run(seed: int, runtime: Any, draw: Drawn) -> Outcome:
     """Take something away, work, give it back, work."""
-    draw = drawn(seed, resources)
     kind, what, slack, work = draw.kind, draw.what, draw.slack, draw.work
     pids = pids_of(kind, runtime)
     words = f"{kind}: {what}, {slack} more; " + ", ".join(each.__name__.strip("_") for each in work)
@@ -212,7 +211,9 @@ def run(seed: int, runtime: Any, resources: Sequence[str] = RESOURCES) -> Outcom
     return Outcome(seed, words, answers, tuple(errors), wrong, time.monotonic() - began_s)
 
 
-def in_sessions(seeds: Sequence[int], resources: Sequence[str] = RESOURCES) -> Iterator[Outcome]:
+def in_sessions(
+    seeds: Sequence[int], resources: Sequence[str] = RESOURCES, kinds: Sequence[str] = KINDS
+) -> Iterator[Outcome]:
     """Run each seed in one session, in a new one after a run that has gone wrong."""
     runtime = None
     try:
@@ -220,7 +221,7 @@ def in_sessions(seeds: Sequence[int], resources: Sequence[str] = RESOURCES) -> I
             if runtime is None:
                 runtime = ray.init(num_cpus=2, object_store_memory=64 * MIB, log_to_driver=False)
                 _call_task(seed)  # the worker template has its modules: a template without them cannot go on
-            outcome = run(seed, runtime, resources)
+            outcome = run(seed, runtime, drawn(seed, resources, kinds))
             yield outcome
             if outcome.wrong:
                 ray.shutdown()

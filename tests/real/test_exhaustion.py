@@ -14,6 +14,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -298,6 +299,97 @@ def test_a_template_without_descriptors_fails_the_worker_and_lives(session: Any)
     with taken(template, "open files", 1), pytest.raises(WorkerCrashedError, match="as many files open as it may"):
         dualray.get([one.options(num_cpus=0).remote() for _ in range(8)], timeout=WITHIN_S)
     assert dualray.get([one.options(num_cpus=0).remote() for _ in range(8)], timeout=WITHIN_S) == [1] * 8
+
+
+TAKES_MEMORY = """
+import resource, signal
+
+held = []
+
+def take(*_):
+    with open("/proc/self/statm") as file:
+        pages = int(file.read().split()[0])
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize(), resource.RLIM_INFINITY))
+    signal.setitimer(signal.ITIMER_REAL, 1.5)
+    for size in (1 << 20, 1 << 16, 1 << 12, 1 << 8, 1 << 6):
+        try:
+            while True:
+                held.append(bytearray(size))
+        except MemoryError:
+            pass
+
+def give_back(*_):
+    held.clear()
+    resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+
+signal.signal(signal.SIGUSR2, take)
+signal.signal(signal.SIGALRM, give_back)
+"""
+"""Each process of a session imports this as `sitecustomize`. At SIGUSR2 it has no memory for 1.5 s."""
+
+NO_MEMORY = """
+import os, signal, sys, time
+import dualray
+from dualray.exceptions import WorkerCrashedError
+from tests.exhaustion.runs import pids_of
+
+runtime = dualray.init(num_cpus=1, log_to_driver=False)
+
+@dualray.remote(num_cpus=0)
+class Actor:
+    def one(self):
+        return 1
+
+first = Actor.remote()
+assert dualray.get(first.one.remote(), timeout=60) == 1
+(template,) = pids_of("template", runtime)
+os.kill(template, signal.SIGUSR2)
+time.sleep(0.2)
+actors = [Actor.remote() for _ in range(10)]
+for actor in actors:
+    try:
+        dualray.get(actor.one.remote(), timeout=60)
+    except WorkerCrashedError as error:
+        assert "memory" in str(error) or "address space" in str(error), error
+assert pids_of("template", runtime) == [template]
+time.sleep(2)
+print(dualray.get([first.one.remote(), Actor.remote().one.remote()], timeout=60))
+"""
+
+
+def test_a_template_without_memory_for_a_while_lives(tmp_path: Path) -> None:
+    """It ended with a MemoryError, and the session with it."""
+    (tmp_path / "sitecustomize.py").write_text(TAKES_MEMORY)
+    path = os.pathsep.join([str(tmp_path), str(Path(__file__).parents[2])])
+    done = subprocess.run(
+        [sys.executable, "-c", NO_MEMORY],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, "[1, 1]\n"), done.stderr
+
+
+@pytest.mark.parametrize("is_ready", [False, True])
+def test_the_reason_is_said_if_the_template_is_killed(session: Any, is_ready: bool) -> None:
+    if is_ready:
+        assert dualray.get(one.remote(), timeout=WITHIN_S) == 1
+    (template,) = pids_of("template", session)
+    os.kill(template, signal.SIGKILL)
+    said = ""
+
+    def has_ended() -> bool:
+        nonlocal said
+        try:
+            dualray.get(one.remote(), timeout=WITHIN_S)
+        except DualrayError as error:
+            said = str(error)
+        return "is gone" in said
+
+    eventually(has_ended, "the session has ended")
+    assert "node-0 ends: its worker template has ended, and all workers with it" in said
 
 
 def test_a_driver_without_descriptors_hears_of_its_limit_and_goes_on(session: Any) -> None:

@@ -128,7 +128,7 @@ class NodeProcess(MachineProcess):
             on_forked=self._on_forked,
             on_exited=self._on_exited,
             on_failed=self._on_fork_failed,
-            on_lost=lambda status: self.end(),
+            on_lost=lambda status: self._on_template_lost(),
         )
         self._pids: dict[str, int] = {}
         self._stops: dict[str, str] = {}
@@ -437,6 +437,15 @@ class NodeProcess(MachineProcess):
         """SIGUSR1: whoever runs this node wants it to end in good order."""
         _log.info("%s must leave, and drains", self.node)
         self.handle(DrainAsked())
+
+    def _on_template_lost(self) -> None:
+        """All workers have died with it. A template that could not even start would not start next time either."""
+        why = f"its worker template has ended, and all workers with it: {self.template.reason or 'it was killed'}"
+        if self.template.has_served:
+            self._leave(why)
+        else:
+            _log.critical("%s ends: %s", self.node, why)
+            self.end()
 
     def _leave(self, why: str) -> None:
         """This life of the node is over; whether there is a next one is for whoever has started it."""

@@ -76,6 +76,8 @@ class TemplateClient:
         self._on_lost = on_lost
         self._env = environment_of_workers(os.environ) if env is None else dict(env)
         self._cwd = cwd
+        self.reason = ""
+        """Why the template has ended, in its own words."""
         self._lock = threading.Lock()
         self._queue: collections.deque[_Order] = collections.deque()  # what the socket did not take yet
         self._ordered: dict[str, None] = {}  # workers with an open order
@@ -109,6 +111,11 @@ class TemplateClient:
         assert self._socket is None, "a template is attached once"
         control.setblocking(False)
         self._begin(control)
+
+    @property
+    def has_served(self) -> bool:
+        """Whether the template's imports succeeded."""
+        return self._is_ready
 
     def _begin(self, control: socket.socket) -> None:
         self._socket = control
@@ -243,6 +250,7 @@ class TemplateClient:
             case {"failed": str(worker), "error": str(error)}:
                 self._fail(worker, error)
             case {"unable": str(why)}:
+                self.reason = why
                 _log.critical("the worker template ends: %s", why)
             case {"exited": str(worker), "pid": int(pid), "status": int(status)}:
                 with self._lock:

@@ -28,6 +28,7 @@ At the end of file on the control socket, which is also what a killed node manag
 its children, reaps them and exits. With a worker that it kills, it kills what the worker has started, as in Ray.
 """
 
+import array
 import errno
 import gc
 import json
@@ -38,10 +39,11 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 import traceback
 from collections.abc import Callable
 from importlib import import_module
-from typing import Any, Final, NoReturn, TextIO, cast
+from typing import Any, Final, NoReturn, TextIO, TypeVar, cast
 
 from dualray.real.limits import is_exhaustion, limit_in_words
 from dualray.real.session.parents import count_threads, die_with, kill_children, kill_with_children
@@ -56,6 +58,26 @@ REQUEST_BYTES_MAX: Final = 128 << 10
 
 
 _FDS_OF_A_WORKER: Final = 2
+_RIGHTS_BYTES: Final = socket.CMSG_SPACE(_FDS_OF_A_WORKER * array.array("i").itemsize)
+_WAIT_S: Final = 0.05
+_WAITS_MAX: Final = 200
+"""A template without memory tries again this often, and then ends."""
+
+_T = TypeVar("_T")
+
+
+def _when_there_is_memory(step: Callable[[], _T]) -> _T:
+    """Take a step again and again until there is memory for it.
+
+    Raises:
+        MemoryError: there was none for so long.
+    """
+    for _ in range(_WAITS_MAX):
+        try:
+            return step()
+        except MemoryError:
+            time.sleep(_WAIT_S)
+    return step()
 
 
 class Template:
@@ -65,6 +87,7 @@ class Template:
         self._control = control
         self._workers: dict[int, str] = {}  # pid -> worker, from the fork until it is reaped
         self._thread_count = 1
+        self._buffer = bytearray(REQUEST_BYTES_MAX)  # made now: later there may be no memory for it
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._selector = selectors.DefaultSelector()
 
@@ -87,10 +110,13 @@ class Template:
         self._selector.register(self._wake_read, selectors.EVENT_READ)
         try:
             self._say({"ready": os.getpid(), "threads": self._thread_count, "missing": missing})
-            while self._serve():
+            while _when_there_is_memory(self._serve):
                 pass
         except (BrokenPipeError, ConnectionResetError):  # the node manager is gone
             pass
+        except MemoryError:
+            self._say({"unable": limit_in_words(MemoryError())})
+            raise
         finally:
             self._end()
 
@@ -98,11 +124,14 @@ class Template:
         """One turn; False at the end of file."""
         for key, _ in self._selector.select():
             if key.fileobj is self._control:
-                data, fds, flags, _ = socket.recv_fds(self._control, REQUEST_BYTES_MAX, 2, socket.MSG_CMSG_CLOEXEC)
-                if not data:
+                size, rights, flags, _ = self._control.recvmsg_into(
+                    [self._buffer], _RIGHTS_BYTES, socket.MSG_CMSG_CLOEXEC
+                )
+                if not size:
                     return False
+                fds = [fd for _, _, data in rights for fd in _descriptors_of(data)]
                 try:
-                    self._obey(data, fds, complete=not flags & socket.MSG_TRUNC)
+                    self._obey(size, fds, complete=not flags & socket.MSG_TRUNC)
                 finally:
                     for fd in fds:
                         os.close(fd)
@@ -111,10 +140,10 @@ class Template:
                 self._reap()
         return True
 
-    def _obey(self, data: bytes, fds: list[int], *, complete: bool) -> None:
+    def _obey(self, size: int, fds: list[int], *, complete: bool) -> None:
         if not complete:
             raise ValueError(f"a request of more than {REQUEST_BYTES_MAX} bytes")
-        request: dict[str, Any] = json.loads(data)
+        request: dict[str, Any] = _when_there_is_memory(lambda: json.loads(self._buffer[:size]))
         worker: str = request["worker"]
         if request["op"] == "signal":
             for pid, name in self._workers.items():
@@ -129,7 +158,7 @@ class Template:
             stdout, stderr = fds
             start = self._fork if self._thread_count == 1 else self._spawn
             pid = start(worker, request["argv"], stdout, stderr)
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, MemoryError) as error:
             self._say({"failed": worker, "error": _in_words(error)})
             return
         self._workers[pid] = worker
@@ -185,7 +214,15 @@ class Template:
             os.waitpid(pid, 0)
 
     def _say(self, message: dict[str, Any]) -> None:
-        self._control.send(json.dumps(message).encode(), socket.MSG_NOSIGNAL)
+        data = _when_there_is_memory(lambda: json.dumps(message).encode())
+        _when_there_is_memory(lambda: self._control.send(data, socket.MSG_NOSIGNAL))
+
+
+def _descriptors_of(rights: bytes) -> list[int]:
+    """Those of a control message; the kernel cuts off what this process has no room for."""
+    fds = array.array("i")
+    fds.frombytes(rights[: len(rights) - len(rights) % fds.itemsize])
+    return fds.tolist()
 
 
 _NOT_MAPPED: Final = "failed to map segment"
