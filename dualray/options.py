@@ -8,7 +8,7 @@ import inspect
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from dualray import runtime_env
 from dualray.core_terms import strategy_of
@@ -21,6 +21,11 @@ from dualray.shared.units import parse_size_bytes
 
 STREAMING, DYNAMIC = "streaming", "dynamic"
 """Values of `num_returns` for generators whose items are objects of their own."""
+
+_NUMBER_MAX: Final = 2**63 - 1
+"""What messages between processes can hold."""
+_RETURNS_MAX: Final = 1_000_000
+"""Results of one call: each is an object, with a reference that the caller gets at once."""
 
 Duration = float | str | Callable[..., float | str] | None
 
@@ -275,6 +280,7 @@ def _check(options: TaskOptions | ActorOptions | MethodOptions, what: str) -> No
             raise ValueError(
                 f"{what}: {name}={value!r} must be at least {least}. (The keyword '{name}' only accepts {rays}.)"
             )
+        _check_at_most({name: value}, what)
     if options.name is not None and not isinstance(options.name, str):
         raise TypeError(f"{what}: name={options.name!r} must be a str")
     if not isinstance(options, ActorOptions):
@@ -389,6 +395,8 @@ def _check_returns(options: TaskOptions | MethodOptions, what: str) -> None:
             f"{what}: num_returns={number!r} must be at least 0. (The keyword 'num_returns' only accepts None, a "
             f"non-negative integer, 'streaming' (for generators), or 'dynamic'.)"
         )
+    elif number is not None:
+        _check_at_most({"num_returns": number}, what, most=_RETURNS_MAX)
     ahead = options._generator_backpressure_num_objects
     if ahead is None:
         return
@@ -399,6 +407,13 @@ def _check_returns(options: TaskOptions | MethodOptions, what: str) -> None:
             f"{what}: _generator_backpressure_num_objects={ahead!r} must be at least 1, or -1 for any number. "
             f"(backpressure_num_objects={ahead!r} is not allowed.)"
         )
+    _check_at_most({"_generator_backpressure_num_objects": ahead}, what)
+
+
+def _check_at_most(numbers: Mapping[str, int], what: str, *, most: int = _NUMBER_MAX) -> None:
+    for name, number in numbers.items():
+        if number > most:
+            raise ValueError(f"{what}: {name}={number!r} must be at most {most:,}")
 
 
 class Returns(NamedTuple):
@@ -480,8 +495,10 @@ def _check_actor(options: ActorOptions, what: str) -> None:
             raise TypeError(f"{what}: {name}={value!r} must be an int")
         if value < 1:
             raise ValueError(f"{what}: {name}={value!r} must be at least 1")
+    _check_at_most(limits, what)
     limit = options.max_pending_calls
     if isinstance(limit, bool) or not isinstance(limit, int):
         raise TypeError(f"{what}: max_pending_calls={limit!r} must be an int")
     if limit != -1 and limit < 1:
         raise ValueError(f"{what}: max_pending_calls={limit!r} must be at least 1, or -1 for any number")
+    _check_at_most({"max_pending_calls": limit}, what)
