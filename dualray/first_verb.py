@@ -20,7 +20,8 @@ def started(verb: str) -> runtime.Runtime:
     """The current runtime; where there is none, the verb starts a cluster with the defaults of `dualray.init()`.
 
     Raises:
-        NotInitializedError: a finalizer calls the verb, the interpreter ends, or the setting `auto_init` forbids it.
+        NotInitializedError: a finalizer calls the verb, the interpreter ends, this process was forked from one that
+            uses a cluster, or the setting `auto_init` forbids it.
     """
     return ambient.runtime or _start(verb)
 
@@ -28,6 +29,7 @@ def started(verb: str) -> runtime.Runtime:
 def _start(verb: str) -> runtime.Runtime:
     if sys.is_finalizing() or _is_in_finalizer():
         raise NotInitializedError(f"a finalizer called {verb} while no cluster runs, and a finalizer cannot start one.")
+    runtime.check_no_fork(verb)
     with _starts:
         if runtime.current_or_none() is None:  # no other thread has started one meanwhile
             import_module("dualray.api").init_for(verb)

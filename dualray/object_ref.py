@@ -47,9 +47,11 @@ class CountedReference(Reference):
         """Raise when the cluster that the reference belongs to is gone.
 
         Raises:
+            NotInitializedError: this process was forked from the one that holds the reference.
             DualrayError: it was shut down; the next one uses ids again, so the reference would mean another object.
         """
         if self.holder.is_closed:
+            runtime.check_no_fork(f"a function that reads {self!r}")
             raise DualrayError(
                 f"{self!r} belongs to a cluster that was shut down: make it anew after dualray.init(). "
                 f"(It might be dead or it's from a different cluster.)"

@@ -9,6 +9,7 @@ The current runtime is the one ambient thing in dualray. In sim mode it is switc
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -246,6 +247,9 @@ class Runtime(Protocol):
     def shutdown(self) -> None:
         """End what `init` started; in a worker, nothing."""
 
+    def end_in_fork(self) -> bool:
+        """This process was forked from the runtime's process. Return whether the runtime cannot be used here."""
+
 
 class Engine(Protocol):
     """One mode, before it is started: the module `runtime` of its package."""
@@ -278,10 +282,12 @@ def engine(mode: str) -> Engine:
 class _Ambient:
     """Holds the current runtime of this process."""
 
-    __slots__ = ("runtime",)
+    __slots__ = ("is_fork", "runtime")
 
     def __init__(self) -> None:
         self.runtime: Runtime | None = None
+        self.is_fork = False
+        """This process was forked from one that had a runtime."""
 
 
 ambient: Final = _Ambient()
@@ -307,8 +313,32 @@ def current(verb: str) -> Runtime:
     """
     runtime = ambient.runtime
     if runtime is None:
+        check_no_fork(verb)
         raise NotInitializedError(f"{verb} was called before dualray.init(). Call dualray.init() first.")
     return runtime
+
+
+def check_no_fork(verb: str) -> None:
+    """That this process may start a cluster by its first verb.
+
+    Raises:
+        NotInitializedError: it was forked from a process that uses a cluster.
+    """
+    if ambient.is_fork:
+        raise NotInitializedError(
+            f"{verb} was called in a forked process. A forked process cannot use the cluster of its parent. Start it "
+            f"with multiprocessing.get_context('spawn')."
+        )
+
+
+def _on_fork() -> None:
+    """In the child: threads and sockets of the runtime are its parent's."""
+    runtime = ambient.runtime
+    if runtime is not None and runtime.end_in_fork():
+        ambient.runtime, ambient.is_fork = None, True
+
+
+os.register_at_fork(after_in_child=_on_fork)
 
 
 def only_in_the_driver(verb: str) -> DualrayError:

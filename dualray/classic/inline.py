@@ -447,6 +447,10 @@ class InlineRuntime:
     def silence(self) -> None:
         """Errors are raised where the program asks for values; nothing is told besides."""
 
+    def end_in_fork(self) -> bool:
+        """Everything is in this process."""
+        return False
+
     def shutdown(self) -> None:
         """Forget everything. A task cannot do so: what it was given goes on."""
         if not self.core.execution.is_task:

@@ -129,6 +129,10 @@ class RayRuntime:
     def silence(self) -> None:
         """Ray tells of no errors that nobody reads."""
 
+    def end_in_fork(self) -> bool:
+        """Ray decides."""
+        return False
+
     def shutdown(self) -> None:
         if self.is_worker:
             return

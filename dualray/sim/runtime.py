@@ -118,6 +118,10 @@ class SimRuntime:
     def silence(self) -> None:
         self._driver.is_silent = True
 
+    def end_in_fork(self) -> bool:
+        self.core.close()
+        return True
+
     def shutdown(self) -> None:
         fibers = self.cluster.fibers
         if fibers.current() is not fibers.driver:

@@ -121,3 +121,33 @@ def test_an_endless_generator_of_coroutines_lets_its_consumer_run():
             if get(ref) == 3:
                 break
     assert get(actor.two.remote()) == 2
+
+
+def said_in_a_fork(does) -> str:
+    """What a forked child of this process has to say of it: the answer, or the error."""
+    reads, writes = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            said = str(does())
+        except BaseException as error:  # noqa: BLE001 - nothing of pytest may run on in a child
+            said = f"{type(error).__name__}: {error}"
+        os.write(writes, said.encode())
+        os._exit(0)
+    os.close(writes)
+    with os.fdopen(reads) as pipe:
+        said = pipe.read()
+    os.waitpid(child, 0)
+    return said
+
+
+def test_a_forked_child_of_the_driver_cannot_use_the_cluster():
+    """In real mode it waited for ever, for threads of its parent; a simulation named its greenlets."""
+    ref = ray.put(2)
+    words = "A forked process cannot use the cluster of its parent."
+    for use in (lambda: get(two.remote()), lambda: get(ref), lambda: ray.put(1), ray.nodes):
+        said = said_in_a_fork(use)
+        assert said.startswith("NotInitializedError: ")
+        assert words in said
+    assert said_in_a_fork(ray.is_initialized) == "False"
+    assert get(two.remote()) == get(ref) == 2

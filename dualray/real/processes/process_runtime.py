@@ -55,3 +55,7 @@ class ProcessRuntime:
 
     def silence(self) -> None:
         self._process.silence()
+
+    def end_in_fork(self) -> bool:
+        self.core.close()
+        return True

@@ -81,6 +81,10 @@ class WorkerRuntime:
     def silence(self) -> None:
         self._process.is_silent = True
 
+    def end_in_fork(self) -> bool:
+        self._process.core.close()
+        return True
+
     def shutdown(self) -> None:
         """A task cannot end the cluster."""
 
