@@ -174,7 +174,8 @@ def test_memory_is_exact_to_the_byte_and_may_be_a_text():
 
     assert get(assigned.remote()) == {"memory": 1.5 * GIB}
     assert get(assigned.options(memory=8 * GIB - 1).remote()) == {"memory": 8.0 * GIB - 1}
-    assert get(assigned.options(memory=0.1).remote()) == {"memory": 1.0}
+    assert get(assigned.options(memory=2.9).remote()) == {"memory": 2.0}
+    assert get(assigned.options(memory=0.1).remote()) == {}
     assert get(assigned.options(num_cpus=1, memory=0).remote()) == {"CPU": 1.0}
 
 

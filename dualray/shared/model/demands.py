@@ -81,7 +81,8 @@ def parse_named(amounts: Mapping[str, float]) -> Resources:
 
 
 def memory_bytes(option: str, value: float | str) -> int:
-    """A size of memory as a user wrote it, in whole bytes: a number, or a text such as "2GiB".
+    """A size of memory as a user wrote it, a number, or a text such as "2GiB", rounded down to whole bytes as
+    in Ray.
 
     Raises:
         ValueError: a number below 0 or above 64 TiB, or a text that is no size.
@@ -93,7 +94,7 @@ def memory_bytes(option: str, value: float | str) -> int:
         raise TypeError(f"{option}={value!r} must be a number of bytes, or a text such as '2GiB'")
     if not 0 <= value <= MEMORY_MAX:  # NaN fails this comparison too
         raise ValueError(f"{option}={value!r} must be between 0 and {MEMORY_MAX:,} bytes (64 TiB)")
-    return -int(-value // 1)
+    return int(value // 1)
 
 
 def _units_of(option: str, amount: float) -> int:

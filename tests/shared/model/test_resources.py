@@ -109,8 +109,9 @@ def test_each_byte_is_exact(size):
     assert parsed(memory=size).as_floats().get("memory", 0.0) == size
 
 
-def test_a_part_of_a_byte_is_a_byte():
-    assert parsed(memory=0.5).as_floats() == {"memory": 1.0}
+def test_a_part_of_a_byte_is_dropped():
+    assert parsed(memory=2.9).as_floats() == {"memory": 2.0}
+    assert parsed(memory=0.5).as_floats() == {}
 
 
 def test_named_amounts_are_what_options_are():
