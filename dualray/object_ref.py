@@ -230,17 +230,20 @@ class ObjectRef(CountedReference, Generic[T]):
         self.future().add_done_callback(arrived)
 
     def as_future(self, _internal: bool = False) -> AsyncFuture[T]:
-        """Return an `asyncio.Future` of the running loop that gets the value, or the exception that `get` would raise.
+        """Return an `asyncio.Future` that gets the value, or the exception that `get` would raise.
+
+        The future belongs to the running event loop. If no loop runs, it belongs to the loop that
+        `asyncio.set_event_loop` has set for this thread.
 
         Raises:
-            RuntimeError: no event loop runs in this thread.
+            RuntimeError: this thread has no event loop.
         """
         import asyncio  # noqa: PLC0415 - as above
 
         from dualray.aio import value_of  # noqa: PLC0415 - as above
 
         self._check_usable()
-        return asyncio.get_running_loop().create_task(value_of(self.ref, self.holder, self))
+        return asyncio.get_event_loop().create_task(value_of(self.ref, self.holder, self))
 
     def __iter__(self) -> NoReturn:
         raise TypeError(f"{self!r} is a reference, not the value: use dualray.get(ref) to read it")

@@ -110,7 +110,21 @@ def test_a_reference_is_a_future_of_the_running_loop():
     value, error = get(Reader.remote().read.remote([add.remote(1, 1), fail.remote()]))
     assert value == 2
     assert isinstance(error, KeyError)
-    with pytest.raises(RuntimeError, match="no running event loop"):
+
+
+def test_a_reference_is_a_future_of_the_loop_that_is_set():
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    try:
+        future = add.remote(1, 1).as_future()
+        assert not future.done()
+        assert loop.run_until_complete(future) == 2
+        with pytest.raises(KeyError):
+            loop.run_until_complete(fail.remote().as_future())
+    finally:
+        asyncio.set_event_loop(None)
+        loop.close()
+    with pytest.raises(RuntimeError, match="no current event loop"):
         add.remote(1, 1).as_future()
 
 
