@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -37,13 +38,18 @@ def DeveloperAPI(*args: Any) -> Any:  # noqa: N802 - Ray's name
 def Deprecated(*args: Any, message: str = "", warning: bool = False) -> Any:  # noqa: N802 - Ray's name
     """Mark a function or class as deprecated: `@Deprecated(message="Use that one.", warning=True)`.
 
+    Its docstring then says so, too.
+
     Args:
         message: what to use instead.
         warning: whether a call or a new instance gives a RayDeprecationWarning. Default: False.
     """
 
-    def warned(target: Any) -> Any:
+    def deprecated(target: Any) -> Any:
         words = f"{target.__module__}.{target.__qualname__} is deprecated and will be removed. {message}".rstrip()
+        target.__doc__ = f"{inspect.cleandoc(target.__doc__ or '')}\n\n{words}".lstrip()
+        if not warning:
+            return target
         is_class = isinstance(target, type)
         function = target.__init__ if is_class else target
 
@@ -57,7 +63,7 @@ def Deprecated(*args: Any, message: str = "", warning: bool = False) -> Any:  # 
         target.__init__ = call
         return target
 
-    return _marked(args, warned if warning else lambda target: target)
+    return _marked(args, deprecated)
 
 
 def _marked(args: tuple[Any, ...], mark: Callable[[Any], Any]) -> Any:

@@ -120,6 +120,7 @@ def test_marks_change_nothing_but_what_they_warn_of():
 
     @Deprecated(message="Use `public`.", warning=True)
     def old():
+        """The third."""
         return 3
 
     @Deprecated(warning=True)
@@ -134,6 +135,10 @@ def test_marks_change_nothing_but_what_they_warn_of():
         assert old() == 3
     with pytest.warns(RayDeprecationWarning, match="Old is deprecated"):
         assert Old(4).value == 4
+    assert old.__doc__.startswith("The third.\n\n")
+    assert old.__doc__.endswith("old is deprecated and will be removed. Use `public`.")
+    assert Old.__doc__.endswith("Old is deprecated and will be removed.")
+    assert "quiet is deprecated" in quiet.__doc__
     with pytest.raises(ValueError, match="stability='new'"):
         PublicAPI(stability="new")
 
