@@ -4,6 +4,8 @@
     python -m tests.upstream.run evotorch --engine ray --source DIR     # once: which tests are to be held
     python -m tests.upstream.run evotorch --engine real --source DIR
     python -m tests.upstream.run evotorch --engine sim --source DIR --repeats 20
+    python -m tests.upstream.run rays_core --engine sim --source DIR --files actor actor_pool    # these files alone
+    python -m tests.upstream.run rays_core --engine ray --source DIR --missing    # what fails on dualray, on Ray
     python -m tests.upstream.run --compare                              # the table, and each test that is missing
 
 DIR is a checkout of the suite's project at the commit that the list names. Environments and results are kept below
@@ -57,13 +59,40 @@ def environment(suite: Suite) -> Path:
     return python
 
 
-def run(suite: Suite, engine: str, source: Path, options: list[str]) -> Rows:
-    """Run each path of the suite in a pytest of its own, and return how each test ended."""
+def _every(suite: Suite) -> dict[str, list[str]]:
+    """Each path of the suite, as the argument of its pytest."""
+    return {path: [path] for path in suite.paths}
+
+
+def _of_files(suite: Suite, names: list[str]) -> dict[str, list[str]]:
+    """The paths with one of these names, without `test_` and `.py`."""
+    chosen = [path for path in suite.paths if Path(path).stem.removeprefix("test_") in names]
+    if len(chosen) < len(set(names)):
+        raise SystemExit(f"{suite.name} has no file for one of {', '.join(names)}")
+    return {path: [path] for path in chosen}
+
+
+def _missing(suite: Suite) -> dict[str, list[str]]:
+    """The tests that have failed on one of dualray's engines, by path."""
+    rows = [row for engine in ENGINES[1:] for row in _read(DATA / suite.name / f"{engine}.jsonl").values()]
+    failed = sorted({row["test"] for row in rows if row["outcome"] == "failed"})
+    found = {path: [test for test in failed if test.startswith(path)] for path in suite.paths}
+    return {path: tests for path, tests in found.items() if tests}
+
+
+def run(suite: Suite, engine: str, source: Path, options: list[str], chosen: dict[str, list[str]]) -> Rows:
+    """Run the chosen tests of each path in a pytest of its own, and return how each test ended.
+
+    The file of outcomes keeps its rows of other tests.
+    """
     python = str(environment(suite))
     log = DATA / suite.name / f"{engine}.log"
     outcomes = DATA / suite.name / f"{engine}.jsonl"
-    outcomes.unlink(missing_ok=True)
-    roots = [str(source / root) for root in suite.roots] + [str(Path(__file__).parent / "plugins")]
+    selected = {test for tests in chosen.values() for test in tests}
+    whole = tuple(selected.intersection(chosen))
+    others = [row for test, row in _read(outcomes).items() if test not in selected and not test.startswith(whole)]
+    outcomes.write_text("".join(json.dumps(row) + "\n" for row in others))
+    roots = [str(ROOT), *(str(source / root) for root in suite.roots), str(Path(__file__).parent / "plugins")]
     variables = (
         os.environ | suite.environment | {"UPSTREAM_OUTCOMES": str(outcomes), "PYTHONPATH": os.pathsep.join(roots)}
     )
@@ -73,9 +102,9 @@ def run(suite: Suite, engine: str, source: Path, options: list[str]) -> Rows:
         variables |= {"DUALRAY_AS_RAY": "1", "DUALRAY_MODE": engine}
     plugins = ["-p", "upstream_outcomes", *(["-p", suite.plugin] if suite.plugin else [])]
     with log.open("w") as file:
-        for path in suite.paths:
+        for path, tests in chosen.items():
             command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "ignore", *plugins]
-            command += [*suite.options, path, *options]
+            command += [*suite.options, *tests, *options]
             started = time.monotonic()
             try:
                 done = subprocess.run(
@@ -126,6 +155,9 @@ def main() -> None:
     parser.add_argument("--engine", choices=ENGINES, default="sim", help="what runs it (sim)")
     parser.add_argument("--source", type=Path, help="a checkout of the suite's project")
     parser.add_argument("--repeats", type=int, default=1, help="runs, whose outcomes are to be equal (1)")
+    some = parser.add_mutually_exclusive_group()
+    some.add_argument("--files", nargs="+", metavar="NAME", help="run the tests of these files alone: actor actor_pool")
+    some.add_argument("--missing", action="store_true", help="run the tests alone that failed on real or on sim")
     parser.add_argument("--compare", action="store_true", help="print the kept results in place of running")
     parser.add_argument("--pytest", default="", help="more options for pytest, as one argument: --pytest='-k name'")
     arguments = parser.parse_args()
@@ -144,8 +176,13 @@ def main() -> None:
 
 def _repeat(suite: Suite, arguments: argparse.Namespace) -> None:
     first: dict[str, str] | None = None
+    chosen = _every(suite)
+    if arguments.missing:
+        chosen = _missing(suite)
+    elif arguments.files:
+        chosen = _of_files(suite, arguments.files)
     for _ in range(arguments.repeats):
-        rows = run(suite, arguments.engine, arguments.source.resolve(), shlex.split(arguments.pytest))
+        rows = run(suite, arguments.engine, arguments.source.resolve(), shlex.split(arguments.pytest), chosen)
         outcomes = {test: row["outcome"] for test, row in rows.items()}
         print(dict(Counter(outcomes.values())), flush=True)
         for test in sorted(outcomes | (first or outcomes)):
