@@ -6,7 +6,9 @@ offer, and a worker that has once had one never gets another.
 
 from __future__ import annotations
 
+import base64
 import difflib
+import importlib
 import json
 import os
 import re
@@ -22,7 +24,8 @@ from typing import Any
 
 from dualray.exceptions import RuntimeEnvSetupError
 
-KEYS = ("env_vars", "working_dir", "py_modules", "pip")
+HOOK = "worker_process_setup_hook"
+KEYS = ("env_vars", "working_dir", "py_modules", "pip", HOOK)
 _ELSEWHERE = {
     "uv": "install the packages on each node",
     "conda": "start the cluster in the environment",
@@ -31,6 +34,10 @@ _ELSEWHERE = {
 }
 _WITHOUT_EFFECT = ("config", "excludes")
 """Keys of Ray's that say how an environment is brought to a node: nothing is brought."""
+_PICKLED = "pickled:"
+"""Begins the text of a setup hook that is a function; base64 follows. Other hooks are names."""
+HOOK_BYTES_MAX = 64 << 10
+"""Of a pickled setup hook. It is part of each request for a worker."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,12 +49,15 @@ class RuntimeEnv:
         working_dir: where the code runs, and what it can import from. None: where the worker was started.
         py_modules: packages (directories) and modules (files) that it can import.
         pip: requirements that are installed.
+        setup_hook: what a worker calls before its first task: a name such as "package.module.function", or a pickled
+            function as text. "": nothing.
     """
 
     env_vars: tuple[tuple[str, str], ...] = ()
     working_dir: str | None = None
     py_modules: tuple[str, ...] = ()
     pip: tuple[str, ...] = ()
+    setup_hook: str = ""
 
     def as_dict(self) -> dict[str, Any]:
         """As a user would write it."""
@@ -60,6 +70,8 @@ class RuntimeEnv:
             said["py_modules"] = list(self.py_modules)
         if self.pip:
             said["pip"] = list(self.pip)
+        if self.setup_hook:
+            said[HOOK] = self.setup_hook
         return said
 
     def to_text(self) -> str:
@@ -74,6 +86,7 @@ class RuntimeEnv:
             working_dir=self.working_dir if self.working_dir is not None else outer.working_dir,
             py_modules=self.py_modules or outer.py_modules,
             pip=self.pip or outer.pip,
+            setup_hook=self.setup_hook or outer.setup_hook,
         )
 
     @property
@@ -120,6 +133,7 @@ def from_text(text: str) -> RuntimeEnv:
         working_dir=said.get("working_dir"),
         py_modules=tuple(said.get("py_modules", ())),
         pip=tuple(said.get("pip", ())),
+        setup_hook=said.get(HOOK, ""),
     )
 
 
@@ -129,7 +143,7 @@ def parse(what: str, said: Mapping[str, Any] | None) -> RuntimeEnv:
     Raises:
         ValueError: an unknown key (with the nearest known one).
         TypeError: a value of a wrong type.
-        RuntimeEnvSetupError: a directory that is not there.
+        RuntimeEnvSetupError: a directory that is not there, or a setup hook that cannot be pickled.
     """
     if said is None:
         return RuntimeEnv()
@@ -149,6 +163,7 @@ def parse(what: str, said: Mapping[str, Any] | None) -> RuntimeEnv:
         working_dir=_path(f"{what}: working_dir", said["working_dir"]) if said.get("working_dir") is not None else None,
         py_modules=_py_modules(what, said.get("py_modules")),
         pip=_pip(what, said.get("pip")),
+        setup_hook=_setup_hook(what, said.get(HOOK)),
     )
     found.check("here")
     return found
@@ -181,6 +196,31 @@ def _pip(what: str, said: Any) -> tuple[str, ...]:
     from dualray.installed_packages import requirements  # noqa: PLC0415 - as above
 
     return requirements(what, said)
+
+
+def _setup_hook(what: str, said: Any) -> str:
+    if said is None:
+        return ""
+    if isinstance(said, str):
+        if said.startswith(_PICKLED) or (all(part.isidentifier() for part in said.split(".")) and "." in said):
+            return said
+        raise ValueError(f"{what}: {HOOK}={said!r} must name a function with its module, such as 'package.module.f'")
+    if not callable(said):
+        raise TypeError(f"{what}: {HOOK}={said!r} must be a function without arguments, or its name with its module")
+    from cloudpickle import dumps  # noqa: PLC0415 - few give a function
+
+    try:
+        pickled = dumps(said)
+    except Exception as error:
+        raise RuntimeEnvSetupError(
+            f"{what}: {HOOK}={said!r} cannot be pickled: {error}. (Failed to export the setup function.)"
+        ) from error
+    if len(pickled) > HOOK_BYTES_MAX:
+        raise ValueError(
+            f"{what}: {HOOK}={said!r} has {len(pickled):,} bytes with the values that it captures, and may have "
+            f"{HOOK_BYTES_MAX:,}. Name a function of a module instead"
+        )
+    return _PICKLED + base64.b64encode(pickled).decode()
 
 
 def _place_of(module: Any) -> Any:
@@ -218,6 +258,37 @@ def apply(text: str) -> None:
     sys.path[:0] = environment.import_paths
     if environment.working_dir is not None:
         os.chdir(environment.working_dir)
+
+
+def hook_of(said: str) -> Any:
+    """A setup hook as a user wrote it: the function that was pickled, or a name."""
+    if not said.startswith(_PICKLED):
+        return said
+    from cloudpickle import loads  # noqa: PLC0415 - as above
+
+    return loads(base64.b64decode(said.removeprefix(_PICKLED)))
+
+
+def run_setup_hook(text: str) -> None:
+    """Call the setup hook of an environment that this process has had applied.
+
+    Raises:
+        RuntimeEnvSetupError: the hook cannot be found or unpickled, or it has raised an exception.
+    """
+    hook = from_text(text).setup_hook
+    if not hook:
+        return
+    try:
+        function = hook_of(hook)
+        if isinstance(function, str):
+            module, _, name = function.rpartition(".")
+            function = getattr(importlib.import_module(module), name)
+        function()
+    except Exception as error:
+        raise RuntimeEnvSetupError(
+            f"runtime_env: {HOOK} failed in this worker: {type(error).__name__}: {error}. (Failed to execute the "
+            f"setup hook method.)"
+        ) from error
 
 
 _NAME = re.compile(r"\$\{(\w+)\}|\$(\w+)")

@@ -101,7 +101,8 @@ ENTRIES: Final[dict[str, Entry]] = {
     "runtime-env": Entry(
         errors=("RuntimeEnvSetupError",),
         means="The environment of a worker could not be prepared.",
-        cause="working_dir or py_modules names a path that is missing or too large, or a package is not installed.",
+        cause="working_dir or py_modules names a path that is missing or too large, a package is not installed, or the "
+        "setup hook failed.",
         fix="dualray installs no packages: install them on every node, or ship code with py_modules.",
     ),
     "serialization": Entry(

@@ -26,6 +26,7 @@ from dualray.on_ray.shipping import with_package, workers_have_package
 from dualray.on_ray.verbs import RayVerbs
 from dualray.progress_bars import DISPLAY, BarState
 from dualray.runtime import only_in_the_driver
+from dualray.runtime_env import HOOK, hook_of
 from dualray.user_metrics import METRICS
 
 HIDES_GPUS = "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"
@@ -176,6 +177,8 @@ def start(settings: Mapping[str, Any], config: Any) -> RayRuntime:
     address = settings["address"] or os.environ.get("RAY_ADDRESS") or "local"
     is_joined = address != "local"
     environment: dict[str, Any] = json.loads(settings["runtime_env"] or "{}")
+    if HOOK in environment:
+        environment[HOOK] = hook_of(environment[HOOK])
     said: dict[str, Any] = {
         **_for_ray(settings["of_ray"]),
         "address": address,

@@ -16,6 +16,7 @@ from dualray import scheduling_strategies as ours
 from dualray.exceptions import RuntimeEnvSetupError
 from dualray.on_ray.errors import Retried, RetriedCarrier
 from dualray.options import ActorOptions, MethodOptions, TaskOptions
+from dualray.runtime_env import HOOK
 from dualray.shared.model.demands import memory_bytes
 from dualray.shared.model.ids import NodeID
 from dualray.shared.model.resources import UNITS, Resources, from_units
@@ -58,9 +59,11 @@ def _environment(said: Mapping[str, Any]) -> dict[str, Any]:
     modules would replace those of the job, and the package may be among these.
 
     Raises:
-        RuntimeEnvSetupError: a directory or module cannot be sent.
+        RuntimeEnvSetupError: a directory or module cannot be sent, or there is a setup hook.
     """
     wanted = dict(said)
+    if HOOK in wanted:
+        raise RuntimeEnvSetupError(f"runtime_env: Ray takes {HOOK} from init() only, not from a task or an actor")
     if "py_modules" in wanted:
         of_job = ray.get_runtime_context().runtime_env.get("py_modules") or []
         wanted["py_modules"] = [*wanted["py_modules"], *of_job]

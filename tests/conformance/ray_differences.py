@@ -80,6 +80,12 @@ DIFFERENCES = {
         "test_runtime_env.py::test_a_directory_that_is_gone_when_the_task_begins",
         "test_runtime_env.py::test_working_dir",
     ),
+    "Ray takes `worker_process_setup_hook` from `init` only. A task that names it raises RuntimeEnvSetupError.": (
+        "test_runtime_env.py::test_a_setup_hook_is_of_children_and_actors_too",
+        "test_runtime_env.py::test_a_setup_hook_may_be_a_name",
+        "test_runtime_env.py::test_a_setup_hook_runs_once_in_each_worker",
+        "test_runtime_env.py::test_setup_hooks_that_fail",
+    ),
     "Ray writes plain containers with msgpack. Objects that a value or several arguments share come back as "
     "copies, and a bytearray comes back as bytes.": (
         "test_values.py::test_one_list_passed_twice_is_one_list",

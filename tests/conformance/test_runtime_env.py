@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
 import dualray as ray
-from dualray.exceptions import RuntimeEnvSetupError
+from dualray.exceptions import ActorDiedError, RuntimeEnvSetupError
 from tests.conformance.support import Tally, get, mark_of_process
 
 NAME = "DUALRAY_TEST_OF_RUNTIME_ENV"
@@ -197,6 +198,80 @@ def test_a_directory_that_is_gone_when_the_task_begins(tmp_path):
     directory.rmdir()
     with pytest.raises(RuntimeEnvSetupError, match="is not a directory"):
         get(task.remote())
+
+
+# ---- Setup hooks -----------------------------------------------------------------------------------------------------
+
+HOOK = "worker_process_setup_hook"
+"""The key of runtime_env."""
+
+
+def say_that_it_ran():
+    os.environ[f"{NAME}_HOOK"] = os.environ[f"{NAME}_HOOK"] + "x" if f"{NAME}_HOOK" in os.environ else "x"
+
+
+def fail_to_set_up():
+    raise ValueError("no licence for this worker")
+
+
+def test_a_setup_hook_runs_once_in_each_worker():
+    mark = "captured"
+
+    def hook():
+        say_that_it_ran()
+        os.environ[f"{NAME}_OF_HOOK"] = f"{mark} and {os.environ[NAME]}"
+
+    told = variable.options(runtime_env={HOOK: hook, **with_variable("a")})
+    names = [f"{NAME}_HOOK", f"{NAME}_OF_HOOK"]
+    assert [get(told.remote(name)) for name in [*names, *names]] == ["x", "captured and a", "x", "captured and a"]
+    assert get(variable.remote(names[0])) is None
+    assert names[0] not in os.environ
+
+
+def test_a_setup_hook_may_be_a_name(tmp_path):
+    tmp_path.joinpath("hook_of_a_runtime_env.py").write_text(
+        f"import os\n\ndef set_up():\n    os.environ['{NAME}_HOOK'] = 'by name'\n"
+    )
+    environment = {HOOK: "hook_of_a_runtime_env.set_up", "working_dir": str(tmp_path)}
+    assert get(variable.options(runtime_env=environment).remote(f"{NAME}_HOOK")) == "by name"
+
+
+def test_a_setup_hook_is_of_children_and_actors_too():
+    @ray.remote(num_cpus=0)
+    def parent():
+        return get(variable.remote(f"{NAME}_HOOK"))
+
+    @ray.remote(num_cpus=0, runtime_env={HOOK: say_that_it_ran})
+    class Actor:
+        def variable(self):
+            return os.environ[f"{NAME}_HOOK"]
+
+    assert get(parent.options(runtime_env={HOOK: say_that_it_ran}).remote()) == "x"
+    assert get(Actor.remote().variable.remote()) == "x"
+
+
+def test_setup_hooks_that_fail():
+    failing = variable.options(runtime_env={HOOK: fail_to_set_up}, max_retries=0)
+    with pytest.raises(RuntimeEnvSetupError, match=r"ValueError: no licence .*\(Failed to execute the setup hook"):
+        get(failing.remote())
+
+    @ray.remote(num_cpus=0, runtime_env={HOOK: "no_such_module_of_a_hook.f"})
+    class Actor:
+        def ping(self):
+            pass
+
+    with pytest.raises(ActorDiedError, match="no_such_module_of_a_hook"):
+        get(Actor.remote().ping.remote())
+    lock = threading.Lock()
+    with pytest.raises(RuntimeEnvSetupError, match="cannot be pickled.*Failed to export the setup function"):
+        variable.options(runtime_env={HOOK: lambda: lock.locked()}).remote()
+    with pytest.raises(ValueError, match="must name a function with its module"):
+        variable.options(runtime_env={HOOK: "set_up"})
+    with pytest.raises(TypeError, match="must be a function without arguments"):
+        variable.options(runtime_env={HOOK: 3})
+    large = bytes(100_000)
+    with pytest.raises(ValueError, match="may have 65,536"):
+        variable.options(runtime_env={HOOK: lambda: large})
 
 
 # ---- max_calls -------------------------------------------------------------------------------------------------------

@@ -324,6 +324,7 @@ class UserProcess:
 
     def take_environment(self, text: str) -> None:
         runtime_env.apply(text)
+        runtime_env.run_setup_hook(text)
 
     async def until_ready(self, ref: Ref) -> None:
         from dualray.aio import until_ready  # noqa: PLC0415 - as below

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from dualray.runtime_env import Swapped
+from dualray.runtime_env import Swapped, run_setup_hook
 from dualray.shared.handles import SHUTDOWN_PATIENCE_NS
 from dualray.shared.model.ids import Address, NodeID
 from dualray.shared.model.resources import GPU_MASK
@@ -162,6 +162,7 @@ class CodeProcess(HostProcess):
             with self.cluster.fibers.system:
                 self.environment.leave()
         self.environment = self._entered(text)
+        run_setup_hook(text)
 
     def own_environment(self) -> Swapped:
         """Its user code is about to change variables or the working directory: they are its own from now on."""
