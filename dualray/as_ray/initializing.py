@@ -43,6 +43,9 @@ So are those of `dualray.api.OF_RAY` that Ray keeps to itself."""
 _TAKEN: Final = {"_memory": "memory", "_metrics_export_port": "metrics_port"}
 """Private arguments of Ray's, and ours."""
 
+_AS_LIMIT: Final = {"object_spilling_directory": "spill_directory"}
+"""Arguments of Ray's for which dualray has a limit."""
+
 _OF_REAL_MODE: Final = ("metrics_port",)
 """What Ray's programs say of processes: in a simulation there are none, and nothing is said of it."""
 
@@ -91,6 +94,7 @@ def init(address: str | None = None, *, local_mode: bool = False, job_config: An
             f"give _system_config"
         )
     _add_system_config(said, config)
+    _add_limits(said)
     if local_mode:
         said = {**said, "mode": "sim", "nodes": 1}
     if said.get("log_to_driver") is None and (shown := os.environ.get(LOG_VARIABLE)):
@@ -171,7 +175,7 @@ class UnknownArgumentError(TypeError, RuntimeError):
 
 
 def _check_known(given: Mapping[str, Any]) -> None:
-    known = {*inspect.signature(api.init).parameters, *_IGNORED, *_TAKEN, *api.OF_RAY} - {"of_ray"}
+    known = {*inspect.signature(api.init).parameters, *_IGNORED, *_TAKEN, *_AS_LIMIT, *api.OF_RAY} - {"of_ray"}
     public = sorted(name for name in known if not name.startswith("_"))
     for name in given:
         if name not in known:
@@ -226,6 +230,13 @@ def _add_system_config(said: dict[str, Any], config: Mapping[str, Any] | None) -
         elif key not in _named:
             _named.add(key)
             _log.warning("ray.init(_system_config={%r: ...}) has no effect: `dualray config` lists the limits", key)
+
+
+def _add_limits(said: dict[str, Any]) -> None:
+    for name, limit in _AS_LIMIT.items():
+        value = said.pop(name, None)
+        if value is not None:
+            said["limits"] = {**(said.get("limits") or {}), limit: os.fspath(value)}
 
 
 def _checked(address: str | None) -> str | None:

@@ -285,3 +285,15 @@ def test_settings_of_ray_are_those_of_who_starts_the_cluster():
             ref = dualray.put(bytes(100))
             [row] = list_objects()
             assert (row.object_id, row.state) == (ref.hex(), "STORED"), "it is larger than 10 bytes"
+
+
+@pytest.mark.parametrize("mode", ["real", "sim"])
+def test_objects_are_spilled_to_the_directory_that_the_program_names(mode, tmp_path):
+    sizes = [10 << 20] * 6
+    with init(mode=mode, num_cpus=1, object_store_memory=30 << 20, object_spilling_directory=tmp_path / "spilled"):
+        refs = [dualray.put(bytes(size)) for size in sizes]
+        spilled = sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file())
+        assert [len(dualray.get(ref)) for ref in refs] == sizes
+    if mode == "real":
+        assert spilled >= 30 << 20
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
