@@ -9,7 +9,14 @@ from collections.abc import Iterator
 import pytest
 
 import dualray as ray
-from dualray.exceptions import AlreadyInitializedError, DualrayError, NotInitializedError, TaskCancelledError
+from dualray.exceptions import (
+    ActorUnschedulableError,
+    AlreadyInitializedError,
+    DualrayError,
+    NotInitializedError,
+    TaskCancelledError,
+    TaskUnschedulableError,
+)
 from tests.conformance.support import MIB, MODES, get, options_for, start_cluster
 
 
@@ -232,6 +239,30 @@ def test_an_infeasible_demand_may_wait(start):
     ray.cancel(ref)
     with pytest.raises(TaskCancelledError):
         ray.get(ref, timeout=20)
+
+
+def test_a_demand_for_one_node_does_not_wait_for_others(start):
+    start(infeasible="wait", num_cpus=1)
+
+    @ray.remote
+    def where():
+        return ray.get_runtime_context().get_node_id()
+
+    @ray.remote
+    class Place:
+        def where(self):
+            return ray.get_runtime_context().get_node_id()
+
+    here = {"ray.io/node-id": ray.get(where.remote())}
+    gone = {"ray.io/node-id": "node-99"}
+    assert ray.get(where.options(label_selector=here).remote()) == here["ray.io/node-id"]
+    for options in ({"label_selector": gone}, {"label_selector": here, "resources": {"absent": 1}}):
+        with pytest.raises(TaskUnschedulableError):
+            ray.get(where.options(**options).remote(), timeout=20)
+        with pytest.raises(ActorUnschedulableError):
+            ray.get(Place.options(**options).remote().where.remote(), timeout=20)
+    either = {"ray.io/node-id": f"in(node-99,{here['ray.io/node-id']})"}
+    assert ray.get(where.options(label_selector=either).remote()) == here["ray.io/node-id"]
 
 
 def test_what_an_infeasible_demand_does_is_one_of_two(mode):

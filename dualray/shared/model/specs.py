@@ -97,8 +97,13 @@ class Strategy:
 
     @property
     def only_node(self) -> NodeID | None:
-        """The node that no other can stand in for, if there is one."""
-        return self.node if self.kind is StrategyKind.NODE_AFFINITY and not self.soft else None
+        """The node that no other can stand in for, if there is one: named itself, or by the label with its id."""
+        if self.kind is StrategyKind.NODE_AFFINITY and not self.soft:
+            return self.node
+        for term in self.labels:
+            if term.key == NODE_ID_LABEL and term.operator is LabelOperator.IN and len(term.values) == 1:
+                return NodeID(term.values[0])
+        return None
 
 
 DEFAULT_STRATEGY = Strategy()
