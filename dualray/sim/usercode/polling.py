@@ -116,13 +116,19 @@ class Polling:
         """A `ThreadPool` has a thread that waits for a pipe, which would stop everybody else: it looks now and then."""
         original = multiprocessing.connection.wait
 
+        def look(objects: list[Any], timeout_s: float) -> list[Any]:
+            """Wait by the real clock: the virtual one stands still meanwhile."""
+            with self._fibers.system:
+                return original(objects, timeout_s)
+
         def wait(object_list: Any, timeout: float | None = None, has_child: bool = False) -> list[Any]:
             if self._fibers.user_fiber() is None:
                 return original(object_list, timeout)
+            poll(self._kernel, self._fibers)  # a pool looks again and again until another thread takes what is ready
             objects, pauses = list(object_list), _pauses()
             has_child = has_child or any(isinstance(each, int) for each in objects)
             until_ns = inf if timeout is None else self._kernel.now_ns + timeout * 1e9
-            while not (ready := original(objects, LOOK_NS / 1e9 if has_child else 0)):
+            while not (ready := look(objects, LOOK_NS / 1e9 if has_child else 0)):
                 if self._kernel.now_ns >= until_ns:
                     break
                 pause_ns = LOOK_NS if has_child else next(pauses)

@@ -22,6 +22,12 @@ def double(value: int) -> int:
     return 2 * value
 
 
+@ray.remote
+def slow() -> str:
+    time.sleep(1.0)
+    return "done"
+
+
 def square(value: int) -> int:
     return value * value
 
@@ -57,6 +63,16 @@ def test_a_pool(context: BaseContext) -> None:
     with context.Pool(2) as pool:
         pool.close()
         pool.join()
+
+
+@pytest.mark.timeout(30)
+def test_tasks_go_on_while_a_pool_is_idle() -> None:
+    """Its threads wait for pipes by the real clock. By the virtual one, the task's second would take a quarter of an
+    hour."""
+    with multiprocessing.Pool(2):
+        started_s = time.monotonic()
+        assert ray.get(slow.remote()) == "done"
+        assert 1.0 <= time.monotonic() - started_s < 2.0
 
 
 def test_a_pool_of_futures() -> None:
