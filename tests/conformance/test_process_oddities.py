@@ -8,7 +8,7 @@ import sys
 import pytest
 
 import dualray as ray
-from dualray.exceptions import TaskError, WorkerCrashedError
+from dualray.exceptions import TaskCancelledError, TaskError
 from tests.conformance.support import get
 
 pytestmark = pytest.mark.usefixtures("cluster")
@@ -25,14 +25,62 @@ def mask_now() -> int:
     return mask
 
 
-def test_a_keyboard_interrupt_that_a_task_raises_ends_its_worker_and_not_the_driver():
-    @ray.remote(max_retries=0)
+def test_a_keyboard_interrupt_that_a_task_raises_cancels_it_and_is_not_tried_again(tally):
+    @ray.remote(max_retries=3, retry_exceptions=True)
     def interrupts():
+        tally.add()
         raise KeyboardInterrupt
 
-    with pytest.raises(WorkerCrashedError, match="exited with code 1"):
+    with pytest.raises(TaskCancelledError, match="interrupts raised KeyboardInterrupt, which cancels a task") as raised:
         get(interrupts.remote())
+    assert isinstance(raised.value, TaskError)
+    assert "in interrupts" in str(raised.value)
+    assert tally.count == 1
     assert get(two.remote()) == 2
+
+
+def test_a_keyboard_interrupt_that_a_method_raises_leaves_its_actor_alive():
+    @ray.remote
+    class Interrupts:
+        def plain(self):
+            raise KeyboardInterrupt
+
+        def items(self):
+            yield 1
+            raise KeyboardInterrupt
+
+        def two(self):
+            return 2
+
+    actor = Interrupts.remote()
+    with pytest.raises(TaskCancelledError):
+        get(actor.plain.remote())
+    first, second = actor.items.remote()
+    assert get(first) == 1
+    with pytest.raises(TaskCancelledError):
+        get(second)
+    assert get(actor.two.remote()) == 2
+
+
+def test_a_generator_exit_that_a_task_raises_is_its_error(tally):
+    @ray.remote(max_retries=3)
+    def leaves():
+        tally.add()
+        raise GeneratorExit("over")
+
+    @ray.remote
+    def leaves_early():
+        yield 1
+        raise GeneratorExit("early")
+
+    with pytest.raises(GeneratorExit, match="over") as raised:
+        get(leaves.remote())
+    assert isinstance(raised.value, TaskError)
+    assert tally.count == 1
+    first, second = leaves_early.remote()
+    assert get(first) == 1
+    with pytest.raises(GeneratorExit, match="early"):
+        get(second)
 
 
 def test_a_tasks_umask_is_its_workers():

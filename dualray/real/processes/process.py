@@ -386,6 +386,9 @@ class UserProcess:
     def tell(self, words: str) -> None:
         self._tell(words)
 
+    def was_raised(self, interrupt: KeyboardInterrupt) -> bool:
+        return True  # workers ignore SIGINT
+
     @property
     def process_stops(self) -> tuple[type[BaseException], ...]:
         return (Terminated,)

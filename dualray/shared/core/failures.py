@@ -6,7 +6,7 @@ import traceback
 from typing import Any, NoReturn
 
 from dualray import exceptions
-from dualray.exceptions import DualrayError, TaskError
+from dualray.exceptions import DualrayError, TaskCancelledError, TaskError
 from dualray.shared.core.host import Host
 from dualray.shared.core.layout import deserialize
 from dualray.shared.core.serialization import serialize
@@ -128,12 +128,21 @@ def failure_in_words(task_id: TaskID, name: str, error: ErrorInfo) -> str:
     return f"{heading}\n{error.message.rstrip()}\n"
 
 
-def is_of_task(exception: BaseException, host: Host) -> bool:
+def is_of_task(exception: BaseException, host: Host, *, is_coroutine: bool = False) -> bool:
     """Whether an exception that leaves user code is its task's error, as in Ray. The others end the process, the actor
-    or a generator, or are a Ctrl-C."""
-    if isinstance(exception, (KeyboardInterrupt, SystemExit, GeneratorExit, ActorExit)):
+    or a coroutine, or are a Ctrl-C."""
+    if isinstance(exception, KeyboardInterrupt):
+        return host.was_raised(exception)
+    if isinstance(exception, (SystemExit, ActorExit)) or (is_coroutine and isinstance(exception, GeneratorExit)):
         return False
     return not isinstance(exception, host.process_stops)
+
+
+def as_cancellation(name: str, task_id: TaskID, interrupt: KeyboardInterrupt) -> TaskCancelledError:
+    """What a KeyboardInterrupt becomes that a task has raised, and nobody else, as in Ray."""
+    made = TaskCancelledError(f"{name} raised KeyboardInterrupt, which cancels a task.")
+    made.task_id = task_id.hex()
+    return made.with_traceback(interrupt.__traceback__)
 
 
 def as_payload(function_name: str, exception: BaseException, instance: Any = None) -> tuple[bytes, ErrorInfo]:

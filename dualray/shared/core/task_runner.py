@@ -16,7 +16,7 @@ from typing import Any
 from dualray.exceptions import ControlPlaneError, TaskCancelledError
 from dualray.shared.core.arguments import unpack_arguments
 from dualray.shared.core.execution import Execution, new_execution
-from dualray.shared.core.failures import Raising, as_payload, is_of_task
+from dualray.shared.core.failures import Raising, as_cancellation, as_payload, is_of_task
 from dualray.shared.core.host import Host
 from dualray.shared.core.item_maker import AsyncItems, ItemMaker, store_result
 from dualray.shared.core.layout import PLAIN_TYPES, plain_bytes
@@ -111,11 +111,15 @@ class TaskRunner:
             else:
                 returned = self._returned(task, returned)
                 results = self._store_results(task, returned)
-        except KeyboardInterrupt:
-            if not self._core.was_interrupted(task):
-                raise
+        except KeyboardInterrupt as interrupt:
             self._core.is_in_user_code = False  # it may have been raised where this is said
-            error, results, small_bytes = cancelled(task.spec), [], 0
+            if self._core.was_interrupted(task):
+                error = cancelled(task.spec)
+            elif is_of_task(interrupt, self._host):
+                error = self._failed(task, interrupt)
+            else:
+                raise
+            results, small_bytes = [], 0
         except Exception as exception:  # noqa: BLE001 - it is the user's, and travels to whoever asked
             results, small_bytes = [], 0
             if isinstance(exception, TaskCancelledError) and self._core.was_interrupted(task):
@@ -183,7 +187,7 @@ class TaskRunner:
             self._core.dispatch(ActorExitAsked(task_id=task.spec.task_id))
             return
         except BaseException as exception:
-            if not is_of_task(exception, self._host):
+            if not is_of_task(exception, self._host, is_coroutine=True):
                 raise
             results = []
             error = self._failed(task, exception)
@@ -249,9 +253,14 @@ class TaskRunner:
         if isinstance(exception, ControlPlaneError) and task.spec.template.function_id not in self.loaded:
             words = f"{task.spec.template.name} (task {short(task.spec.task_id)}) could not be loaded: {exception}."
             return ErrorInfo(kind=ErrorKind.WORKER_CRASHED, message=words)
-        payload, error = as_payload(task.spec.template.name, exception, self.instance)
-        self._core.payloads[return_object_id(task.spec.task_id, 0)] = payload
-        template = task.spec.template
+        template, task_id = task.spec.template, task.spec.task_id
+        is_interrupt = isinstance(exception, KeyboardInterrupt)
+        if is_interrupt:
+            exception = as_cancellation(template.name, task_id, exception)
+        payload, error = as_payload(template.name, exception, self.instance)
+        self._core.payloads[return_object_id(task_id, 0)] = payload
+        if is_interrupt:
+            return replace(error, is_final=True)
         if template.retry_exceptions and template.function_id in self.loaded:
             retried = self.loaded[template.function_id].retried
             if retried is not None and not isinstance(exception, retried):

@@ -16,6 +16,7 @@ from dualray.shared.model.ids import HEAD, Address, FunctionID, NodeID
 from dualray.shared.model.resources import GPU, UNITS
 from dualray.sim.kernel.calendar import Calendar
 from dualray.sim.kernel.fibers import FIBER_STOPS, FiberSignal
+from dualray.sim.kernel.raised import was_raised
 from dualray.sim.processes import control_plane
 from dualray.sim.processes.node import ClusterOfNodes
 from dualray.sim.processes.object_store import VirtualStore
@@ -119,6 +120,9 @@ class HostProcess(Process):
     def tell(self, words: str) -> None:
         if not self.is_silent:
             sys.stderr.write(words)
+
+    def was_raised(self, interrupt: KeyboardInterrupt) -> bool:
+        return was_raised(interrupt)
 
     @property
     def process_stops(self) -> tuple[type[BaseException], ...]:
