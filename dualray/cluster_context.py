@@ -88,6 +88,10 @@ class ClusterContext(Mapping[str, Any]):
 
     def __repr__(self) -> str:
         return (
-            f"ClusterContext(mode={self.runtime.mode!r}, address={self.address_info['address']!r}, "
+            f"{type(self).__name__}(mode={self.runtime.mode!r}, address={self.address_info['address']!r}, "
             f"python_version={self.python_version!r}, dualray_version={self.dualray_version!r})"
         )
+
+
+RayContext = ClusterContext
+"""Ray's name for it, which pickles have under the name `ray`."""

@@ -21,7 +21,8 @@ def live_rows(core: CoreVerbs, table: str, timeout_ns: int) -> tuple[list[dict[s
     """The rows of a table of dualray.util.state, each a dict, and the processes that have not answered in time.
 
     `object_locations` are the objects, with `did_spill`: for that the stores of all nodes are asked, too.
-    `workers_ever` are the workers, with those that have ended.
+    `workers_ever` are the workers, with those that have ended. Rows of tasks have the `worker_pid`, and those of actors,
+    objects and workers the `pid`: None if the process runs on another machine or has not started.
     """
 
     def ask(addresses: Sequence[str], what: str) -> dict[str, list[dict[str, Any]]]:
@@ -31,7 +32,8 @@ def live_rows(core: CoreVerbs, table: str, timeout_ns: int) -> tuple[list[dict[s
 
     missing: list[str] = []
     if table in ("actors", "jobs", "nodes", "placement_groups"):
-        return [row for rows in ask([HEAD], table).values() for row in rows], missing
+        rows = [row for rows in ask([HEAD], table).values() for row in rows]
+        return _with_pids(core, rows, "pid", "worker_id") if table == "actors" else rows, missing
     processes = [row["address"] for rows in ask([HEAD], "processes").values() for row in rows]
     drivers = [address for address in processes if address.startswith("driver-")]
     workers = [
@@ -49,15 +51,16 @@ def live_rows(core: CoreVerbs, table: str, timeout_ns: int) -> tuple[list[dict[s
             }
             for driver in drivers
         ]
-        alive = [row | {"exit_type": None, "exit_detail": None} for row in (*found, *workers)]
-        if table == "workers":
-            return alive, missing
-        return [*alive, *(row for rows in ask([HEAD], "ended_workers").values() for row in rows)], missing
+        rows = [row | {"exit_type": None, "exit_detail": None} for row in (*found, *workers)]
+        if table == "workers_ever":
+            rows += [row for rows in ask([HEAD], "ended_workers").values() for row in rows]
+        return _with_pids(core, rows, "pid", "worker_id"), missing
     owners = [*drivers, *(row["worker_id"] for row in workers if row["state"] != "STARTING")]
     where = table == "object_locations"
     owned = [row for rows in ask(owners, "objects" if where else table).values() for row in rows]
     if table == "tasks":
-        return _tasks(owned, core.read_table("tasks"), core.read_table("errors")), missing
+        rows = _tasks(owned, core.read_table("tasks"), core.read_table("errors"))
+        return _with_pids(core, rows, "worker_pid", "worker_id"), missing
     stored = {row["object_id"]: row for rows in ask([HEAD], "objects").values() for row in rows}
     for row in owned:
         row["node_ids"] = stored.get(row["object_id"], {}).get("node_ids", [])
@@ -68,7 +71,15 @@ def live_rows(core: CoreVerbs, table: str, timeout_ns: int) -> tuple[list[dict[s
             row["did_spill"] = row["object_id"] in on_disk
             if row["is_put"] and not row["node_ids"]:  # a small one, which its owner keeps
                 row["node_ids"] = [_node_of_owner(row["owner"], core.node)]
-    return owned, missing
+    return owned if where else _with_pids(core, owned, "pid", "owner"), missing
+
+
+def _with_pids(core: CoreVerbs, rows: list[dict[str, Any]], field: str, process: str) -> list[dict[str, Any]]:
+    """The rows with a field for the pid of the process that another field names."""
+    pids = core.pids()
+    for row in rows:
+        row[field] = pids.get(row.get(process) or "")
+    return rows
 
 
 def _node_of_driver(driver: str, here: str) -> str:

@@ -14,6 +14,19 @@ from dualray import runtime
 _FIRST: Final = "Traceback (most recent call last):"
 _FRAME: Final = re.compile(r'  File "[^"]*/dualray/(?!as_ray/site/)[^"]*", line ')
 _COLOUR: Final = "\x1b[36m"
+_ERROR_TYPES: Final = {
+    "APPLICATION": "TASK_EXECUTION_EXCEPTION",
+    "WORKER_CRASHED": "WORKER_DIED",
+    "WORKER_UNREACHABLE": "WORKER_DIED",
+    "TASK_UNSCHEDULABLE": "TASK_UNSCHEDULABLE_ERROR",
+    "ACTOR_UNSCHEDULABLE": "ACTOR_UNSCHEDULABLE_ERROR",
+    "TASK_GROUP_REMOVED": "TASK_PLACEMENT_GROUP_REMOVED",
+    "ACTOR_GROUP_REMOVED": "ACTOR_PLACEMENT_GROUP_REMOVED",
+    "RECONSTRUCTION_FAILED": "OBJECT_UNRECONSTRUCTABLE_MAX_ATTEMPTS_EXCEEDED",
+    "STORE_FULL": "OUT_OF_DISK_ERROR",
+    "UNREACHABLE": "OBJECT_LOST",
+}
+"""Ray's names of the kinds of errors that dualray calls something else."""
 NOT_STARTED: Final = "Ray has not been started yet. You can start Ray with 'ray.init()'."
 NEVER_REPEATED: Final = "__ray_testing_never_deduplicate__"
 """A line with this in it is always shown: Ray's own tests print it."""
@@ -30,6 +43,11 @@ def heading(name: str, instance: Any) -> str:
         name = name if "." in name or instance is not None else f"{name}.__init__"
         place += f", actor_id={actor}, repr={_repr(instance, name)}"
     return f"{_COLOUR}ray::{name}(){_END} ({place})"
+
+
+def error_type(kind: str) -> str:
+    """Return Ray's name of a kind of error, as rows of tasks have it."""
+    return _ERROR_TYPES.get(kind, kind)
 
 
 def takes_unread(error: Exception) -> bool:

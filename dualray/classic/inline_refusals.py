@@ -88,6 +88,9 @@ class InlineRefusals:
     ) -> dict[Address, list[dict[str, Any]] | None]:
         _refuse("state to list, because each call ends before it returns")
 
+    def pids(self) -> Mapping[str, int]:
+        _refuse("state to list, because each call ends before it returns")
+
     def head_rows(self, table: str) -> list[dict[str, Any]]:
         _refuse("state to list, because each call ends before it returns")
 

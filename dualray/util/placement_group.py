@@ -165,7 +165,10 @@ def placement_group(
             f"placement_group: bundle_label_selector has {len(selectors)} selectors for {len(specs)} bundles"
         )
     for index, selector in enumerate(selectors):
-        parse_selector(f"bundle_label_selector[{index}]", selector)
+        try:
+            parse_selector(f"bundle_label_selector[{index}]", selector)
+        except TypeError as error:
+            raise api.WrongTypeError(str(error)) from None
     request = GroupRequest(specs, strategy, name, lifetime == "detached", selectors)
     group_id = started("placement_group").verbs.create_placement_group(request)
     return PlacementGroup(group_id, specs)
@@ -174,13 +177,17 @@ def placement_group(
 def _parse_bundles(bundles: Any) -> list[dict[str, float]]:
     """What each bundle reserves, by name."""
     if not isinstance(bundles, list | tuple):
-        raise TypeError(f"placement_group: bundles={bundles!r} must be a list of dicts, such as [{{'CPU': 1}}]")
+        raise api.WrongTypeError(
+            f"placement_group: bundles={bundles!r} must be a list of dicts, such as [{{'CPU': 1}}]"
+        )
     if not bundles:
         raise ValueError("placement_group: bundles must not be empty")
     parsed = []
     for index, bundle in enumerate(bundles):
         if not isinstance(bundle, Mapping):
-            raise TypeError(f"placement_group: bundle {index} is {bundle!r}, and must be a dict, such as {{'CPU': 1}}")
+            raise api.WrongTypeError(
+                f"placement_group: bundle {index} is {bundle!r}, and must be a dict, such as {{'CPU': 1}}"
+            )
         if "object_store_memory" in bundle:
             warnings.warn(
                 f"Setting 'object_store_memory' for bundles is deprecated, as in Ray: stores are not shared out "
@@ -193,7 +200,8 @@ def _parse_bundles(bundles: Any) -> list[dict[str, float]]:
         try:
             demand = parse_named(bundle)
         except (TypeError, ValueError) as error:
-            raise type(error)(f"placement_group: bundle {index}: {error}") from None
+            kind = api.WrongTypeError if isinstance(error, TypeError) else ValueError
+            raise kind(f"placement_group: bundle {index}: {error}") from None
         if not demand.units:
             raise ValueError(f"placement_group: bundle {index}, {bundle!r}, reserves nothing; leave it out")
         parsed.append(demand.as_floats())

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from dualray import runtime
-from dualray.exceptions import DualrayError
+from dualray.exceptions import DualrayError, rays_words
 from dualray.shared.model.ids import job_of
 from dualray.shared.model.resources import HEAD_NODE
 
@@ -196,7 +196,13 @@ class State:
 
 
 def _live(table: str, timeout: float) -> tuple[list[dict[str, Any]], list[str]]:
-    return runtime.current(f"list_{table}").verbs.state_rows(table, round(timeout * 1e9))
+    rows, missing = runtime.current(f"list_{table}").verbs.state_rows(table, round(timeout * 1e9))
+    words = rays_words()
+    if words is not None and table == "tasks":
+        rows = [
+            row | {"error_type": words.error_type(row["error_type"])} if "error_type" in row else row for row in rows
+        ]
+    return rows, missing
 
 
 live = State(_live)
@@ -232,7 +238,9 @@ def _unknown(what: str, name: str, known: Iterable[str]) -> NoReturn:
 # ---- Ray's functions -------------------------------------------------------------------------------------------------
 
 
-def _lister(table: str) -> Callable[..., Rows]:
+def _lister(table: str, detailed: Callable[[], State] = lambda: live, more: str = "") -> Callable[..., Rows]:
+    """The function that lists a table; `detailed` has its rows with `detail=True`, and `more` documents them."""
+
     def list_rows(
         address: str | None = None,
         filters: Sequence[Filter] | None = None,
@@ -242,11 +250,12 @@ def _lister(table: str) -> Callable[..., Rows]:
         raise_on_missing_output: bool = True,
     ) -> Rows:
         _check_address(f"list_{table}", address)
-        return live.list(table, filters, limit, timeout, raise_on_missing_output)
+        state = detailed() if detail else live
+        return state.list(table, filters, limit, timeout, raise_on_missing_output)
 
     list_rows.__name__ = list_rows.__qualname__ = f"list_{table}"
     list_rows.__doc__ = (
-        f"The {table.replace('_', ' ')} of the cluster; see `State.list`. Rows are whole, also without `detail`."
+        f"The {table.replace('_', ' ')} of the cluster; see `State.list`. Rows are whole, also without `detail`.{more}"
     )
     return list_rows
 
@@ -278,25 +287,14 @@ list_tasks = _lister("tasks")
 list_actors = _lister("actors")
 list_objects = _lister("objects")
 list_nodes = _lister("nodes")
+list_workers = _lister(
+    "workers",
+    detailed=lambda: _ever,
+    more="""
 
-
-def list_workers(
-    address: str | None = None,
-    filters: Sequence[Filter] | None = None,
-    limit: int = DEFAULT_LIMIT,
-    timeout: float = 5.0,
-    detail: bool = False,
-    raise_on_missing_output: bool = True,
-) -> Rows:
-    """Return the workers of the cluster, and with `detail=True` also those that have ended. See `State.list`.
-
-    A worker that has ended is DEAD. Its exit_type and exit_detail say why, as in Ray. Workers of dead nodes are left
-    out.
-    """
-    _check_address("list_workers", address)
-    return (_ever if detail else live).list("workers", filters, limit, timeout, raise_on_missing_output)
-
-
+With `detail=True` the workers are there, too, that have ended. Such a worker is DEAD, and its exit_type and exit_detail
+say why, as in Ray. Workers of dead nodes are left out.""",
+)
 list_placement_groups = _lister("placement_groups")
 
 get_task = _getter("tasks", "get_task")

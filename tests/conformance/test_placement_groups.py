@@ -159,16 +159,24 @@ def test_what_can_never_be_placed_is_refused_and_says_what_lacks(cluster):
         ([{"CPU": 0}], {}, "reserves nothing"),
         ([{"CPU": -1}], {}, "bundle 0: num_cpus=-1"),
         ({"CPU": 1}, {}, "must be a list"),
+        ("x", {}, "must be a list"),
+        ([{3: 1}], {}, "bundle 0"),
         ([1], {}, "bundle 0 is 1"),
         ([{"CPU": 1}], {"strategy": "PACKED"}, "Did you mean 'PACK'"),
         ([{"CPU": 1}], {"lifetime": "long"}, "lifetime='long'"),
-        ([{"CPU": 1}], {"name": 3}, "name=3"),
+        ([{"CPU": 1}], {"bundle_label_selector": ["zone"]}, "bundle_label_selector"),
         ([{"CPU": 1}], {"bundle_label_selector": [{}, {}]}, "2 selectors for 1 bundles"),
     ],
 )
 def test_a_wrong_group_is_refused(bundles, options, message):
-    with pytest.raises((TypeError, ValueError), match=message):
+    with pytest.raises(ValueError, match=message):
         placement_group(bundles, **options)
+
+
+def test_a_wrong_type_of_a_group_is_also_a_type_error():
+    for bundles, options in (("x", {}), ([{"CPU": "one"}], {}), ([{"CPU": 1}], {"name": 3})):
+        with pytest.raises(TypeError):
+            placement_group(bundles, **options)
 
 
 # ---- Run in --------------------------------------------------------------------------------------------------------

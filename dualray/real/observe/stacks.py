@@ -24,6 +24,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, unquote
 
+from dualray.real.session.session import Session, all_running
 from dualray.shared.handles import CALL_TASK
 from dualray.shared.model.ids import short
 
@@ -122,11 +123,10 @@ def _frames_of(awaitable: Any) -> Iterator[tuple[FrameType, int]]:
 def ask(directory: Path, within_s: float) -> list[WorkerStacks]:
     """Ask the workers whose files are in a directory, all at once; by address."""
     asked = []
-    for path in directory.iterdir() if directory.is_dir() else ():
-        address, _, pid = path.name.rpartition(".")
-        if pid.isdigit() and _has_open(int(pid), path):
+    for path, address, pid in _workers(directory):
+        if _has_open(pid, path):
             with contextlib.suppress(ProcessLookupError):  # it has just ended
-                asked.append(_Answer(path, unquote(address), int(pid)))
+                asked.append(_Answer(path, address, pid))
     began_s = time.monotonic()
     deadline_s, hang_s = began_s + within_s, began_s + min(within_s / 2, _HANGS_AFTER_S)
     waiting = asked
@@ -138,6 +138,24 @@ def ask(directory: Path, within_s: float) -> list[WorkerStacks]:
             for each in waiting:
                 each.ask_where_it_hangs()
     return sorted((each.result() for each in asked), key=lambda stacks: (len(stacks.worker), stacks.worker))
+
+
+def _workers(directory: Path) -> Iterator[tuple[Path, str, int]]:
+    """The file, the address and the pid of each worker that has answered from a directory, and perhaps has ended."""
+    for path in directory.iterdir() if directory.is_dir() else ():
+        address, _, pid = path.name.rpartition(".")
+        if pid.isdigit():
+            yield path, unquote(address), int(pid)
+
+
+def pids_of_cluster(session: Session) -> dict[str, int]:
+    """The pids of the workers of a session's cluster that this machine runs, or has run, by address."""
+    sessions = [session]
+    if session.cluster is not None:
+        address = session.cluster.address
+        others = (other for other in all_running() if other.cluster is not None and other.cluster.address == address)
+        sessions += [other for other in others if other.directory != session.directory]
+    return {address: pid for each in sessions for _, address, pid in _workers(each.stacks)}
 
 
 def without_ours(words: str) -> str:

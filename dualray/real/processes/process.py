@@ -386,6 +386,11 @@ class UserProcess:
     def tell(self, words: str) -> None:
         self._tell(words)
 
+    def pids(self) -> Mapping[str, int]:
+        from dualray.real.observe.stacks import pids_of_cluster  # noqa: PLC0415 - few ask
+
+        return {**pids_of_cluster(self.session), self.core.address: os.getpid()}
+
     def was_raised(self, interrupt: KeyboardInterrupt) -> bool:
         return True  # workers ignore SIGINT
 

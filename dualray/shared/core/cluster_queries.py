@@ -64,6 +64,10 @@ class CoreQueries(CoreWaiting):
             found[question.to] = [json.loads(row) for row in rows] if rows is not None else None
         return found
 
+    def pids(self) -> Mapping[str, int]:
+        """The pids of this process and of the workers of the cluster, by address, as far as this machine knows them."""
+        return self.host.pids()
+
     def head_rows(self, table: str) -> list[dict[str, Any]]:
         """The rows of one of the head's tables.
 

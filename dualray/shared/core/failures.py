@@ -138,7 +138,7 @@ def is_of_task(exception: BaseException, host: Host, *, is_coroutine: bool = Fal
     return not isinstance(exception, host.process_stops)
 
 
-def as_cancellation(name: str, task_id: TaskID, interrupt: KeyboardInterrupt) -> TaskCancelledError:
+def as_cancellation(name: str, task_id: TaskID, interrupt: BaseException) -> TaskCancelledError:
     """What a KeyboardInterrupt becomes that a task has raised, and nobody else, as in Ray."""
     made = TaskCancelledError(f"{name} raised KeyboardInterrupt, which cancels a task.")
     made.task_id = task_id.hex()

@@ -153,6 +153,9 @@ class Host(Protocol):
     def place_of(self, node: NodeID) -> tuple[str, str]:
         """The IP address and the host name of a node's machine, as the other nodes know it."""
 
+    def pids(self) -> Mapping[str, int]:
+        """The pids of this process and of the workers of the cluster, by address, as far as this machine knows them."""
+
     def write_record(self, record: WriteRecord) -> None: ...
 
     def write_records(self, records: WriteRecords) -> None: ...

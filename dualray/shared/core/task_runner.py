@@ -255,9 +255,8 @@ class TaskRunner:
             return ErrorInfo(kind=ErrorKind.WORKER_CRASHED, message=words)
         template, task_id = task.spec.template, task.spec.task_id
         is_interrupt = isinstance(exception, KeyboardInterrupt)
-        if is_interrupt:
-            exception = as_cancellation(template.name, task_id, exception)
-        payload, error = as_payload(template.name, exception, self.instance)
+        raised = as_cancellation(template.name, task_id, exception) if is_interrupt else exception
+        payload, error = as_payload(template.name, raised, self.instance)
         self._core.payloads[return_object_id(task_id, 0)] = payload
         if is_interrupt:
             return replace(error, is_final=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from dualray.shared.core.core_worker import CoreWorker
 from dualray.shared.model.commands import WriteRecord, WriteRecords
@@ -120,6 +120,11 @@ class HostProcess(Process):
     def tell(self, words: str) -> None:
         if not self.is_silent:
             sys.stderr.write(words)
+
+    def pids(self) -> Mapping[str, int]:
+        workers = [worker for node in self._nodes.values() for worker in node.workers.values()]
+        found = {str(worker.address): worker.pid for worker in workers if isinstance(worker, HostProcess)}
+        return {**found, self.address: self.pid}
 
     def was_raised(self, interrupt: KeyboardInterrupt) -> bool:
         return was_raised(interrupt)

@@ -36,6 +36,7 @@ from dualray.as_ray.initializing import RAYS_VERSION, init
 from dualray.as_ray.job_config import LoggingConfig
 from dualray.as_ray.refusals import refusing
 from dualray.as_ray.resources import available_resources, cluster_resources, nodes
+from dualray.as_ray.type_names import take_rays_names
 
 __version__ = RAYS_VERSION
 __commit__ = f"dualray-{dualray.__version__}"
@@ -82,4 +83,5 @@ __all__ = [
 ]
 
 
+take_rays_names()
 __getattr__ = refusing("ray", {"timeline": "dualray.report.present"})

@@ -1,0 +1,118 @@
+"""Names of types, and fields of the rows of the state API, under the name `ray`: the same program in both modes."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.as_ray.programs import printed_by
+
+TYPES = """\
+import dualray.as_ray
+
+dualray.as_ray.install()
+import pickle
+
+import ray
+from ray.exceptions import RayActorError, RayError, RayTaskError
+
+
+@ray.remote
+def fail():
+    raise BaseExceptionGroup("two", [ValueError(1), KeyboardInterrupt()])
+
+
+context = ray.init(num_cpus=2)
+names = [type(context).__name__]
+try:
+    ray.get(fail.remote())
+except RayTaskError as error:
+    names.append(type(error).__name__)
+    assert type(pickle.loads(pickle.dumps(error))) is RayTaskError
+for made in (RayError("x"), RayActorError("y")):
+    names.append(type(pickle.loads(pickle.dumps(made))).__name__)
+print(*names, repr(context).partition("(")[0])
+"""
+
+
+@pytest.mark.parametrize("mode", ["real", "sim"])
+def test_types_have_rays_names(mode: str):
+    assert printed_by(TYPES, mode) == "RayContext RayTaskError RayError RayActorError RayContext"
+
+
+ROWS = """\
+import dualray.as_ray
+
+dualray.as_ray.install()
+import os
+import time
+
+import ray
+from ray.util.state import get_task, list_actors, list_tasks, list_workers
+
+ray.init(num_cpus=4, log_to_driver=False)
+
+
+@ray.remote(max_retries=0)
+def raises():
+    raise ValueError
+
+
+@ray.remote(max_retries=0)
+def dies():
+    os._exit(1)
+
+
+@ray.remote
+def sleeps():
+    time.sleep(60)
+
+
+@ray.remote
+def pid():
+    return os.getpid()
+
+
+@ray.remote
+class Actor:
+    def pid(self):
+        return os.getpid()
+
+    def dies(self):
+        os._exit(1)
+
+    def later(self):
+        pass
+
+
+actor, other = Actor.remote(), Actor.remote()
+pids, _ = ray.get([pid.remote(), actor.pid.remote()])
+other_pid = ray.get(other.pid.remote())
+asleep = sleeps.remote()
+while not any(row.state == "RUNNING" for row in list_tasks(filters=[("name", "=", "sleeps")])):
+    time.sleep(0.01)
+ray.cancel(asleep)
+for ref in (raises.remote(), dies.remote(), asleep, actor.dies.remote(), actor.later.remote()):
+    try:
+        ray.get(ref)
+    except ray.exceptions.RayError:
+        pass
+kinds = {row.name: row.error_type for row in list_tasks() if row.name != "Actor.pid"}
+print(*(kinds[name] for name in ("raises", "dies", "sleeps", "Actor.dies", "Actor.later", "pid")))
+[found] = list_tasks(filters=[("error_type", "=", "TASK_EXECUTION_EXCEPTION")])
+assert found.name == "raises" and get_task(found.task_id).error_type == "TASK_EXECUTION_EXCEPTION"
+[row] = list_tasks(filters=[("name", "=", "pid")])
+assert row.worker_pid == pids
+[alive] = list_actors(filters=[("state", "=", "ALIVE")])
+assert alive.pid == other_pid
+workers = list_workers()
+assert other_pid in [row.pid for row in workers]
+[driver] = [row for row in workers if row.worker_type == "DRIVER"]
+assert driver.pid == os.getpid()
+assert all(isinstance(row.pid, int) for row in workers if row.state != "STARTING")
+"""
+
+
+@pytest.mark.parametrize("mode", ["real", "sim"])
+def test_rows_have_rays_kinds_of_errors_and_pids(mode: str):
+    printed = "TASK_EXECUTION_EXCEPTION WORKER_DIED TASK_CANCELLED ACTOR_DIED ACTOR_DIED None"
+    assert printed_by(ROWS, mode) == printed
