@@ -21,7 +21,7 @@ def live_rows(core: CoreVerbs, table: str, timeout_ns: int) -> tuple[list[dict[s
     """The rows of a table of dualray.util.state, each a dict, and the processes that have not answered in time.
 
     `object_locations` are the objects, with `did_spill`: for that the stores of all nodes are asked, too.
-    `workers_ever` are the workers, with those that have ended. Rows of tasks have the `worker_pid`, and those of actors,
+    `workers_ever` are the workers, with those that have ended. Rows of tasks have the `worker_pid`, and rows of actors,
     objects and workers the `pid`: None if the process runs on another machine or has not started.
     """
 

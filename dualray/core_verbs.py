@@ -277,7 +277,7 @@ class VerbsOverCore:
             is_async=request.is_async,
             concurrency_groups=tuple((options.concurrency_groups or {}).items()),
             is_unordered=request.is_async or request.max_concurrency > 1 or bool(options.allow_out_of_order_execution),
-            has_shutdown=hasattr(target, SHUTDOWN),
+            has_shutdown=hasattr(target, SHUTDOWN) or hasattr(target, "__del__"),
         )
         return _PreparedClass(template, promises, options.get_if_exists)
 

@@ -273,6 +273,25 @@ class Registering:
         ray.actor.exit_actor()
 
 
+@ray.remote(num_cpus=0)
+class Deleted:
+    def __init__(self, tally):
+        self.tally = tally
+        atexit.register(tally.add, "atexit")
+
+    def __del__(self):
+        self.tally.add("del")
+
+    def exit(self):
+        ray.actor.exit_actor()
+
+    def leave(self, code):
+        sys.exit(code)
+
+    def leave_at_once(self):
+        os._exit(0)
+
+
 def fail():
     raise ValueError("raised at exit")
 
@@ -306,6 +325,34 @@ def test_an_actor_cleans_up_when_it_ends_and_is_not_killed():
         else:
             time.sleep(0.2)
             assert get(notes.read.remote()) == []
+
+
+@pytest.mark.parametrize(
+    ("end", "noted"),
+    [
+        (lambda actor: actor.exit.remote(), ["atexit", "del"]),
+        (lambda actor: actor.__ray_terminate__.remote(), ["atexit", "del"]),
+        (lambda actor: actor.leave.remote(0), ["atexit", "del"]),
+        (lambda actor: actor.leave.remote(3), ["atexit", "del"]),
+        (lambda actor: actor.leave.remote("why"), ["atexit", "del"]),
+        (lambda actor: actor.__ray_ready__.remote(), ["atexit", "del"]),
+        (lambda actor: actor.leave_at_once.remote(), []),
+        (ray.kill, []),
+    ],
+    ids=["exit_actor", "terminate", "exit 0", "exit 3", "exit with words", "last handle", "os._exit", "kill"],
+)
+def test_an_actor_that_ends_and_is_not_killed_is_deleted(end, noted, tally):
+    actor = Deleted.remote(tally)
+    get(actor.__ray_ready__.remote())
+    ref = end(actor)
+    if ref is not None:
+        ray.wait([ref], timeout=10)
+    del actor, ref
+    if noted:
+        eventually(lambda: tally.notes == noted, what=f"it notes {noted}")
+    else:
+        time.sleep(0.2)
+        assert tally.notes == []
 
 
 def test_the_errors_of_an_actor_that_has_ended_name_it():

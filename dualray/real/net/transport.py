@@ -50,6 +50,7 @@ from dualray.real.net.frames import (
 from dualray.real.net.handshake import ACCEPT, DUPLICATE, HandedOver, Handshake, Identity, PeerGone
 from dualray.real.net.loop import Loop
 from dualray.real.net.peers import RETRY_LAST_S, Connection, Peer
+from dualray.shared.model.ids import Address, is_driver
 
 _log = logging.getLogger(__name__)
 
@@ -540,7 +541,8 @@ class Transport:
                 del self._lost[next(iter(self._lost))]
         self._let_go(peer)
         self.counters.peers_lost += 1
-        _log.info("%s lost %s: %s", self.address, peer.address, error)
+        level = logging.DEBUG if is_driver(Address(self.address)) else logging.INFO  # a driver's log is its program's
+        _log.log(level, "%s lost %s: %s", self.address, peer.address, error)
         return True
 
     def _let_go(self, peer: Peer) -> None:

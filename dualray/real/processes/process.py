@@ -391,12 +391,8 @@ class UserProcess:
 
         return {**pids_of_cluster(self.session), self.core.address: os.getpid()}
 
-    def was_raised(self, interrupt: KeyboardInterrupt) -> bool:
-        return True  # workers ignore SIGINT
-
-    @property
-    def process_stops(self) -> tuple[type[BaseException], ...]:
-        return (Terminated,)
+    def is_of_process(self, exception: BaseException) -> bool:
+        return isinstance(exception, Terminated)  # workers ignore SIGINT
 
     def run_at_exit(self) -> None:
         atexit._run_exitfuncs()

@@ -131,11 +131,9 @@ def failure_in_words(task_id: TaskID, name: str, error: ErrorInfo) -> str:
 def is_of_task(exception: BaseException, host: Host, *, is_coroutine: bool = False) -> bool:
     """Whether an exception that leaves user code is its task's error, as in Ray. The others end the process, the actor
     or a coroutine, or are a Ctrl-C."""
-    if isinstance(exception, KeyboardInterrupt):
-        return host.was_raised(exception)
     if isinstance(exception, (SystemExit, ActorExit)) or (is_coroutine and isinstance(exception, GeneratorExit)):
         return False
-    return not isinstance(exception, host.process_stops)
+    return not host.is_of_process(exception)
 
 
 def as_cancellation(name: str, task_id: TaskID, interrupt: BaseException) -> TaskCancelledError:

@@ -187,12 +187,9 @@ class Host(Protocol):
     def run_at_exit(self) -> None:
         """The process is about to end, and is not killed: call what user code has registered with `atexit`."""
 
-    def was_raised(self, interrupt: KeyboardInterrupt) -> bool:
-        """Whether code has raised it; else somebody has pressed Ctrl-C, which is for the driver."""
-
-    @property
-    def process_stops(self) -> tuple[type[BaseException], ...]:
-        """What this mode raises in user code to end its process: no task catches one."""
+    def is_of_process(self, exception: BaseException) -> bool:
+        """Whether an exception in user code is no task's: this mode has raised it to end the process, or somebody has
+        pressed Ctrl-C, which is for the driver."""
 
     def wake(self) -> None:
         """What finalizers and tasks have queued is to be taken in soon."""

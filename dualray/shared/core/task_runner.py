@@ -127,9 +127,9 @@ class TaskRunner:
             else:
                 error = self._failed(task, exception)
         except (ActorExit, SystemExit) as escaped:
+            self._clean_up(escaped)
             if not _ends_actor(task.spec, escaped):
                 raise
-            self.shut_down()
             self._core.current_task = None
             self._core.dispatch(ActorExitAsked(task_id=task.spec.task_id))
             return
@@ -181,9 +181,9 @@ class TaskRunner:
             else:
                 error = self._failed(task, exception)
         except (ActorExit, SystemExit) as escaped:
+            self._clean_up(escaped)
             if not _ends_actor(task.spec, escaped):
                 raise
-            self.shut_down()
             self._core.dispatch(ActorExitAsked(task_id=task.spec.task_id))
             return
         except BaseException as exception:
@@ -193,8 +193,15 @@ class TaskRunner:
             error = self._failed(task, exception)
         self._report(task, results, error, start_ns, returned)
 
+    def _clean_up(self, escaped: BaseException) -> None:
+        """User code ends its process, and what it has raised has no more use for its frames, which keep the actor."""
+        if getattr(escaped, IS_SUDDEN, False):
+            return
+        escaped.__traceback__ = escaped.__context__ = None
+        self.shut_down()
+
     def shut_down(self) -> None:
-        """The actor ends, and is not killed: its `__ray_shutdown__` runs, if it has one, then functions of `atexit`."""
+        """An actor ends that is not killed: its `__ray_shutdown__` runs, then functions of `atexit`, then `__del__`."""
         shut_down = getattr(self.instance, SHUTDOWN, None)
         try:
             if shut_down is not None:
@@ -203,6 +210,7 @@ class TaskRunner:
             self._host.tell(f"dualray: {SHUTDOWN} of {type(self.instance).__name__} raised {error!r}\n")
         finally:
             self._host.run_at_exit()
+            self.instance = shut_down = None
 
     def _enter(self, task: RunTask | TaskPushed) -> int:
         """What the caller does from now on belongs to the task; when that is."""

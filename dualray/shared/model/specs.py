@@ -259,7 +259,7 @@ class ActorSpec:
     is_unordered: bool = False
     """Whether a call whose arguments are not ready lets those behind it pass."""
     has_shutdown: bool = False
-    """Whether its class has `__ray_shutdown__`, which runs when its last handle is gone."""
+    """Whether its class has `__ray_shutdown__` or `__del__`, which run when its last handle is gone."""
 
     @property
     def is_concurrent(self) -> bool:

@@ -15,6 +15,7 @@ from functools import partial
 from hashlib import blake2b
 from math import inf
 from pathlib import Path
+from types import MethodType
 from typing import TYPE_CHECKING, Any, Final
 
 from dualray.exceptions import SimulationDeadlockError
@@ -202,7 +203,8 @@ class Cluster(FallibleCluster):
         if function is not self._rewritten_last:
             assert self._patches is not None
             self._patches.isolation.rewrite_function(function)
-            self._rewritten_last = function
+            if not isinstance(function, MethodType):  # it would keep its actor alive
+                self._rewritten_last = function
 
     @property
     def witnessed(self) -> dict[str, str]:

@@ -126,12 +126,9 @@ class HostProcess(Process):
         found = {str(worker.address): worker.pid for worker in workers if isinstance(worker, HostProcess)}
         return {**found, self.address: self.pid}
 
-    def was_raised(self, interrupt: KeyboardInterrupt) -> bool:
-        return was_raised(interrupt)
-
-    @property
-    def process_stops(self) -> tuple[type[BaseException], ...]:
-        return FIBER_STOPS
+    def is_of_process(self, exception: BaseException) -> bool:
+        is_ctrl_c = isinstance(exception, KeyboardInterrupt) and not was_raised(exception)
+        return is_ctrl_c or isinstance(exception, FIBER_STOPS)
 
     def run_at_exit(self) -> None:
         functions, self.exit_functions = self.exit_functions, ()
