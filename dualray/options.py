@@ -202,10 +202,12 @@ def with_changes(options: O, changes: Mapping[str, Any], what: str) -> O:
     for name in changes:
         if name not in known:
             raise ValueError(unknown_name("option", name, known, what))
+    environment = changes.get("runtime_env")
+    if environment in (None, {}) and isinstance(options, TaskOptions):  # as in Ray, where an actor's is replaced
+        changes = {name: value for name, value in changes.items() if name != "runtime_env"}
     changed = replace(options, **changes)
     _check(changed, what)
-    environment = changes.get("runtime_env")
-    if environment is not None:  # paths mean what they mean here, wherever the options go
+    if changes.get("runtime_env") is not None:  # paths mean what they mean here, wherever the options go
         given: dict[str, Any] = {"runtime_env": runtime_env.parse(f"{what}: runtime_env", environment).as_dict()}
         changed = replace(changed, **given)
     return changed

@@ -96,6 +96,7 @@ DIFFERENCES = {
     "ray.util.register_serializer, too.": ("test_util.py::test_a_registered_serializer_is_used_everywhere",),
     "An actor that ends need not call the functions that it registered with `atexit`.": (
         "test_actor_endings.py::test_an_actor_cleans_up_when_it_ends_and_is_not_killed",
+        "test_actor_endings.py::test_an_actor_that_ends_and_is_not_killed_is_deleted",
         "test_actor_endings.py::test_an_actor_that_ends_in_its_constructor_is_not_restarted",
         "test_actor_endings.py::test_sys_exit_of_a_method_ends_the_actor_and_another_code_is_a_death",
     ),
@@ -111,8 +112,10 @@ DIFFERENCES = {
         "test_resources.py::test_a_tasks_context",
         "test_resources.py::test_the_drivers_context",
     ),
-    "A task that raises a KeyboardInterrupt is cancelled, and its worker continues.": (
-        "test_process_oddities.py::test_a_keyboard_interrupt_that_a_task_raises_ends_its_worker_and_not_the_driver",
+    "The error of a task that raises a KeyboardInterrupt or a GeneratorExit has Ray's words.": (
+        "test_process_oddities.py::test_a_keyboard_interrupt_that_a_task_raises_cancels_it_and_is_not_tried_again",
+        "test_process_oddities.py::test_a_keyboard_interrupt_that_a_method_raises_leaves_its_actor_alive",
+        "test_process_oddities.py::test_a_generator_exit_that_a_task_raises_is_its_error",
     ),
     "Ray sends no text that is not Unicode. An error message with a lone surrogate becomes an encoding error.": (
         "test_errors.py::test_texts_with_lone_surrogates",

@@ -56,6 +56,23 @@ def test_variables_of_a_task():
     assert NAME not in os.environ
 
 
+@pytest.mark.parametrize("nothing", [None, {}])
+def test_an_environment_of_nothing_leaves_that_of_a_function_and_replaces_that_of_a_class(nothing):
+    @ray.remote(num_cpus=0, runtime_env=with_variable("decorated"))
+    def decorated():
+        return os.environ.get(NAME)
+
+    @ray.remote(num_cpus=0, runtime_env=with_variable("decorated"))
+    class Decorated:
+        def variable(self):
+            return os.environ.get(NAME)
+
+    assert get(decorated.options(runtime_env=nothing).remote()) == "decorated"
+    actor = Decorated.options(runtime_env=nothing).remote()
+    assert get(actor.variable.remote()) is None
+    assert get(decorated.options(runtime_env={"env_vars": {"OTHER": "x"}}).remote()) is None
+
+
 def test_a_variable_can_stand_in_the_value_of_another():
     value = "a:${" + NAME + "_JOB}:$HOME:${NOT_SET_ANYWHERE}"
     assert get(variable.options(runtime_env=with_variable(value)).remote()) == f"a:job:{os.environ['HOME']}:"
