@@ -16,9 +16,12 @@ from dualray.data.grouped import GroupedData
 from dualray.data.iterator import DataIterator
 from dualray.data.sources import (
     from_arrow,
+    from_arrow_refs,
     from_items,
     from_numpy,
+    from_numpy_refs,
     from_pandas,
+    from_pandas_refs,
     range,  # noqa: A004 - Ray's name
     read_csv,
     read_json,
@@ -32,9 +35,12 @@ __all__ = [
     "GroupedData",
     "MaterializedDataset",
     "from_arrow",
+    "from_arrow_refs",
     "from_items",
     "from_numpy",
+    "from_numpy_refs",
     "from_pandas",
+    "from_pandas_refs",
     "range",
     "read_csv",
     "read_json",

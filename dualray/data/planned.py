@@ -49,6 +49,11 @@ class PlannedRows(DataIterator):
         """References to the blocks, Arrow tables in the object store."""
         return [_whole(part) for part in execute(self._plan)]
 
+    def to_pandas_refs(self) -> list[Any]:
+        """References to pandas DataFrames in the object store, one for each block. Tasks make the DataFrames."""
+        convert = remote(_frame_of_rows).options(name="data:to_pandas_refs")
+        return [convert.remote(in_store(part), part.start, part.stop) for part in execute(self._plan)]
+
     def write_parquet(self, path: str | Path, **options: Any) -> None:
         """A file for each block in a directory, which is made; `options` are those of `pyarrow.parquet.write_table`."""
         self._write(path, "parquet", lambda table, file: pa.parquet.write_table(table, file, **options))
@@ -85,6 +90,10 @@ def _whole(part: Held) -> Any:
         return put(blocks.compacted(load(part)))
     table = load(part)
     return part.block if table.num_rows == part.rows and part.stop == part.rows else put(blocks.compacted(table))
+
+
+def _frame_of_rows(table: pa.Table, start: int, stop: int) -> Any:
+    return blocks.batch_of(table.slice(start, stop - start), "pandas")
 
 
 @cache

@@ -18,16 +18,22 @@ import pyarrow.csv
 import pyarrow.json
 import pyarrow.parquet
 
+from dualray import api
 from dualray.data import blocks
 from dualray.data.context import DataContext
-from dualray.data.dataset import Dataset, is_count
+from dualray.data.dataset import Dataset, MaterializedDataset, is_count
+from dualray.data.executor import Meta, ensure_initialized, held, measured
 from dualray.data.plan import Held, Plan, Read
+from dualray.object_ref import ObjectRef
 
 __all__ = [
     "from_arrow",
+    "from_arrow_refs",
     "from_items",
     "from_numpy",
+    "from_numpy_refs",
     "from_pandas",
+    "from_pandas_refs",
     "range",
     "read_csv",
     "read_json",
@@ -92,6 +98,66 @@ def from_arrow(tables: Any, *, override_num_blocks: int | None = None) -> Datase
         if not isinstance(table, pa.Table):
             raise TypeError(f"from_arrow takes Arrow tables, not {table!r} (a {type(table).__name__})")
     return _of_tables(many, override_num_blocks, "from_arrow")
+
+
+def from_pandas_refs(frames: Any) -> MaterializedDataset:
+    """Return a dataset of DataFrames in the object store, from a reference or a list of them.
+
+    A task makes a block of each DataFrame, without the index. The driver fetches no DataFrame.
+    """
+    return _of_refs(frames, _block_of_frame, "from_pandas_refs")
+
+
+def from_numpy_refs(arrays: Any) -> MaterializedDataset:
+    """Return a dataset of arrays in the object store, from a reference or a list of them, in a column `data`.
+
+    A task makes a block of each array. The driver fetches no array.
+    """
+    return _of_refs(arrays, _block_of_array, "from_numpy_refs")
+
+
+def from_arrow_refs(tables: Any) -> MaterializedDataset:
+    """Return a dataset of Arrow tables in the object store, from a reference or a list of them.
+
+    The tables are the blocks. The driver fetches no table.
+    """
+    refs = _checked_refs(tables, "from_arrow_refs")
+    measure = api.remote(_measure_table).options(name="data:from_arrow_refs")
+    return _of_held(refs, api.get([measure.remote(ref) for ref in refs]), "from_arrow_refs")
+
+
+def _of_refs(values: Any, make: Callable[[Any], tuple[pa.Table, Meta]], name: str) -> MaterializedDataset:
+    convert = api.remote(num_returns=2)(make).options(name=f"data:{name}")
+    made = [tuple(convert.remote(ref)) for ref in _checked_refs(values, name)]
+    return _of_held([table for table, _ in made], api.get([meta for _, meta in made]), name)
+
+
+def _of_held(refs: Iterable[Any], metas: Iterable[Meta], name: str) -> MaterializedDataset:
+    parts = tuple(held(ref, meta) for ref, meta in zip(refs, metas, strict=True))
+    return MaterializedDataset(Plan(parts, (), name))
+
+
+def _checked_refs(values: Any, name: str) -> list[ObjectRef[Any]]:
+    refs = [values] if isinstance(values, ObjectRef) else list(values)
+    for ref in refs:
+        if not isinstance(ref, ObjectRef):
+            raise TypeError(f"{name} takes references to objects, not {ref!r} (a {type(ref).__name__})")
+    ensure_initialized()
+    return refs
+
+
+def _block_of_frame(frame: Any) -> tuple[pa.Table, Meta]:
+    return measured(blocks.table_of_batch(frame, "from_pandas_refs' caller"))
+
+
+def _block_of_array(array: Any) -> tuple[pa.Table, Meta]:
+    return measured(pa.table({"data": blocks.column_of(np.asarray(array))}))
+
+
+def _measure_table(table: Any) -> Meta:
+    if not isinstance(table, pa.Table):
+        raise TypeError(f"from_arrow_refs takes references to Arrow tables, not to a {type(table).__name__}")
+    return measured(table)[1]
 
 
 def read_parquet(

@@ -238,3 +238,20 @@ def test_what_cannot_be(numbers):
         numbers.map(lambda row: 4).take_all()
     with pytest.raises(ValueError, match="columns of different lengths"):
         numbers.map_batches(lambda batch: {"a": [1], "b": [1, 2]}).take_all()
+
+
+def test_blocks_from_and_to_references(numbers):
+    frames = [pd.DataFrame({"x": [1, 2]}), pd.DataFrame({"x": [3]}, index=[7])]
+    found = ray.data.from_pandas_refs([ray.put(frame) for frame in frames])
+    assert (found.count(), found.num_blocks(), found.take_all()) == (3, 2, [{"x": 1}, {"x": 2}, {"x": 3}])
+    back = ray.get(found.map(lambda row: {"x": row["x"] * 10}).to_pandas_refs())
+    assert [frame["x"].tolist() for frame in back] == [[10, 20], [30]]
+    assert [len(frame) for frame in ray.get(numbers.limit(20).to_pandas_refs())] == [14, 6]
+    arrays = ray.data.from_numpy_refs(ray.put(np.arange(6).reshape(3, 2)))
+    assert [row["data"].tolist() for row in arrays.take_all()] == [[0, 1], [2, 3], [4, 5]]
+    again = ray.data.from_arrow_refs(found.to_arrow_refs())
+    assert (again.count(), again.sum("x")) == (3, 6)
+    with pytest.raises(TypeError, match="from_pandas_refs takes references to objects, not"):
+        ray.data.from_pandas_refs(frames)
+    with pytest.raises(TaskError, match="from_arrow_refs takes references to Arrow tables"):
+        ray.data.from_arrow_refs([ray.put(frames[0])])
