@@ -15,6 +15,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
+from collections.abc import Iterable
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import FrameType, ModuleType
@@ -117,6 +118,13 @@ class _Finder:
         return importlib.util.spec_from_file_location(
             "ray", _PACKAGE / "__init__.py", submodule_search_locations=[directory]
         )
+
+    @staticmethod
+    def find_distributions(context: Any = None) -> Iterable[Any]:
+        """Tell `importlib.metadata` the version of `ray`: libraries ask for it, also before they import Ray."""
+        from dualray.as_ray.metadata import distributions  # noqa: PLC0415 - few programs ask
+
+        return distributions(context)
 
 
 def _exists(name: str) -> bool:

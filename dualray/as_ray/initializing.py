@@ -11,15 +11,13 @@ from typing import Any, Final
 
 from dualray import api
 from dualray.as_ray.job_config import JobConfig
+from dualray.as_ray.metadata import RAYS_VERSION
 from dualray.as_ray.system_config import limits_of_ray
 from dualray.cluster_address import ClusterAddress, planned
 from dualray.cluster_context import ClusterContext
 from dualray.exceptions import AlreadyInitializedError, DualrayError
 from dualray.options import unknown_name
 from dualray.settings import resolve
-
-RAYS_VERSION: Final = "2.60.0"
-"""The Ray whose names these are."""
 
 ADDRESS_VARIABLE: Final = "RAY_ADDRESS"
 

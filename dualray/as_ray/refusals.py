@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import dis
 import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from importlib.util import find_spec
-from types import MappingProxyType
+from types import FrameType, MappingProxyType
 from typing import Any
 
 from dualray.as_ray import absent
+
+_IMPORT_FROM = dis.opmap["IMPORT_FROM"]
 
 
 def refusing(module: str, homes: Mapping[str, str] = MappingProxyType({})) -> Callable[[str], Any]:
@@ -26,7 +29,13 @@ def refusing(module: str, homes: Mapping[str, str] = MappingProxyType({})) -> Ca
         if not name.startswith("__"):
             if hasattr(sys.modules[module], "__path__") and find_spec(f"{module}.{name}") is not None:
                 return import_module(f"{module}.{name}")
-            raise AttributeError(absent(f"{module}.{name}"))
+            raise _error_for(sys._getframe(1))(absent(f"{module}.{name}"))
         raise AttributeError(f"module {module!r} has no attribute {name!r}")
 
     return __getattr__
+
+
+def _error_for(caller: FrameType) -> type[Exception]:
+    """ImportError for `from ray import tune`: of an AttributeError, Python would drop the message."""
+    code = caller.f_code.co_code
+    return ImportError if caller.f_lasti >= 0 and code[caller.f_lasti] == _IMPORT_FROM else AttributeError

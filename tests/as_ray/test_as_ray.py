@@ -48,6 +48,7 @@ except AttributeError as error:
 else:
     raise AssertionError("ray.tune")
 assert not hasattr(ray.util.state, "nonsense")
+assert ray.logger.name == "ray" and ray.cloudpickle.pickle is pickle
 
 
 @ray.remote
@@ -124,6 +125,35 @@ def test_the_command_runs_scripts_and_modules(tmp_path):
     )
     plain = run(sys.executable, "-m", "dualray", "run", "plain.py", cwd=tmp_path)
     assert plain.stdout == "False\n", plain.stderr
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("from ray import tune", "Ray's library for tuning is not part of it"),
+        ("from ray import get, serve", "Ray's library for serving is not part of it"),
+        ("from ray.util import collective", "collective operations between actors are not part of it"),
+        ("from ray.air import session", "it is the part that Ray's libraries share"),
+        ("from ray.dag import nonsense", "docs/ray_names.md lists what there is"),
+    ],
+)
+def test_an_import_of_what_is_left_out_says_why(line, why, tmp_path):
+    program = f"try:\n    {line}\nexcept ImportError as error:\n    print(error)\n"
+    said = run(sys.executable, "-m", "dualray.as_ray", "-c", program, cwd=tmp_path)
+    assert "is not in dualray" in said.stdout, said.stderr
+    assert why in said.stdout
+
+
+def test_metadata_knows_ray_where_no_ray_is_installed(tmp_path):
+    program = (
+        "from importlib import metadata\n"
+        "print(metadata.version('ray'), metadata.metadata('ray')['name'])\n"
+        "print(metadata.packages_distributions()['ray'][0])\n"
+        "print([found.metadata['name'] for found in metadata.distributions(path=['.'])])\n"
+        "print(metadata.version('dualray') != metadata.version('ray'))\n"
+    )
+    said = run(sys.executable, "-c", program, cwd=tmp_path, DUALRAY_AS_RAY="1")
+    assert said.stdout == "2.60.0 ray\nray\n[]\nTrue\n", said.stderr
 
 
 def test_a_program_that_does_not_ask_loads_nothing_of_it(tmp_path):

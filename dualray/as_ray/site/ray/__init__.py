@@ -1,5 +1,7 @@
 """Ray's names, of dualray: see the package dualray.as_ray."""
 
+import logging
+
 import dualray
 from dualray import (
     DynamicObjectRefGenerator,
@@ -32,13 +34,15 @@ from dualray.as_ray.ids import (
     UniqueID,
     WorkerID,
 )
-from dualray.as_ray.initializing import RAYS_VERSION, init
+from dualray.as_ray.initializing import init
 from dualray.as_ray.job_config import LoggingConfig
+from dualray.as_ray.metadata import RAYS_VERSION
 from dualray.as_ray.refusals import refusing
 from dualray.as_ray.resources import available_resources, cluster_resources, nodes
 from dualray.as_ray.type_names import take_rays_names
 
 __version__ = RAYS_VERSION
+logger = logging.getLogger("ray")
 __commit__ = f"dualray-{dualray.__version__}"
 
 SCRIPT_MODE, WORKER_MODE = 0, 1

@@ -1,5 +1,7 @@
 """`ray.cloudpickle`, of dualray."""
 
+import pickle  # noqa: F401 - Ray has it here, too
+
 from dualray.as_ray.refusals import refusing
 from dualray.cloudpickle import *
 

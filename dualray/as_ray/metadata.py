@@ -1,0 +1,37 @@
+"""What `importlib.metadata` says of `ray` while dualray has the name, also if Ray is not installed.
+
+Libraries ask it for the version of Ray, or whether Ray is there at all, before they import Ray.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib.metadata import Distribution, DistributionFinder
+from pathlib import Path
+from typing import Any, Final
+
+RAYS_VERSION: Final = "2.60.0"
+"""The Ray whose names these are."""
+
+_FILES: Final = {
+    "METADATA": f"Metadata-Version: 2.1\nName: ray\nVersion: {RAYS_VERSION}\nSummary: Ray's names, of dualray\n",
+    "top_level.txt": "ray\n",
+}
+
+
+class _Ray(Distribution):
+    """The installed package `ray`, as far as one can ask."""
+
+    def read_text(self, filename: str) -> str | None:
+        """The text of a file of the metadata."""
+        return _FILES.get(filename)
+
+    def locate_file(self, path: Any) -> Any:
+        """Where a file of the package is."""
+        return Path(__file__).parent / "site" / path
+
+
+def distributions(context: DistributionFinder.Context | None) -> Iterator[Distribution]:
+    """`ray`, for whoever asks for this name or for all packages. Whoever asks of a directory gets none of it."""
+    if context is None or (context.name in (None, "ray") and "path" not in vars(context)):
+        yield _Ray()
