@@ -280,7 +280,7 @@ def test_setup_hooks_that_fail():
     with pytest.raises(ActorDiedError, match="no_such_module_of_a_hook"):
         get(Actor.remote().ping.remote())
     lock = threading.Lock()
-    with pytest.raises(RuntimeEnvSetupError, match="cannot be pickled.*Failed to export the setup function"):
+    with pytest.raises(RuntimeEnvSetupError, match=r"cannot be pickled.*Failed to export the setup function"):
         variable.options(runtime_env={HOOK: lambda: lock.locked()}).remote()
     with pytest.raises(ValueError, match="must name a function with its module"):
         variable.options(runtime_env={HOOK: "set_up"})
