@@ -13,6 +13,7 @@ import pytest
 
 from tests import leaks
 from tests.failure_summary import FailureSummary
+from tests.machine_load import slowness
 from tests.two_workers import MachineBesideFiles
 
 _CONFORMANCE = Path(__file__).parent / "conformance"
@@ -80,8 +81,9 @@ def no_leak_from_the_test(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 def _fail_on_leaks(before: leaks.Survey, culprit: str) -> None:
-    leaked = leaks.leaked(before, timeout_s=leaks.CLEAN_UP_S)
+    timeout_s = leaks.CLEAN_UP_S * slowness()
+    leaked = leaks.leaked(before, timeout_s=timeout_s)
     if leaked:
         leaks.end(leaked)
         lines = "\n".join(f"  - {holding}" for holding in leaked)
-        pytest.fail(f"{culprit} left behind, {leaks.CLEAN_UP_S:g} s after it ended:\n{lines}", pytrace=False)
+        pytest.fail(f"{culprit} left behind, {round(timeout_s, 1):g} s after it ended:\n{lines}", pytrace=False)

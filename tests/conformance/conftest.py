@@ -27,6 +27,7 @@ from tests.conformance.support import (
     resources_are_free,
     start_cluster,
 )
+from tests.machine_load import slowness
 
 TEST_TIMEOUT_S = 40
 RAY_TIMEOUT_S = 120
@@ -89,7 +90,8 @@ def cluster(module_cluster: Shape, request: pytest.FixtureRequest) -> Iterator[S
     try:
         yield module_cluster
         if not request.node.stash.get(_HAS_FAILED, True):
-            eventually(resources_are_free, "all resources are free again after the test", LEASES_END_S)
+            within_s = LEASES_END_S * slowness()
+            eventually(resources_are_free, "all resources are free again after the test", within_s)
             check_invariants()
             is_clean = True
     finally:
