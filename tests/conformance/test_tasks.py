@@ -273,7 +273,7 @@ def test_many_large_arguments_passed_by_value(cluster):
 def test_a_task_does_not_wait_behind_one_that_runs_for_long():
     """Short tasks are pushed ahead to a busy worker. One of the same function may run for long, and a CPU be free."""
     get([napped.remote(0) for _ in range(64)])
-    refs = [napped.remote(4), *(napped.remote(0) for _ in range(8))]
-    ready, _ = ray.wait(refs[1:], num_returns=8, timeout=2)
+    refs = [napped.remote(60), *(napped.remote(0) for _ in range(8))]
+    ready, _ = ray.wait(refs[1:], num_returns=8, timeout=20)
     ray.cancel(refs[0])
     assert len(ready) == 8
