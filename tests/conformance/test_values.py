@@ -101,11 +101,11 @@ def through_put_in_a_task(value):
     return get(ref)
 
 
-every_way = pytest.mark.parametrize("way", [through_put, through_task, through_put_in_a_task])
+WAYS = (through_put, through_task, through_put_in_a_task)
+every_way = pytest.mark.parametrize("way", WAYS)
 both_sizes = pytest.mark.parametrize("length", [SMALL, LARGE], ids=["inline", "in the store"])
 
 
-@every_way
 @pytest.mark.parametrize(
     "value",
     [
@@ -141,13 +141,13 @@ both_sizes = pytest.mark.parametrize("length", [SMALL, LARGE], ids=["inline", "i
     ],
     ids=lambda value: repr(value)[:30],
 )
-def test_values_come_back_equal(way, value):
-    got = way(value)
-    assert got == value
-    assert type(got) is type(value)
+def test_values_come_back_equal(value):
+    for way in WAYS:
+        got = way(value)
+        assert got == value, way.__name__
+        assert type(got) is type(value), way.__name__
 
 
-@every_way
 @pytest.mark.parametrize(
     "array",
     [
@@ -166,12 +166,12 @@ def test_values_come_back_equal(way, value):
     ],
     ids=lambda array: f"{array.dtype}{array.shape}",
 )
-def test_arrays_come_back_equal(way, array):
-    got = way(array)
-    np.testing.assert_array_equal(got, array)
-    assert got.dtype == array.dtype
-    assert got.shape == array.shape
-    assert type(got) is type(array)
+def test_arrays_come_back_equal(array):
+    for way in WAYS:
+        got = way(array)
+        np.testing.assert_array_equal(got, array, way.__name__)
+        assert (got.dtype, got.shape) == (array.dtype, array.shape), way.__name__
+        assert type(got) is type(array), way.__name__
 
 
 @every_way
