@@ -78,7 +78,11 @@ def run(engine: str, chosen: list[str]) -> dict[str, str]:
     ray = importlib.import_module("ray")
     ray.init("local", log_to_driver=False, **options)
     try:
-        return {name: printed_by(name) for name in chosen}
+        found = {}
+        for name in chosen:
+            print(f"runs {name}", file=sys.stderr, flush=True)
+            found[name] = printed_by(name)
+        return found
     finally:
         ray.shutdown()
 
