@@ -15,6 +15,9 @@ PYTEST_ARGS ?=
 # How long `make pong` trains.
 PONG_MINUTES ?= 60
 
+# Tests start hundreds of processes, and each would compile dualray for itself.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help env demo ray-demo pong lint format test test-core test-ray test-slow test-pythons release test-release docs bench bench-sim bench-transfer bench-compare \
