@@ -6,8 +6,8 @@ import pytest
 
 from tests.both_modes.runs import FAULTS_MAX, KINDS, compare, drawn
 
-NUMBERS = (0, 2, 4)
-"""In each run of the tests; the command takes as many as are asked for."""
+NUMBERS = (0, *(pytest.param(number, marks=pytest.mark.slow) for number in (2, 4)))
+"""The command takes as many as are asked for."""
 
 
 @pytest.mark.timeout(180)
