@@ -435,7 +435,7 @@ class Cluster:
         deadline = time.monotonic() + timeout_s
         while not condition():
             if time.monotonic() > deadline:
-                raise TimeoutError(f"the cluster did not get there within {timeout_s:g} s: {what}")
+                raise TimeoutError(f"the cluster was not ready within {timeout_s:g} s: {what}")
             time.sleep(0.01)
 
     def connect(self, **settings: Any) -> None:

@@ -53,7 +53,7 @@ class CountedReference(Reference):
         if self.holder.is_closed:
             runtime.check_no_fork(f"a function that reads {self!r}")
             raise DualrayError(
-                f"{self!r} belongs to a cluster that was shut down: make it anew after dualray.init(). "
+                f"{self!r} belongs to a cluster that was shut down: create it again after dualray.init(). "
                 f"(It might be dead or it's from a different cluster.)"
             )
 
@@ -134,8 +134,8 @@ class ObjectRef(CountedReference, Generic[T]):
         """As of every reference."""
         if self.holder is _NOWHERE:
             raise DualrayError(
-                f"{self!r} was made of an id alone, which does not say who has the value, and this process holds no "
-                f"other reference to it: use the one that .remote() or put() has returned, or a pickled copy of it"
+                f"{self!r} was made from an id alone, and this process has no other reference to the object. Use the "
+                f"reference that .remote() or put() returned, or a pickled copy of it"
             )
         super()._check_usable()
 

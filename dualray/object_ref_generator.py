@@ -135,7 +135,7 @@ class ObjectRefGenerator(CountedReference):
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
-            f"{self!r} cannot be passed on: only the process that made the call can take its items. Pass on the "
+            f"{self!r} cannot be passed on: only the process that made the call can read its items. Pass on the "
             f"references that it yields, or call the generator with num_returns='dynamic', which returns a reference"
         )
 

@@ -178,7 +178,7 @@ def _env_vars(what: str, said: Any) -> tuple[tuple[str, str], ...]:
         if not isinstance(name, str) or not isinstance(value, str):
             raise TypeError(f"{what}: env_vars has {name!r}: {value!r}, and both must be str")
         if not name or "=" in name or "\0" in name + value:
-            raise ValueError(f"{what}: env_vars has {name!r}: {value!r}, which no environment variable can be")
+            raise ValueError(f"{what}: env_vars has {name!r}: {value!r}, which cannot be an environment variable")
     return tuple(sorted(said.items()))
 
 

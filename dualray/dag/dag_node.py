@@ -117,8 +117,8 @@ class DAGNode(Found):
             NotImplementedError: always.
         """
         raise NotImplementedError(
-            f"{self!r}.with_tensor_transport() is for compiled graphs, and dualray has none: leave it out, and tensors "
-            f"travel through the object store"
+            f"{self!r}.with_tensor_transport() is for compiled graphs, which dualray does not have. Leave the "
+            f"call out; the object store then transfers tensors"
         )
 
 

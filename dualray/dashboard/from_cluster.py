@@ -268,7 +268,7 @@ class ClusterFeed:
         )
 
     def answer(self) -> str:
-        raise ValueError("a cluster goes on; `dualray dashboard DIR` tells of a recorded run how it ended")
+        raise ValueError("a running cluster has no end yet; `dualray dashboard DIR` shows the end of a recorded run")
 
     def logs(self) -> list[LogFile]:
         return kept_logs(None)

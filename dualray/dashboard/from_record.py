@@ -129,9 +129,7 @@ class RecordFeed:
         return bool(self._pending)
 
     def story(self, wanted: str) -> dict[str, Any]:
-        raise ValueError(
-            f"a record has no decisions to tell of {wanted!r}: run the program with decision_log=DIR for them"
-        )
+        raise ValueError(f"a record has no decisions about {wanted!r}: run the program with decision_log=DIR for them")
 
     def answer(self) -> str:
         with self._reading:
@@ -143,7 +141,7 @@ class RecordFeed:
         return []
 
     def log(self, name: str, node: str) -> str:
-        raise ValueError(f"there is no log {name!r}: a record keeps none")
+        raise ValueError(f"there is no log {name!r}: a record has no logs")
 
     def close(self) -> None:
         """Nothing was started for it."""

@@ -176,7 +176,7 @@ def _by_actors(stream: Iterator[Held], step: ActorMap, stages: int) -> Iterator[
     if wanted and wanted >= there:
         raise ValueError(
             f"{step.name}: {step.size} actors of {step.needs['num_cpus']:g} CPUs would hold all {there:g} CPUs of the "
-            f"cluster, and leave none for the tasks that feed them; use fewer actors"
+            f"cluster, and leave none for the tasks that produce their input; use fewer actors"
         )
     actors = [api.remote(_Mapper).options(**step.needs).remote(step.make) for _ in range(step.size)]
     turn = 0

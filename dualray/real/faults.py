@@ -54,7 +54,7 @@ def refuse(fault: Fault, instead: str = "") -> None:
     """
     if fault.kind in SLOWS and fault.factor <= 1:
         raise ValueError(
-            f"fault '{fault}': real mode can slow processes down, and not speed them up: the factor must be above 1"
+            f"fault '{fault}': real mode can slow processes down, but not speed them up: the factor must be above 1"
         )
     if fault.kind in REFUSED:
         performs = instead or f"dualray run --mode sim --faults '{fault}'"
@@ -104,7 +104,7 @@ class Slowdown:
     def __init__(self, processes: Callable[[], Sequence[psutil.Process]], factor: float) -> None:
         if factor <= 1:
             raise ValueError(
-                f"real mode can slow a node down, and not speed it up: the factor {factor:g} must be above 1"
+                f"real mode can slow a node down, but not speed it up: the factor {factor:g} must be above 1"
             )
         self._processes = processes
         self._running_s = _SLICE_S / factor

@@ -43,7 +43,7 @@ def find_id(lives: Lives, wanted: str) -> str:
         return objects[0]
     if tasks or objects:
         raise ValueError(
-            f"{wanted!r} is the beginning of {_count(tasks or objects)}: {_listed(lives, tasks or objects)}"
+            f"{wanted!r} is the beginning of the id of {_count(tasks or objects)}: {_listed(lives, tasks or objects)}"
         )
     named = [task.task for task in lives.tasks.values() if wanted.strip() in (task.name, task.name.rpartition(".")[2])]
     if len(named) == 1:
@@ -51,7 +51,7 @@ def find_id(lives: Lives, wanted: str) -> str:
     if named:
         raise ValueError(f"{wanted!r} is the name of {len(named):,} tasks; give the id of one:{_told(lives, named)}")
     raise ValueError(
-        f"no task or object of this run has the name {wanted!r} or an id that begins so{_nearest(lives, text)}"
+        f"no task or object of this run has the name {wanted!r} or an id that begins with it{_nearest(lives, text)}"
     )
 
 

@@ -130,7 +130,7 @@ def soak(
     check_plan(plan, names)
     for fault in plan:
         if fault.kind is FaultKind.KILL_HEAD:
-            raise ValueError(f"fault '{fault}': no workload survives it, so `dualray chaos` cannot check one")
+            raise ValueError(f"fault '{fault}': every workload fails with it, so `dualray chaos` cannot check one")
     work = lanes(workload) if isinstance(workload, str) else workload
     classes = ACTORS.get(workload, ()) if isinstance(workload, str) else ()
     right = expected(work, seed)

@@ -108,7 +108,7 @@ def check_plan(plan: Sequence[Fault], names: Sequence[str]) -> None:
             raise ValueError(f"fault '{fault}': {fault.node} has the driver and the head; name another node")
         if fault.kind in (FaultKind.SLOW_NODE, FaultKind.SLOW_WORKER) and fault.factor <= 1:
             raise ValueError(
-                f"fault '{fault}': processes can be slowed down, and not sped up: the factor must be above 1"
+                f"fault '{fault}': mode ray can slow processes down, but not speed them up: the factor must be above 1"
             )
 
 

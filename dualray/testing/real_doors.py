@@ -123,7 +123,7 @@ def tell_node(node: ClusterNode, order: dict[str, Any]) -> bool:
     try:
         return bool(ask_door(node.directory / NODE_DOOR, order)["done"])
     except OSError as error:
-        raise DualrayError(f"{node.node_id} takes no orders: {error}") from error
+        raise DualrayError(f"{node.node_id} does not accept faults: {error}") from error
 
 
 def orders_of(fault: Fault, number: int) -> tuple[dict[str, Any], dict[str, Any] | None]:
@@ -143,7 +143,7 @@ def orders_of(fault: Fault, number: int) -> tuple[dict[str, Any], dict[str, Any]
         case FaultKind.LOSE_GPU:
             return {"op": "lose_gpu", "gpu": fault.gpu}, None
         case _:
-            raise TypeError(f"a node manager performs no {fault.kind}")
+            raise TypeError(f"a node manager cannot perform the fault {fault.kind}")
 
 
 def befall_object(node: ClusterNode, fault: Fault, object_id: str) -> bool:

@@ -75,7 +75,7 @@ def check_plan(plan: Sequence[Fault], names: Sequence[str], *, instead: str = ""
             raise ValueError(f"fault '{fault}': there is no {name!r}; nodes are {', '.join(names)}")
         if fault.node == names[0] and fault.kind not in _OF_ANY_NODE:
             known = ", ".join(names[1:]) or "none"
-            raise ValueError(f"fault '{fault}': {fault.node!r} takes no such faults; nodes that do: {known}")
+            raise ValueError(f"fault '{fault}': {fault.node!r} does not accept such faults; nodes that do: {known}")
         doors.check_links(fault, names)
         if fault.kind is FaultKind.ADD_NODES and fault.group:
             raise ValueError(f"fault '{fault}': real mode launches no nodes of a group; leave out 'of {fault.group}'")
@@ -440,7 +440,7 @@ class FaultPerformer:
                 if not self._places[name].is_busy or time.monotonic() > deadline:
                     raise
             if time.monotonic() > deadline:
-                raise DualrayError(f"no node was at the place of {name} within {_BACK_S:g} s")
+                raise DualrayError(f"no node replaced {name} within {_BACK_S:g} s")
             if self._ends.wait(LOOK_S):
                 raise DualrayError("the run ended before")
 
@@ -540,7 +540,9 @@ class FaultPerformer:
         with self._tables:
             server = means.control_plane_server(head_node.processes(daemon=True))
             if server is None:
-                raise DualrayError("the head keeps the tables itself: without redis-server they cannot be taken away")
+                raise DualrayError(
+                    "the head stores the tables itself, because there is no redis-server: a fault cannot stop it"
+                )
             self._note(fault, "")
             server.suspend()
             self._ends.wait((fault.for_ns or 0) / 1e9)

@@ -348,7 +348,7 @@ def test_a_function_that_captures_too_much_is_refused():
         def f(self):
             return len(large)
 
-    of_function = r"The remote function .*f is too large: with the values that it captures it has 9\d MiB"
+    of_function = r"The remote function .*f is too large: with its captured values it has 9\d MiB"
     with pytest.raises(ValueError, match=in_words(of_function, "The remote function .*f is too large")):
         f.remote()
     with pytest.raises(ValueError, match=in_words(r"The actor Actor is too large.*with put", "Actor is too large")):
@@ -511,7 +511,7 @@ def test_a_reference_can_be_made_of_an_id_and_compared():
     del ref
     assert get(same) == 1, "it keeps the value, as every reference does"
     for use in (ray.get, add.remote, lambda ref: ray.wait([ref])):
-        with pytest.raises(DualrayError, match="made of an id alone"):
+        with pytest.raises(DualrayError, match="made from an id alone"):
             use(ray.ObjectRef.from_random())
 
 

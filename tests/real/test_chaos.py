@@ -166,12 +166,12 @@ def test_what_real_mode_does_not_perform_is_refused_by_name() -> None:
 @pytest.mark.parametrize("whom", ["node-1", "head", "worker"])
 def test_nothing_real_can_be_made_faster(tmp_path: Path, whom: str) -> None:
     when = "when leaf starts 1" if whom == "worker" else "at 1s"
-    with pytest.raises(ValueError, match="real mode can slow processes down, and not speed them up"):
+    with pytest.raises(ValueError, match="real mode can slow processes down, but not speed them up"):
         soak([parse_fault(f"slow {whom} by 0.5 {when}")], workload="chain", nodes=2, record=tmp_path)
 
 
 def test_the_drivers_node_cannot_be_befallen(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="'node-0' takes no such faults; nodes that do: node-1"):
+    with pytest.raises(ValueError, match="'node-0' does not accept such faults; nodes that do: node-1"):
         soak([parse_fault("pause node-0 at 1s for 1s")], workload="chain", nodes=2, record=tmp_path)
 
 

@@ -260,7 +260,7 @@ class Cluster:
         if not self.channels:
             return False
         self.steps += 1
-        assert self.steps < STEPS_MAX, "the cluster does not come to rest"
+        assert self.steps < STEPS_MAX, "the cluster does not become idle"
         keys = list(self.channels)
         if self.shape.orderly:
             key = min(keys, key=self._rank)

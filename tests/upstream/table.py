@@ -128,15 +128,16 @@ def _share(total: Counter[str], engine: str) -> str:
 _HEAD: Final = """\
 # Ray's own tests
 
-Of Ray's tests of tasks, actors, objects, generators, placement groups, scheduling, failures and utilities ({source},
-commit {commit}), by file: how many are counted, and how many of them pass with dualray, on processes and simulated.
-Counted are those that Ray 2.60 passes, and those that were not run on it. Apart stand those that need what is not
-public in Ray: fixtures that start its daemons or its dashboard, its client and command line, names of `ray._private`
-and of its control plane. In all {real} pass on processes, {sim} simulated; a dash stands for a file
-that has not been run there.
+This page counts Ray's tests of tasks, actors, objects, generators, placement groups, scheduling, failures and utilities
+({source}, commit {commit}) by file. The columns `real` and `sim` show how many tests pass with dualray on processes and
+in a simulation. The column `counted` has the tests that pass on Ray 2.60 or did not run on it. The column `apart` has
+the tests that need private parts of Ray: daemons, the dashboard, the client, the command line, `ray._private` or the
+control plane.
 
-Made by `python -m tests.upstream.table --write`, of what `python -m tests.upstream.run rays_core --engine real` and
-`--engine sim` have kept. `tests/upstream/missing.md` has each test that is missing, with its reason.
+On processes {real} pass, and in simulations {sim}. A dash marks a file that did not run there.
+
+`python -m tests.upstream.table --write` makes this page from the results of `python -m tests.upstream.run rays_core
+--engine real` and `--engine sim`. `tests/upstream/missing.md` lists each missing test with its reason.
 
 | file | counted | real | sim | apart |
 |---|---|---|---|---|"""

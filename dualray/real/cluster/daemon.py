@@ -192,7 +192,7 @@ class Daemon:
                 with addresses.local_client(self.session) as client:
                     found = self._endpoints[home] = addresses.endpoint_of(client, home)
             except (OSError, ReplyError, AuthenticationError) as error:
-                raise LookupError(f"the control plane does not say where {home} is: {error}") from error
+                raise LookupError(f"the control plane did not return the address of {home}: {error}") from error
         return found
 
     def start(self) -> None:

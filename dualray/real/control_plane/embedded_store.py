@@ -100,7 +100,7 @@ class RequestReader:
                 self._length = length
                 self._size += length
                 if self._size > self.bytes_max:
-                    raise _BadRequest(f"a command of more than {self.bytes_max} bytes")
+                    raise _BadRequest(f"a command has more than {self.bytes_max} bytes")
             end = self._position + self._length
             if len(self._data) < end + 2:
                 return None
@@ -122,7 +122,7 @@ class RequestReader:
         end = self._data.find(b"\r\n", start, start + 16)
         if end < 0:
             if len(self._data) - start >= 16:
-                raise _BadRequest("a length without an end")
+                raise _BadRequest("a length does not end with CRLF")
             return None
         digits = self._data[start + 1 : end]
         if not digits.isdigit() or (value := int(digits)) > bound:

@@ -102,24 +102,24 @@ def encode_frame(header: bytes, buffers: Sequence[Piece], limits: FrameLimits) -
     has a FilePiece and is so small that its pieces are joined."""
     header_bytes = len(header)
     if header_bytes > limits.header_bytes_max:
-        raise ValueError(f"a header of {header_bytes} bytes: the limit is {limits.header_bytes_max}")
+        raise ValueError(f"a header has {header_bytes} bytes, and the limit is {limits.header_bytes_max}")
     if not buffers:
         prefix = FRAME.pack(FRAME_MARKER, header_bytes, 0)
         size = FRAME.size + header_bytes
         return ([prefix + header] if size <= _JOIN_BYTES else [prefix, header]), size
     if len(buffers) > limits.buffers_max:
-        raise ValueError(f"{len(buffers)} buffers: the limit is {limits.buffers_max}")
+        raise ValueError(f"a message has {len(buffers)} buffers, and the limit is {limits.buffers_max}")
     views = [flat(buffer) for buffer in buffers]
     sizes = [len(view) for view in views]
     body = header_bytes + sum(sizes)
     if body > limits.frame_bytes_max:
-        raise ValueError(f"a message of {body} bytes: the limit is {limits.frame_bytes_max}")
+        raise ValueError(f"a message has {body} bytes, and the limit is {limits.frame_bytes_max}")
     prefix = FRAME.pack(FRAME_MARKER, header_bytes, len(views)) + struct.pack(f"<{len(views)}Q", *sizes)
     size = len(prefix) + body
     if size <= _JOIN_BYTES:
         if any(isinstance(view, FilePiece) for view in views):
             raise ValueError(
-                f"a message of {size} bytes has a piece of a file: copy it, it is smaller than {_JOIN_BYTES}"
+                f"a message of {size} bytes has a piece of a file: messages below {_JOIN_BYTES} bytes need a copy"
             )
         return [b"".join((prefix, header, *views))], size  # type: ignore[arg-type]  # no FilePiece is left
     return [prefix, *(piece for piece in (header, *views) if len(piece))], size
@@ -211,7 +211,7 @@ class FrameReader:
         while length - start >= FRAME.size:
             marker, header_bytes, buffer_count = FRAME.unpack_from(data, start)
             if marker != FRAME_MARKER:
-                raise Refusal("bad_frames", f"a frame began with {marker:#x}")
+                raise Refusal("bad_frames", f"a frame began with the unknown marker {marker:#x}")
             if header_bytes > limits.header_bytes_max or buffer_count > limits.buffers_max:
                 raise Refusal("oversized_frames", f"a header of {header_bytes}, {buffer_count} buffers")
             body = start + FRAME.size
@@ -229,7 +229,7 @@ class FrameReader:
                 body += 8 * buffer_count
                 end = body + header_bytes + sum(sizes)
             if end - body > limits.frame_bytes_max:
-                raise Refusal("oversized_frames", f"a frame announced {end - body} bytes")
+                raise Refusal("oversized_frames", f"a frame has {end - body} bytes, which is too many")
             if end <= length:
                 position = body + header_bytes
                 buffers = []

@@ -264,7 +264,7 @@ def _take_over(status: int, handed: list[socket.socket]) -> NoReturn:
     if status == HANDED and len(handed) == 1:
         raise HandedOver(handed.pop())
     if status == GONE:
-        raise PeerGone("its machine's gateway says that its process is gone")
+        raise PeerGone("its machine's gateway reports that its process has ended")
     if status == NOT_YET:
         raise ConnectionError("the gateway cannot reach it yet")
-    raise Refusal("bad_preambles", f"a gateway said {status} with {len(handed)} connections")
+    raise Refusal("bad_preambles", f"a gateway sent the status {status} with {len(handed)} connections")

@@ -326,8 +326,8 @@ def _of_one_cluster(places: Sequence[LogPlace], wanted: Wanted, what: str) -> tu
         both_run = one.running is not None and other.running is not None
         if one.cluster != other.cluster if both_run else one.node == other.node:
             raise ValueError(
-                f"{what} has printed in several sessions, as a program has the same ids whenever it runs: name one "
-                f"with --session, or its directory in Python: {', '.join(place.session for place in found)}"
+                f"{what} has printed in several sessions, because each run of a program uses the same ids. Choose one "
+                f"with --session, or pass its directory in Python: {', '.join(place.session for place in found)}"
             )
     clusters = {place.cluster for place in found}
     return tuple(place for place in places if not found or place.cluster in clusters)

@@ -70,9 +70,9 @@ class LogReader:
             clusters = {place.cluster for place in places}
             if len(clusters) != 1:
                 raise ValueError(
-                    f"{verb} outside of a cluster reads the logs of the one that runs on this machine, and there are "
-                    f"{len(clusters)}: call dualray.init(), or name directory=, where init(log_directory=) has kept "
-                    f"logs"
+                    f"{verb} outside a cluster reads the logs of the only cluster on this machine, and there are "
+                    f"{len(clusters)}: call dualray.init(), or pass directory= with the path of "
+                    f"init(log_directory=)"
                 )
         else:
             sessions = all_running()

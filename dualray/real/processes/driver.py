@@ -213,4 +213,4 @@ class RealRuntime(ProcessRuntime):
 
 
 def _refuse_tasks() -> None:
-    raise AssertionError("a driver runs no tasks, and was given some")
+    raise AssertionError("a driver runs no tasks, but received some")

@@ -367,7 +367,7 @@ class UserProcess:
     is_ahead = False
 
     def end_later(self, task: RunTask | TaskPushed, size_bytes: int, start_ns: int) -> None:
-        raise NotImplementedError("the time of a task is over when its code returns")
+        raise NotImplementedError("a task on real processes ends when its code returns")
 
     @property
     def is_on_loop(self) -> bool:

@@ -22,7 +22,7 @@ def die_with(parent: int, number: signal.Signals) -> None:
     if _libc.prctl(_PR_SET_PDEATHSIG, number) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
     if os.getppid() != parent:
-        raise ProcessLookupError(f"process {parent}, which has forked this one, is gone")
+        raise ProcessLookupError(f"process {parent}, the parent of this process, has ended")
 
 
 def count_threads() -> int:

@@ -62,7 +62,10 @@ def as_exception(error: ErrorInfo, payload: bytes | None, task_id: TaskID | None
 def _class_of(error: ErrorInfo) -> type[DualrayError]:
     if error.kind is ErrorKind.TASK_GROUP_REMOVED and " was lost: Worker " in error.message:
         return exceptions.RunningTaskPlacementGroupRemoved
-    if error.kind is ErrorKind.GROUP_UNSCHEDULABLE and " cannot be made: there is one of the name " in error.message:
+    if (
+        error.kind is ErrorKind.GROUP_UNSCHEDULABLE
+        and " cannot be made: a group exists with the name " in error.message
+    ):
         return exceptions.PlacementGroupAlreadyExistsError
     return _ERRORS[error.kind]
 

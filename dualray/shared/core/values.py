@@ -37,7 +37,7 @@ class _Callback:
         self.set = ready
 
     def wait(self) -> None:
-        raise AssertionError("a callback is waited for by nobody")
+        raise AssertionError("no process can wait for a callback")
 
 
 class CoreValues(CoreQueries):

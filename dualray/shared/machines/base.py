@@ -80,7 +80,7 @@ class Composition:
 def bounded_steps(what: str) -> Iterator[int]:
     """Numbers to count the steps of a drain with; ends in an error that names the machine."""
     yield from range(DRAIN_STEPS_MAX)
-    raise InvariantViolation(f"{what} did not come to rest within {DRAIN_STEPS_MAX:,} steps")
+    raise InvariantViolation(f"{what} did not become idle within {DRAIN_STEPS_MAX:,} steps")
 
 
 def ensure(holds: bool, message: str, *about: object) -> None:

@@ -65,7 +65,7 @@ def unpack(data: bytes | memoryview) -> Any:
     try:
         return msgpack.unpackb(data, use_list=False, unicode_errors=SURROGATES)
     except ValueError as error:
-        raise ValueError(f"{len(data)} bytes are no msgpack value: {str(error) or type(error).__name__}") from error
+        raise ValueError(f"{len(data)} bytes are not a msgpack value: {str(error) or type(error).__name__}") from error
 
 
 _ADDED: dict[type, int] = {
@@ -332,4 +332,4 @@ def decode(fields: Any) -> Any:
     try:
         return _CODEC.decode(fields)
     except (TypeError, ValueError, KeyError, IndexError, AttributeError, RecursionError) as error:
-        raise ValueError(f"these values are no event or command: {error}") from error
+        raise ValueError(f"these values are not an event or a command: {error}") from error

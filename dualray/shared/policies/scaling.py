@@ -158,7 +158,7 @@ def never_words(group: NodeGroupSpec, resources: Resources, labels: tuple[LabelT
 
 def not_now_words(view: ScaleView, counts: Mapping[str, int], *, is_slow: bool) -> dict[str, str]:
     """Of each group, why it has no more nodes now. `counts`: its nodes; `is_slow`: the speed allows no more."""
-    slow = "as many nodes as upscaling_speed_percent allows are on their way" if is_slow else ""
+    slow = "as many nodes as upscaling_speed_percent allows are starting" if is_slow else ""
     whys: dict[str, str] = {}
     for group in view.groups:
         leaving = view.leaving.get(group.name, 0)

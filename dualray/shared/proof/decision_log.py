@@ -171,7 +171,7 @@ def _read_opening(stream: Iterator[Any]) -> tuple[MachineSpec, str]:
     try:
         opening = next(stream)
     except (StopIteration, ValueError) as error:
-        raise ValueError("the file is not a decision log: it does not begin with an opening") from error
+        raise ValueError("the file is not a decision log: it does not begin with a header") from error
     if not isinstance(opening, dict) or opening.get("format") != FORMAT:
         raise ValueError(f"the file is not a decision log of format {FORMAT!r}")
     try:

@@ -227,7 +227,8 @@ def _node_of_type(kind: Tree, path: str) -> dict[str, Any]:
     resources = dict(kind.get("resources") or {})
     if _CPU not in resources:
         raise RayFileError(
-            f"{path}resources", "the number of CPUs of a node is missing, and dualray asks no cloud; write {CPU: 4}"
+            f"{path}resources",
+            "the number of CPUs of a node is missing, and dualray does not ask a cloud; write {CPU: 4}",
         )
     node: dict[str, Any] = {"cpus": _quantity(resources.pop(_CPU), f"{path}resources.CPU")}
     if _GPU in resources:

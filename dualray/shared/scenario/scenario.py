@@ -53,7 +53,7 @@ class Workload(Model):
         if self.trace is not None and (self.args or self.kwargs):
             raise ValueError("a trace takes no args and no kwargs, because it runs again as it was recorded")
         if self.as_ray and self.script is None:
-            raise ValueError("as_ray is for a script; a function uses what its module imports")
+            raise ValueError("as_ray is for a script; a function uses the imports of its module")
         if self.args and self.script is None:
             raise ValueError("args is for a script; a function or a generated workload takes kwargs")
         if self.kwargs and self.script is not None:

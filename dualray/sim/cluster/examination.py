@@ -74,7 +74,7 @@ def examine(cluster: Cluster) -> Examination:
         if not _goes_on(cluster) and not cluster.outages.is_down:
             leaks = _leaks(cluster)
             if not is_at_rest:
-                leaks.insert(0, f"the cluster did not come to rest within {REST_STEPS_MAX} s of virtual time")
+                leaks.insert(0, f"the cluster did not become idle within {REST_STEPS_MAX} s of virtual time")
     except InvariantViolation as violation:
         violations.append(str(violation))
     return Examination(

@@ -109,8 +109,8 @@ class FaultInjector:
                 )
         if fault.kind is FaultKind.CLOG_NODE and fault.node == driver_node:
             raise ValueError(
-                f"fault '{fault}': {fault.node} runs the driver, which would hear nothing more of the head, and would "
-                f"end the program"
+                f"fault '{fault}': {fault.node} runs the driver, and without messages from the head the driver "
+                f"ends the program"
             )
 
     @property

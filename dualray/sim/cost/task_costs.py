@@ -120,10 +120,12 @@ class TaskCosts:
                 distribution = self._distributions[said] = parse_distribution(said, what)
             return self._draw_ns(distribution, task)
         if isinstance(said, bool) or not isinstance(said, Real):
-            raise TypeError(f"{what} gave {said!r}: it must be seconds, or a distribution such as 'exponential(2s)'")
+            raise TypeError(
+                f"{what} returned {said!r}: it must be seconds, or a distribution such as 'exponential(2s)'"
+            )
         seconds = float(said)
         if not 0 <= seconds < inf:
-            raise ValueError(f"{what} gave {said!r}: it must be seconds, at least 0")
+            raise ValueError(f"{what} returned {said!r}: it must be seconds, at least 0")
         return round(seconds * 1e9)
 
     def whole_ns(self, seconds: float) -> int:

@@ -255,7 +255,7 @@ class FiberScheduler:
     def adopt_current(self, owner: FiberOwner, *, seed: bytes = b"") -> Fiber:
         """Make the calling greenlet the driver's fiber. Returns in it, as user code; `close()` undoes it."""
         if self.driver is not None:
-            raise RuntimeError("this scheduler has its driver already")
+            raise RuntimeError("this scheduler already has a driver")
         driver = Fiber(owner, None, seed)
         driver._greenlet = _getcurrent()
         self.driver = driver
@@ -301,7 +301,7 @@ class FiberScheduler:
         elif state is _RUNNING and not fiber._answered:
             fiber._answered = True
         else:
-            raise RuntimeError(f"{fiber!r} was woken twice for one park")
+            raise RuntimeError(f"{fiber!r} was resumed twice after one wait")
         fiber._value = value
         return True
 
@@ -429,7 +429,7 @@ class FiberScheduler:
         """Raise FiberKilled once more in a killed fiber, or leave it suspended for ever."""
         fiber._rethrows += 1
         if fiber._rethrows <= RETHROWS_MAX:
-            raise FiberKilled("this worker is dead; nothing it waits for will come")
+            raise FiberKilled("this worker has ended, and so has each of its waits")
         fiber.state = _ABANDONED
         while True:
             try:
@@ -539,7 +539,7 @@ class FiberScheduler:
             return
         driver = self.driver
         if driver is not None and self.current() is not driver:
-            raise RuntimeError("a simulation is closed by its driver")
+            raise RuntimeError("only the driver can close a simulation")
         self._closing = True
         try:
             if driver is not None:

@@ -77,7 +77,7 @@ class Scheduled(simpy.Event):
 
     @callbacks.setter
     def callbacks(self, value: Any) -> None:
-        raise AttributeError("the callbacks of a Scheduled event belong to its kernel")
+        raise AttributeError("only the kernel can change the callbacks of a Scheduled event")
 
     @property
     def pending(self) -> bool:

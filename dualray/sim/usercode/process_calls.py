@@ -272,7 +272,7 @@ class ProcessCalls:
             raise PermissionError(
                 errno.EPERM,
                 f"pid {pid}: code in a simulation can send any signal to its own process, {fiber.owner.pid}, and "
-                f"SIGKILL or SIGTERM to the virtual worker of another pid, and any to a process that it has started",
+                f"to processes that it started. To other virtual workers it can send SIGKILL or SIGTERM",
             )
         if not has_it:
             raise ProcessLookupError(errno.ESRCH, f"the virtual worker of pid {pid} has ended")

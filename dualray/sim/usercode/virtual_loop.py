@@ -135,7 +135,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def _sleep(self, timeout: float | None) -> None:
         fiber = self._fibers.current()
         if fiber is None:
-            raise RuntimeError("an event loop of a simulation runs in the simulation's fibers, and nowhere else")
+            raise RuntimeError("only code of the simulation can run an event loop of the simulation")
         self._sleeper = fiber
         if timeout is not None:
             self._alarm = self._kernel.call_after(max(1, -int(-timeout * 1e9 // 1)), self._wake)
@@ -193,7 +193,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
 def _refusing(name: str) -> Callable[..., Any]:
     def refuse(self: VirtualLoop, *args: Any, **kwargs: Any) -> Any:
         raise NotImplementedError(
-            f"{name}: an event loop of a simulation has no sockets, pipes, subprocesses and signals, because a seed "
+            f"{name}: an event loop of a simulation has no sockets, pipes, subprocesses or signals, because a seed "
             f"cannot repeat their order; run this program in real mode"
         )
 

@@ -68,7 +68,7 @@ def test_launches_beyond_what_this_machine_may_run_are_refused_with_the_reason()
     with cluster_of(LOCAL % 1):
         request_resources(num_cpus=3)
         eventually(lambda: group()["refused"], "a launch was refused")
-        assert group()["refused"] == "the provider has refused it: this machine may run 1 nodes of the local provider"
+        assert group()["refused"] == "the provider refused a node: this machine may run 1 nodes of the local provider"
         eventually(lambda: len(alive()) == 2, "the other one is there")
 
 
@@ -275,8 +275,8 @@ def test_a_refusal_closes_the_group_for_a_while_and_says_why(machines: Path) -> 
     with cluster_of(of_commands(machines)):
         waits = where.remote()
         eventually(lambda: group()["refused"], "it was refused")
-        assert group()["refused"] == "the provider has refused it: the zone is full"
-        why = "no node is launched for it: cpu: the provider has refused it: the zone is full"
+        assert group()["refused"] == "the provider refused a node: the zone is full"
+        why = "no node is launched for it: cpu: the provider refused a node: the zone is full"
         eventually(lambda: why in dualray.util.explain(waits), "it is explained")
         calls = (machines / "calls").read_text().splitlines()
         assert [line for line in calls if not line.startswith("end ")] == calls[:1], (

@@ -182,13 +182,13 @@ def test_tags_are_the_places_of_names_and_those_of_0_1_0_stay():
         ((-1,), "no event or command has the tag -1"),
         ((True,), "no event or command has the tag True"),
         (("Started",), "no event or command has the tag 'Started'"),
-        ((), "these values are no event or command"),
-        (7, "these values are no event or command"),
-        (None, "these values are no event or command"),
-        ((NAMES.index("TimerFired"),), "these values are no event or command"),
-        ((NAMES.index("TimerFired"), "a", "b"), "these values are no event or command"),
+        ((), "these values are not an event or a command"),
+        (7, "these values are not an event or a command"),
+        (None, "these values are not an event or a command"),
+        ((NAMES.index("TimerFired"),), "these values are not an event or a command"),
+        ((NAMES.index("TimerFired"), "a", "b"), "these values are not an event or a command"),
         ((NAMES.index("ValueReported"), b"id", "NO SUCH STATE", 0, None), "'NO SUCH STATE' is not a valid ValueState"),
-        ((NAMES.index("TaskSubmitted"), 5), "these values are no event or command"),
+        ((NAMES.index("TaskSubmitted"), 5), "these values are not an event or a command"),
     ],
 )
 def test_values_that_nobody_encoded_are_refused(fields, message):
@@ -201,7 +201,7 @@ def test_orders_nested_without_end_are_refused():
     fields: Any = (NAMES.index("Started"),)
     for _ in range(5000):
         fields = (NAMES.index("Send"), "head", fields, ())
-    with pytest.raises(ValueError, match="these values are no event or command"):
+    with pytest.raises(ValueError, match="these values are not an event or a command"):
         decode(fields)
 
 
@@ -217,7 +217,7 @@ def test_bytes_that_nobody_packed_are_refused_or_are_plain_values(data):
     [b"", b"\xc1", b"\x92\x01", b"\x01\x02", b"\x81\x80\xc0", b"\xa1\xff", b"\x91" * 5000, msgpack.packb([1])[:-1]],
 )
 def test_bytes_that_are_no_msgpack_are_refused_in_words(data):
-    with pytest.raises(ValueError, match=rf"{len(data)} bytes are no msgpack value: .+"):
+    with pytest.raises(ValueError, match=rf"{len(data)} bytes are not a msgpack value: .+"):
         unpack(data)
 
 

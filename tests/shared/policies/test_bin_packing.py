@@ -54,7 +54,7 @@ def test_speed_bounds_what_is_launched_at_a_time_but_for_gangs() -> None:
     assert first.launches == {"cpu": 20}
     [unmet] = first.unmet
     assert unmet.count == 30
-    assert unmet.reasons == {"cpu": "as many nodes as upscaling_speed_percent allows are on their way"}
+    assert unmet.reasons == {"cpu": "as many nodes as upscaling_speed_percent allows are starting"}
     under_way = [node(f"launch-{index}", cpu, is_joined=False) for index in range(20)]
     assert choose(cpu, demands=many, nodes=busy + under_way, speed_percent=100).launches == {}
     gang = Gang(name="gang", bundles=(amounts(CPU=1),) * 9, strategy=GroupStrategy.SPREAD)

@@ -146,7 +146,7 @@ def test_a_log_that_was_cut_off_ends_at_its_last_whole_decision(length):
 
 @pytest.mark.parametrize("length", [0, 1, ENDS[0] // 2, ENDS[0] - 1])
 def test_a_log_that_was_cut_off_in_its_opening_is_no_log(length):
-    with pytest.raises(ValueError, match="the file is not a decision log: it does not begin with an opening"):
+    with pytest.raises(ValueError, match="the file is not a decision log: it does not begin with a header"):
         read_log(WHOLE[:length])
 
 

@@ -212,7 +212,7 @@ def test_what_is_wrong_in_a_raycluster_is_said(old: str, new: str, message: str)
         (
             "{CPU: 8, GPU: 1,",
             "{GPU: 1,",
-            "worker.resources: the number of CPUs of a node is missing, and dualray asks no cloud",
+            "worker.resources: the number of CPUs of a node is missing, and dualray does not ask a cloud",
         ),
         ("max_workers: 6", "max_workers: 0", "at least one type must have max_workers above 0"),
         ("upscaling_speed: 0.5", "upscaling_speed: fast", "upscaling_speed: 'fast' must be a number of 0 or more"),

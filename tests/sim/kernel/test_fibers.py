@@ -143,7 +143,7 @@ def test_a_wake_before_the_park_is_kept(sim: Simulation) -> None:
 
 def test_two_wakes_for_one_park_are_refused(sim: Simulation) -> None:
     sim.fibers.wake(sim.driver)
-    with pytest.raises(RuntimeError, match="woken twice"):
+    with pytest.raises(RuntimeError, match="resumed twice"):
         sim.fibers.wake(sim.driver)
     sim.fibers.park()
 
@@ -444,10 +444,10 @@ def test_parking_in_a_foreign_greenlet_is_a_clear_error(sim: Simulation) -> None
 
 
 def test_a_scheduler_has_one_driver_and_is_closed_by_it(sim: Simulation) -> None:
-    with pytest.raises(RuntimeError, match="has its driver"):
+    with pytest.raises(RuntimeError, match="already has a driver"):
         sim.fibers.adopt_current(Owner())
     sim.kernel.call_after(1, sim.fibers.close)
-    with pytest.raises(RuntimeError, match="closed by its driver"):
+    with pytest.raises(RuntimeError, match="only the driver can close"):
         sim.fibers.park()
 
 

@@ -186,7 +186,7 @@ class Autoscaler:
         for launch_id in event.launch_ids:
             launch = self.launches.get(launch_id)
             if launch is not None and launch.state is LaunchState.REQUESTED:
-                self._close(launch, f"the provider has refused it: {event.reason}")
+                self._close(launch, f"the provider refused a node: {event.reason}")
         self.look()
 
     def request(self, process: Address, demands: tuple[Demand, ...]) -> None:
@@ -458,7 +458,7 @@ class Autoscaler:
         coming = Counter([each.group for each in self._under_way()])
         could = [group.name for group in self.groups if group.name in coming and group.could_take(shape)]
         words = [f"{coming[name]} of group {name}" for name in could]
-        return f"nodes are on their way: {', '.join(words)}" if words else ""
+        return f"nodes are starting: {', '.join(words)}" if words else ""
 
     def explain(self) -> list[str]:
         """In words, of each demand that no launch will meet, why not, by group."""

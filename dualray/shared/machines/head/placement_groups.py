@@ -112,7 +112,7 @@ class PlacementGroups:
         if len(spec.bundles) > self.config.bundles_max:
             return f"it has {len(spec.bundles)} bundles, and bundles_max is {self.config.bundles_max}"
         if spec.name and self.named(spec.name, self._namespace_of_group(spec)) is not None:
-            return f"there is one of the name {spec.name!r}: remove that, or take another name"
+            return f"a group exists with the name {spec.name!r}: remove that group, or choose another name"
         return why_never(spec, {}, self._nodes()) if self.config.infeasible == "raise" else None
 
     def named(self, name: str, namespace: str) -> GroupRecord | None:
