@@ -188,7 +188,7 @@ def path_words(row: Row, path: Sequence[Stretch]) -> str:
     parts = by_function(path)
     total_s = sum(computed_s + waited_s for _, computed_s, waited_s in parts) or 1.0
     shares = [
-        f"{name} {(computed_s + waited_s) / total_s:.0%} (of it waiting {waited_s / total_s:.0%})"
+        f"{name} {(computed_s + waited_s) / total_s:.0%}" + (f" (waits {waited_s / total_s:.0%})" if waited_s else "")
         for name, computed_s, waited_s in parts[:5]
     ]
     return f"Critical path of {row.configuration.words}: {', '.join(shares)}."
@@ -237,7 +237,7 @@ CAUSE_COLUMNS = ("cause", "seconds", "share")
 
 def causes_words(row: Row) -> str:
     """What the table of causes is about."""
-    return f"What the end of the program waits for on {row.configuration.words}, with the recorded times:"
+    return f"Causes of the makespan on {row.configuration.words}, with the recorded times:"
 
 
 def cause_cells(causes: Sequence[Cause]) -> list[list[str]]:

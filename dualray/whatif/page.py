@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
+from re import sub
 
 import plotly.graph_objects as go
 from plotly.offline import get_plotlyjs
@@ -38,6 +39,9 @@ th:first-child,td:first-child{text-align:left}.no{color:#d1242f}
 _CONFIG = {"displayModeBar": False, "responsive": True}
 """No tool bar over the charts; their width is that of the page."""
 
+_LEGEND = {"orientation": "h", "yref": "container", "y": 0.02, "yanchor": "bottom"}
+"""Below the title of the horizontal axis, however low the chart is."""
+
 _CSP = "default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; style-src 'unsafe-inline'; img-src data: blob:"
 
 
@@ -59,12 +63,12 @@ def page(prediction: Predicted, *, deadline: str | None = None, probability: flo
     chosen = prediction.chosen(deadline)
     if chosen is not None:
         path = prediction.critical_path(chosen)
-        charts.append(_critical_path(chosen, path))
+        charts.append(_critical_path(path))
         lines.append(path_words(chosen, path))
         table = html_table(CAUSE_COLUMNS, cause_cells(prediction.causes(chosen)))
         charts.append(f"<p>{escape(causes_words(chosen))}</p>{table}")
     headline = lines.pop(0) if verdicts_of(prediction, deadline, probability) else ""
-    answers = "".join(f"<p>{escape(line)}</p>" for line in lines)
+    answers = "".join(f"<p>{_marked_up(line)}</p>" for line in lines)
     name = prediction.trace.path.name
     parts = [answers, *charts, _table(prediction.rows)]
     return html_page(f"{name}: what if?", prediction.trace.words, parts, headline=headline)
@@ -76,7 +80,7 @@ def html_page(title: str, words: str, parts: Sequence[str | go.Figure], *, headl
     for number, part in enumerate(parts):
         body = part
         if not isinstance(part, str):
-            part.update_layout(legend={"orientation": "h", "y": -0.25}, margin={"r": 16, "t": 56})
+            part.update_layout(legend=_LEGEND, margin={"r": 16, "t": 56})
             body = part.to_html(full_html=False, include_plotlyjs=False, div_id=f"chart{number}", config=_CONFIG)
         sections += f"<section>{body}</section>"
     return (
@@ -87,6 +91,11 @@ def html_page(title: str, words: str, parts: Sequence[str | go.Figure], *, headl
         f"{f'<p>{escape(headline)}</p>' if headline else ''}{escape(words)}</header>"
         f"<main>{sections}</main></body></html>"
     )
+
+
+def _marked_up(line: str) -> str:
+    """A text for people, with its `code` as code."""
+    return sub(r"`([^`]+)`", r"<code>\1</code>", escape(line))
 
 
 def html_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -156,17 +165,17 @@ def _costs(prediction: Predicted) -> go.Figure:
     return figure
 
 
-def _critical_path(row: Row, path: list[Stretch]) -> go.Figure:
-    figure = go.Figure(layout={"title": f"Critical path of {row.configuration.words}: seconds by function"})
+def _critical_path(path: list[Stretch]) -> go.Figure:
+    figure = go.Figure(layout={"title": "Critical path: seconds by function"})
     rows = by_function(path)
     names = [name for name, _, _ in rows]
     figure.add_bar(y=names, x=[computed for _, computed, _ in rows], name="computes", orientation="h")
     figure.add_bar(
         y=names, x=[waited for _, _, waited in rows], name="waits: messages, transfers, room", orientation="h"
     )
-    figure.update_layout(barmode="stack", height=180 + 28 * len(rows), margin={"l": 200})
+    figure.update_layout(barmode="stack", height=220 + 28 * len(rows))
     figure.update_xaxes(title="seconds")
-    figure.update_yaxes(autorange="reversed")
+    figure.update_yaxes(autorange="reversed", automargin=True)
     return figure
 
 

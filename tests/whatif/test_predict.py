@@ -243,7 +243,7 @@ def test_the_command_shows_a_table_and_answers(everything_recorded, tmp_path):
     assert done.returncode == 0, done.stderr
     assert "Cheapest within 1min" in done.stdout
     assert done.stdout.count(OWN) >= 4
-    assert "What the end of the program waits for on 1 x " in done.stdout
+    assert "Causes of the makespan on 1 x " in done.stdout
     assert "The smallest store that does not spill: " in done.stdout
     assert "│ compute " in done.stdout
     assert "│ one more node " in done.stdout
