@@ -44,7 +44,7 @@ def judge(
         wanted, found = (
             _short(each.result) if each.succeeded else f"it fails with {each.error[0]}" for each in (reference, outcome)
         )
-        wanted = wanted if reference.succeeded else "a result, also without faults"
+        wanted = wanted if reference.succeeded else f"a result, also without faults: {wanted}"
         verdicts.append(_verdict("result without faults", wanted, found, same))
     if mode == "sim":
         verdicts += _of_simulation(scenario, outcome)

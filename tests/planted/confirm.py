@@ -1,20 +1,31 @@
 """Planted bugs that exploration has found in sim mode, on real processes: `python -m tests.planted.confirm HUNTS.json`.
 
 HUNTS.json is what `python -m tests.planted.find --json` has written. Each bug's small scenario is run with `dualray
-scenario run --mode real` in a package that has the bug, up to eight times: first as it was found, then with its faults
-at other moments. Real processes reach the n-th event in another order than a simulation, so the same fault must be
-tried around it, as exploration tries seeds. A try that fails is a reproduction, if its scenario holds without the bug.
-What is not reproduced is printed with the reason.
+scenario run --mode real` in a package that has the bug, up to ten times:
+
+1. as it was found;
+2. with each fault at the event that came last before it in the simulation, instead of at a time. Real processes need
+   longer to start, so that the same time is another moment of the program;
+3. the same, with slow links: a simulation has many orders of messages, and real processes on one machine have few;
+4. and later: these faults around these events, as exploration tries seeds. Every second try has slow links, and every
+   third one longer tasks.
+
+The same rule holds for each bug. A try that fails is a reproduction, if its scenario holds without the bug. What is not
+reproduced is printed with the reason.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import random
 import re
 import subprocess
 import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,17 +33,24 @@ from typing import Any
 import yaml
 
 from dualray.real import faults as means
-from dualray.shared.scenario.fault_model import parse_fault
-from dualray.testing.run import load_scenario
+from dualray.report.traces import read_traces
+from dualray.shared.proof.trace import TraceEvent
+from dualray.shared.scenario.fault_model import EVENT_ANCHORS, TASK_ANCHORS, Fault, parse_fault
+from dualray.shared.scenario.scenario import Scenario
+from dualray.testing.run import load_scenario, run_scenario
 from tests.planted.bugs import BUGS
 from tests.planted.tree import ROOT, run_in, tree_with
 
-TRIES = 8
-TRIES_AS_FOUND = 2
+TRIES = 10
+TRIES_WITHOUT_FAULTS = 2
+SLOW_LINKS = "link all delay 40ms jitter 40ms at 0s"
 STRETCH = 3.0
 RUNS_WITHOUT = 3
 """A scenario that fails now and then without the bug says nothing of it."""
 TRY_TIMEOUT_S = 300.0
+TIMES_AS_LONG = 6.0
+"""A try that takes so many times as long as the scenario without the bug does not end."""
+TRY_TIMEOUT_MIN_S = 60.0
 NODES_MAX = 5
 
 
@@ -74,6 +92,58 @@ def for_real_mode(text: str) -> tuple[str, str]:
         scenario["expect"].pop("same_as_without_faults", None)
     changed = f"without {'; '.join(left_out)}" if left_out else "as it was found"
     return yaml.safe_dump(scenario, sort_keys=False), changed
+
+
+def with_result(text: str, scenario: Scenario) -> str:
+    """The same scenario with the result of a simulation without faults, for which real mode needs a second cluster."""
+    changed: dict[str, Any] = yaml.safe_load(text)
+    if changed["expect"].pop("same_as_without_faults", False):
+        changed["expect"]["result"] = run_scenario(scenario.with_faults(())).result
+    return yaml.safe_dump(changed, sort_keys=False)
+
+
+def at_events(text: str, events: Sequence[TraceEvent]) -> str:
+    """The same scenario with each fault that has a time at the event that came last before that time.
+
+    A fault before the first event keeps its time.
+
+    Args:
+        events: of the simulation of this scenario, in order.
+    """
+    scenario: dict[str, Any] = yaml.safe_load(text)
+    faults = []
+    for words in scenario["faults"]:
+        fault = parse_fault(words) if isinstance(words, str) else None
+        anchored = words
+        if fault is not None and fault.at_ns is not None and (found := _anchored(fault, fault.at_ns, events)):
+            anchored = str(found)
+        faults.append(anchored)
+    scenario["faults"] = faults
+    return yaml.safe_dump(scenario, sort_keys=False)
+
+
+def _anchored(fault: Fault, at_ns: int, events: Sequence[TraceEvent]) -> Fault | None:
+    """The same fault after the last event before this time."""
+    counts: Counter[tuple[str, str]] = Counter()
+    last = None
+    for event in events:
+        if event.time_ns > at_ns:
+            break
+        is_of_task = event.kind in TASK_ANCHORS.values()
+        if is_of_task or event.kind in EVENT_ANCHORS:
+            last = (str(event.kind), event.name if is_of_task else "", event.time_ns)
+            counts[last[:2]] += 1
+    if last is None:
+        return None
+    kind, name, time_ns = last
+    start, after_ns = counts[kind, name], (at_ns - time_ns) // 1000 * 1000
+    return replace(fault, at_ns=None, event=kind, task_name=name or None, start=start, after_ns=after_ns)
+
+
+def with_slow_links(text: str) -> str:
+    """The same scenario, in which each message between two nodes takes a while."""
+    scenario: dict[str, Any] = yaml.safe_load(text)
+    return yaml.safe_dump({**scenario, "faults": [SLOW_LINKS, *scenario["faults"]]}, sort_keys=False)
 
 
 def at_other_moments(text: str, seed: str, *, stretch: float = 1.0) -> str:
@@ -123,31 +193,69 @@ def confirm(name: str, text: str) -> Confirmation:
     with tree_with({bug.change.path: bug.change.applied()}) as tree:
         file = tree / "real.yaml"
         file.write_text(real)
-        has_faults = bool(yaml.safe_load(real)["faults"])
+        real = with_result(real, load_scenario(file))
+        file.write_text(real)
         nodes = len(load_scenario(file).cluster.each_node())
-        said = f"it holds, {changed}"
-        for number in range(1, (TRIES if has_faults else TRIES_AS_FOUND) + 1):
-            if number > TRIES_AS_FOUND:
-                stretch = STRETCH if number % 2 else 1.0
-                file.write_text(at_other_moments(real, f"{name} {number}", stretch=stretch))
-            failed, said = _run(tree, file)
+        began_s = time.monotonic()
+        failed, said = _run(ROOT, file, TRY_TIMEOUT_S)
+        if failed:
+            return Confirmation(name=name, tries=0, words=f"it fails without the bug too: {said}")
+        timeout_s = min(TRY_TIMEOUT_S, max(TRY_TIMEOUT_MIN_S, TIMES_AS_LONG * (time.monotonic() - began_s)))
+        said, number = f"it holds, {changed}", 0
+        for number, (how, scenario) in enumerate(_tries(name, tree, real, text), 1):
+            file.write_text(scenario)
+            failed, said = _run(tree, file, timeout_s)
             if failed:
                 for _ in range(RUNS_WITHOUT):
-                    failed_without, words = _run(ROOT, file)
+                    failed_without, words = _run(ROOT, file, TRY_TIMEOUT_S)
                     if failed_without:
-                        return Confirmation(name=name, tries=0, words=f"it fails without the bug too: {words}")
-                changed += "" if number <= TRIES_AS_FOUND else ", with its faults at other moments"
-                return Confirmation(name=name, tries=number, words=f"{said} ({nodes} nodes, {changed})")
+                        said = f"it fails without the bug too: {words}"
+                        break
+                else:
+                    return Confirmation(name=name, tries=number, words=f"{said} ({nodes} nodes, {changed}{how})")
     return Confirmation(name=name, tries=0, words=f"{said} in {number} tries ({nodes} nodes, {changed})")
 
 
-def _run(tree: Path, file: Path) -> tuple[bool, str]:
+def _tries(name: str, tree: Path, real: str, text: str) -> Iterator[tuple[str, str]]:
+    """What is tried, in order: how, in words, and the scenario."""
+    yield "", real
+    if not yaml.safe_load(real)["faults"]:
+        for _ in range(TRIES_WITHOUT_FAULTS - 1):
+            yield "", real
+        yield ", with slow links", with_slow_links(real)
+        return
+    anchored = at_events(real, _simulated(tree, text))
+    yield ", with its faults at events", anchored
+    yield ", with its faults at events and slow links", with_slow_links(anchored)
+    for number in range(4, TRIES + 1):
+        stretch = STRETCH if number % 3 == 0 else 1.0
+        moved = at_other_moments(anchored, f"{name} {number}", stretch=stretch)
+        if number % 2:
+            yield ", with its faults at other moments and slow links", with_slow_links(moved)
+        else:
+            yield ", with its faults at other moments", moved
+
+
+def _simulated(tree: Path, text: str) -> list[TraceEvent]:
+    """What a simulation of the small scenario with the bug has shown."""
+    file, record = tree / "simulated.yaml", tree / "record"
+    file.write_text(text)
+    words = ["-m", "dualray", "scenario", "run", str(file), "--decision-log", str(record)]
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        run_in(tree, words, timeout_s=TRY_TIMEOUT_S)
+    try:
+        return read_traces(record)
+    except (OSError, ValueError):  # it has ended before it could write one
+        return []
+
+
+def _run(tree: Path, file: Path, timeout_s: float) -> tuple[bool, str]:
     """Whether the scenario fails on real processes, and how."""
     words = ["-m", "dualray", "scenario", "run", str(file), "--mode", "real"]
     try:
-        done = run_in(tree, words, timeout_s=TRY_TIMEOUT_S)
+        done = run_in(tree, words, timeout_s=timeout_s)
     except subprocess.TimeoutExpired:
-        return True, f"it did not end within {TRY_TIMEOUT_S:g} s"
+        return True, f"it did not end within {timeout_s:.0f} s"
     if done.returncode == 0:
         return False, "it holds"
     rows = [line for line in done.stdout.splitlines() if line.rstrip(" │").endswith("fails")]

@@ -9,9 +9,11 @@ from statistics import median
 import pytest
 import yaml
 
+from dualray.report.traces import read_traces
 from dualray.shared.scenario.fault_model import parse_fault
 from dualray.shared.scenario.file import parse_scenario
-from tests.planted.confirm import at_other_moments, for_real_mode
+from dualray.testing.run import run_scenario
+from tests.planted.confirm import at_events, at_other_moments, for_real_mode, with_result, with_slow_links
 from tests.planted.find import BUGS, Hunt, hunt
 from tests.planted.tree import Change, run_in, tree_with
 
@@ -85,6 +87,33 @@ faults: [kill worker when piece starts 3 after 200ms, lose gpu 0 of node-1 at 2s
         assert 1 <= first.start <= 9 and 0 <= first.after_ns <= 1_200_000_000
         assert 3 * 10**9 <= (second.at_ns or 0) <= 12 * 10**9
         assert 1 <= third.start <= 5
+
+
+def test_a_fault_at_a_time_moves_to_the_event_before_it(tmp_path: Path):
+    text = """
+name: small
+cluster: {nodes: [{count: 3}]}
+workload: {generate: bag_of_tasks, kwargs: {tasks: 12, seconds: 0.5}}
+faults: [pause node-1 at 700ms for 1s, kill worker when piece starts 3, kill node-2 at 1us]
+expect: {all_faults: false, same_as_without_faults: true}
+"""
+    scenario = parse_scenario(text, "small")
+    run_scenario(scenario, decision_log=tmp_path)
+    events = read_traces(tmp_path)
+    first, second, third = yaml.safe_load(at_events(text, events))["faults"]
+    anchored = parse_fault(first)
+    of_kind = [
+        event
+        for event in events
+        if event.kind == anchored.event and anchored.task_name in (None, event.name) and event.time_ns <= 700_000_000
+    ]
+    assert anchored.at_ns is None and anchored.start == len(of_kind) > 0
+    assert of_kind[-1].time_ns + anchored.after_ns == pytest.approx(700_000_000, abs=1_000)
+    assert (second, third) == ("kill worker when piece starts 3", "kill node-2 at 1us")
+    assert yaml.safe_load(with_slow_links(text))["faults"][1:] == yaml.safe_load(text)["faults"]
+    assert (
+        yaml.safe_load(with_result(text, scenario))["expect"]["result"] == run_scenario(scenario.with_faults(())).result
+    )
 
 
 @pytest.mark.slow
