@@ -8,7 +8,7 @@ scenario run --mode real` in a package that has the bug, up to ten times:
    longer to start, so that the same time is another moment of the program;
 3. the same, with slow links: a simulation has many orders of messages, and real processes on one machine have few;
 4. and later: these faults around these events, as exploration tries seeds. Every second try has slow links, and every
-   third one longer tasks.
+   third one longer tasks. Later tries have the faults on any node, since real mode places tasks elsewhere.
 
 The same rule holds for each bug. A try that fails is a reproduction, if its scenario holds without the bug. What is not
 reproduced is printed with the reason.
@@ -25,7 +25,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ import yaml
 from dualray.real import faults as means
 from dualray.report.traces import read_traces
 from dualray.shared.proof.trace import TraceEvent
-from dualray.shared.scenario.fault_model import EVENT_ANCHORS, TASK_ANCHORS, Fault, parse_fault
+from dualray.shared.scenario.fault_model import EVENT_ANCHORS, TASK_ANCHORS, Fault, FaultKind, parse_fault
 from dualray.shared.scenario.scenario import Scenario
 from dualray.testing.run import load_scenario, run_scenario
 from tests.planted.bugs import BUGS
@@ -43,6 +43,8 @@ from tests.planted.tree import ROOT, run_in, tree_with
 
 TRIES = 10
 TRIES_WITHOUT_FAULTS = 2
+TRIES_ON_SAME_NODES = 5
+"""Real mode places tasks on other nodes than a simulation, so that later tries have the faults anywhere."""
 SLOW_LINKS = "link all delay 40ms jitter 40ms at 0s"
 STRETCH = 3.0
 RUNS_WITHOUT = 3
@@ -146,14 +148,15 @@ def with_slow_links(text: str) -> str:
     return yaml.safe_dump({**scenario, "faults": [SLOW_LINKS, *scenario["faults"]]}, sort_keys=False)
 
 
-def at_other_moments(text: str, seed: str, *, stretch: float = 1.0) -> str:
-    """The same scenario with the same faults of the same targets, each at another time or at another event of its kind.
+def at_other_moments(text: str, seed: str, *, stretch: float = 1.0, gpus: Mapping[str, int] | None = None) -> str:
+    """The same scenario with the same kinds of faults, each at another time or at another event of its kind.
 
     A function of its arguments. The n-th event becomes one of the first 2 n + 3; a time becomes half to twice of it.
 
     Args:
         stretch: if the tasks' time is given, it and the times of faults are multiplied by this. Starting a process
             then takes less of a task's time, as in a simulation.
+        gpus: the GPUs of each node that a fault of a node may hit instead of the node that it names.
     """
     draw = random.Random(seed)
     scenario: dict[str, Any] = yaml.safe_load(text)
@@ -168,6 +171,8 @@ def at_other_moments(text: str, seed: str, *, stretch: float = 1.0) -> str:
             faults.append(words)
             continue
         fault = parse_fault(words)
+        if gpus:
+            fault = _elsewhere(fault, gpus, draw)
         if fault.at_ns is not None:
             moved = replace(fault, at_ns=int(fault.at_ns * stretch * draw.uniform(0.5, 2)))
         elif fault.submission:
@@ -177,6 +182,15 @@ def at_other_moments(text: str, seed: str, *, stretch: float = 1.0) -> str:
         faults.append(str(replace(moved, after_ns=int(fault.after_ns * stretch * draw.uniform(0, 2)))))
     scenario["faults"] = faults
     return yaml.safe_dump(scenario, sort_keys=False)
+
+
+def _elsewhere(fault: Fault, gpus: Mapping[str, int], draw: random.Random) -> Fault:
+    """The same fault of any of these nodes."""
+    if fault.node not in gpus:
+        return fault
+    is_of_gpu = fault.kind is FaultKind.LOSE_GPU
+    node = draw.choice([name for name, count in gpus.items() if count or not is_of_gpu])
+    return replace(fault, node=node, gpu=draw.randrange(gpus[node]) if is_of_gpu else 0)
 
 
 def _kept(expect: dict[str, Any]) -> dict[str, Any]:
@@ -224,12 +238,15 @@ def _tries(name: str, tree: Path, real: str, text: str) -> Iterator[tuple[str, s
             yield "", real
         yield ", with slow links", with_slow_links(real)
         return
+    each_node = load_scenario(tree / "real.yaml").cluster.each_node()
+    gpus = {name: int(node.gpus) for name, node in each_node[1:]}  # the driver's node, the first, takes few faults
     anchored = at_events(real, _simulated(tree, text))
     yield ", with its faults at events", anchored
     yield ", with its faults at events and slow links", with_slow_links(anchored)
     for number in range(4, TRIES + 1):
         stretch = STRETCH if number % 3 == 0 else 1.0
-        moved = at_other_moments(anchored, f"{name} {number}", stretch=stretch)
+        targets = gpus if number > TRIES_ON_SAME_NODES else None
+        moved = at_other_moments(anchored, f"{name} {number}", stretch=stretch, gpus=targets)
         if number % 2:
             yield ", with its faults at other moments and slow links", with_slow_links(moved)
         else:

@@ -87,6 +87,13 @@ faults: [kill worker when piece starts 3 after 200ms, lose gpu 0 of node-1 at 2s
         assert 1 <= first.start <= 9 and 0 <= first.after_ns <= 1_200_000_000
         assert 3 * 10**9 <= (second.at_ns or 0) <= 12 * 10**9
         assert 1 <= third.start <= 5
+    targets = set()
+    for seed in range(20):
+        elsewhere = at_other_moments(text, str(seed), gpus={"node-1": 0, "node-2": 2})
+        _, second, third = (parse_fault(words) for words in yaml.safe_load(elsewhere)["faults"])
+        assert second.node == "node-2"  # the only one with GPUs
+        targets |= {second.gpu, third.node}
+    assert targets == {0, 1, "node-1", "node-2"}
 
 
 def test_a_fault_at_a_time_moves_to_the_event_before_it(tmp_path: Path):
