@@ -49,7 +49,8 @@ ENTRIES: Final[dict[str, Entry]] = {
     "not-initialized": Entry(
         errors=("NotInitializedError", "AlreadyInitializedError"),
         means="A call needs a running cluster, or init() was called twice.",
-        cause="The first call of the API starts a cluster unless DUALRAY_AUTO_INIT=0.",
+        cause="The first call of the API starts a cluster unless DUALRAY_AUTO_INIT=0. A forked process cannot use the "
+        "cluster of its parent.",
         fix="Call dualray.init() once at the start, or dualray.init(ignore_reinit_error=True).",
     ),
     "object-lost": Entry(
