@@ -29,6 +29,16 @@ def _here() -> CallContext:
     return runtime.current("ray._private.worker").verbs.context()
 
 
+def store_name(node_id: str) -> str:
+    """What `nodes()` and the workers of a node call its object store. It is no path of a socket."""
+    return f"{node_id}/object_store"
+
+
+def manager_name(node_id: str) -> str:
+    """The same for its node manager."""
+    return f"{node_id}/node_manager"
+
+
 class Node:
     """The node on which this process runs: `global_worker.node`."""
 
@@ -66,12 +76,12 @@ class Node:
     @property
     def plasma_store_socket_name(self) -> str:
         """A name that only the object store of this node has."""
-        return f"{self.address_info['object_store_address']}/{self.unique_id}"
+        return store_name(self.unique_id)
 
     @property
     def raylet_socket_name(self) -> str:
         """A name that only the node manager of this node has."""
-        return f"{self.address_info['raylet_socket_name']}/{self.unique_id}"
+        return manager_name(self.unique_id)
 
     _raylet_socket_name = raylet_socket_name
 

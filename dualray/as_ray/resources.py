@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from dualray import api
-from dualray.as_ray.global_worker import rows_of
+from dualray.as_ray.global_worker import manager_name, rows_of, store_name
 
 __all__ = ["available_resources", "cluster_resources", "nodes", "store_bytes_free"]
 
@@ -21,9 +21,11 @@ def _store_bytes() -> dict[str, float]:
 
 
 def nodes() -> list[dict[str, Any]]:
-    """The nodes that the cluster has had: see `dualray.nodes`."""
+    """The nodes that the cluster has had: see `dualray.nodes`. Names stand for the sockets, and differ by node."""
     found, stores = api.nodes(), _store_bytes()
     for row in found:
+        row["ObjectStoreSocketName"] = store_name(row["NodeID"])
+        row["RayletSocketName"] = manager_name(row["NodeID"])
         if row["NodeID"] in stores:
             row["Resources"] = {**row["Resources"], _STORE: stores[row["NodeID"]]}
     return found

@@ -77,6 +77,15 @@ del large
 test_utils.wait_for_condition(lambda: test_utils.object_memory_usage() == 0)
 assert ray.nodes()[0]["Resources"]["object_store_memory"] == ray.cluster_resources()["object_store_memory"] > 0
 
+
+@ray.remote
+def sockets():
+    return global_worker.node.plasma_store_socket_name, global_worker.node.raylet_socket_name
+
+
+row = ray.nodes()[0]
+assert ray.get(sockets.remote()) == (row["ObjectStoreSocketName"], row["RayletSocketName"])
+
 group = ray.util.placement_group([{"CPU": 1}])
 ray.get(group.ready())
 test_utils.placement_group_assert_no_leak([group])
