@@ -13,6 +13,7 @@ import tomllib
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -108,11 +109,11 @@ def _bytes(name: str, value: Any) -> int | None:
 
 
 def _memory(name: str, value: Any) -> int | None:
-    """Bytes for tasks to ask for; as few as a program likes."""
-    if isinstance(value, int) and not isinstance(value, bool):
-        if value <= 0:
+    """Bytes for tasks to ask for; as few as a program likes. A part of a byte is dropped, as in demands."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        if not 0 < value < inf:  # NaN fails this comparison too
             raise ValueError(f"{name}={value!r} must be more than 0 bytes")
-        return value
+        return int(value)
     return _bytes(name, value)
 
 

@@ -222,7 +222,7 @@ def _hardware(settings: Mapping[str, Any]) -> list[Hardware]:
     total = parse_resources(
         num_cpus=DEFAULT_CPUS if num_cpus is None else num_cpus,
         num_gpus=settings["num_gpus"],
-        memory=settings["memory"] or OFFERED_MEMORY_BYTES,
+        memory=OFFERED_MEMORY_BYTES if settings["memory"] is None else settings["memory"],
         resources=settings["resources"],
     )
     store_bytes = settings["object_store_memory"] or DEFAULT_STORE_BYTES

@@ -241,6 +241,15 @@ def test_an_infeasible_demand_may_wait(start):
         ray.get(ref, timeout=20)
 
 
+@pytest.mark.parametrize(("offered", "fits"), [(2.2, 2.9), (0.2, 0.5)])
+def test_parts_of_a_byte_of_memory_are_dropped(start, offered, fits):
+    start(num_cpus=1, memory=offered)
+    nothing = ray.remote(lambda: None)
+    assert ray.get(nothing.options(memory=fits).remote(), timeout=20) is None
+    with pytest.raises(TaskUnschedulableError):
+        ray.get(nothing.options(memory=fits + 1).remote(), timeout=20)
+
+
 def test_a_demand_for_one_node_does_not_wait_for_others(start):
     start(infeasible="wait", num_cpus=1)
 
