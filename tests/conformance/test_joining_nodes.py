@@ -248,3 +248,37 @@ def test_what_needs_no_gpu_leaves_the_bundle_with_a_gpu_to_others(cluster: Clust
     assert dualray.get(plain.node.remote(), timeout=WITHIN_S) == without
     needy = resident.options(num_cpus=1, num_gpus=1, scheduling_strategy=within).remote()
     assert dualray.get(needy.node.remote(), timeout=WITHIN_S) == with_gpu
+
+
+@pytest.mark.parametrize("can_be_made_again", [True, False])
+def test_an_actor_that_restarts_waits_for_its_argument_without_resources(mode: str, can_be_made_again: bool) -> None:
+    """The task that makes the lost argument again needs what the actor would hold meanwhile."""
+
+    @dualray.remote(num_cpus=1, resources={"small": 1}, max_retries=1)
+    def large() -> np.ndarray:
+        return np.zeros(10**7, dtype=np.uint8)
+
+    @dualray.remote(num_cpus=1, resources={"small": 1})
+    def put() -> list[dualray.ObjectRef]:
+        return [dualray.put(np.zeros(10**7, dtype=np.uint8))]
+
+    @dualray.remote(num_cpus=1, resources={"small": 1}, max_restarts=-1, max_task_retries=-1)
+    class Holder:
+        def __init__(self, array: np.ndarray) -> None:
+            self.size = len(array)
+
+        def length(self) -> int:
+            return self.size
+
+    with Cluster(initialize_head=True, connect=True, head_node_args={"num_cpus": 0}, mode=mode) as small:
+        first = small.add_node(num_cpus=1, resources={"small": 1})
+        ref = large.remote() if can_be_made_again else dualray.get(put.remote())[0]
+        holder = Holder.remote(ref)
+        assert dualray.get(holder.length.remote(), timeout=WITHIN_S) == 10**7
+        small.remove_node(first, allow_graceful=False)
+        small.add_node(num_cpus=1, resources={"small": 1})
+        if can_be_made_again:
+            assert dualray.get(holder.length.remote(), timeout=WITHIN_S) == 10**7
+        else:
+            with pytest.raises(dualray.exceptions.ActorDiedError, match="owned it"):
+                dualray.get(holder.length.remote(), timeout=WITHIN_S)

@@ -3,10 +3,11 @@
 Theory of operation. An actor is registered by the process that made it, which owns it. The head asks the global
 scheduler for a lease, as an owner of its own would; when it is granted, the constructor is pushed to the worker, with
 the arguments that the head has kept (PENDING -> ALIVE). When the worker or its node is lost, the actor is restarted in
-a new life while it has restarts left (RESTARTING), else it is DEAD. It is DEAD too when its constructor raises, when
-its last handle goes, when it is killed, when it wants to (`exit_actor`), and when its owner dies. Everyone who
-subscribed hears of each change. A detached actor is owned by the head itself: no handle keeps it, and it ends when it
-is killed, or with the cluster. Names are the matter of actor_names.py.
+a new life while it has restarts left (RESTARTING), else it is DEAD. The request of a restart names the constructor's
+arguments: one that was lost is made again before the actor holds anything that this may need. It is DEAD too when its
+constructor raises, when its last handle goes, when it is killed, when it wants to (`exit_actor`), and when its owner
+dies. Everyone who subscribed hears of each change. A detached actor is owned by the head itself: no handle keeps it,
+and it ends when it is killed, or with the cluster. Names are the matter of actor_names.py.
 
 Relies on: the global scheduler settles each request; the node reports the death of a leased worker.
 Guarantees: at most one worker holds an actor's current life; DEAD is final, and its reason is kept for later callers.
@@ -51,10 +52,23 @@ from dualray.shared.model.ids import (
     node_of,
     short,
 )
-from dualray.shared.model.specs import LeaseShape, TaskSpec
+from dualray.shared.model.specs import LeaseShape, ObjectHint, TaskSpec
 from dualray.shared.model.states import ACTOR, ActorState
 
 RESTART_FOREVER = -1
+
+_OF_ARGUMENTS = frozenset(
+    {
+        ErrorKind.APPLICATION,
+        ErrorKind.TASK_CANCELLED,
+        ErrorKind.OBJECT_LOST,
+        ErrorKind.RECONSTRUCTION_FAILED,
+        ErrorKind.OWNER_DIED,
+        ErrorKind.STORE_FULL,
+        ErrorKind.UNREACHABLE,
+    }
+)
+"""Why a request for a lease is refused because of an argument."""
 
 
 class ActorRecord:
@@ -90,6 +104,13 @@ class ActorRecord:
     def is_detached(self) -> bool:
         """Whether it outlives the process that made it."""
         return self.spec is not None and self.spec.creates is not None and self.spec.creates.is_detached
+
+    def arguments(self) -> tuple[ObjectHint, ...]:
+        """The constructor's arguments that lie in the stores. Their sizes are not known here."""
+        assert self.spec is not None
+        inline = frozenset(self.inline_deps)
+        refs = dict.fromkeys(ref for ref in self.spec.deps if ref.object_id not in inline)
+        return tuple([ObjectHint(object_id=ref.object_id, owner=ref.owner, size_bytes=0) for ref in refs])
 
 
 class Actors:
@@ -158,6 +179,7 @@ class Actors:
                     strategy=template.strategy,
                     runtime_env=template.runtime_env,
                     name=template.name,
+                    deps=record.arguments() if record.life else (),
                 ),
                 count=1,
                 via=node_of(spec.owner) if "/" in spec.owner else None,
@@ -194,11 +216,16 @@ class Actors:
         return HEAD if spec is None else spec.owner
 
     def on_refused(self, event: LeaseRefused) -> None:
-        """No node can ever hold it."""
+        """No node can ever hold it, or an argument of its constructor failed."""
         actor_id, life = _parse_request_id(event.request_id)
         record = self.records[actor_id]
-        if record.life == life and record.state is not ActorState.DEAD:
-            self._end(actor_id, record, event.error)
+        if record.life != life or record.state is ActorState.DEAD:
+            return
+        error = event.error
+        if error.kind in _OF_ARGUMENTS:
+            message = f"The actor died because an argument of its constructor failed when it restarted: {error.message}"
+            error = ErrorInfo(kind=ErrorKind.ACTOR_DIED, message=message)
+        self._end(actor_id, record, error)
 
     def on_constructed(self, event: TaskFinished) -> None:
         """The constructor returned, or raised."""
