@@ -62,6 +62,8 @@ WAITING_LINES_MAX: Final = 10_000
 INDEX_SUFFIX: Final = ".tasks"
 ROTATED_SUFFIX: Final = ".old"
 
+ACTOR_NAME_CHARS_MAX: Final = 200
+"""Of the `repr` of an actor, before each of its lines."""
 BARS: Final = 3
 """Beside the streams 1 and 2: what comes are progress bars."""
 _NEWLINE: Final = ord("\n")
@@ -113,11 +115,15 @@ class MarkedFile(io.RawIOBase):
     Args:
         fd: where it writes; not closed.
         execution: what runs now.
+        actor: the actor that lives in this process, once its constructor has ended; else None.
     """
 
-    def __init__(self, fd: int, execution: Callable[[], Execution]) -> None:
+    def __init__(self, fd: int, execution: Callable[[], Execution], actor: Callable[[], Any]) -> None:
         self._fd = fd
         self._execution = execution
+        self._actor = actor
+        self._named: object = None
+        self._actor_name = ""
         self._marked: Execution | None = None
         self._is_within_line = False
 
@@ -134,11 +140,23 @@ class MarkedFile(io.RawIOBase):
         execution = self._execution()
         if execution is not self._marked:
             self._marked = execution
-            os.write(self._fd, mark(execution))
+            os.write(self._fd, mark(execution, self._name_of_actor()))
         written = os.write(self._fd, data)
         if written:
             self._is_within_line = data[written - 1] != _NEWLINE
         return written
+
+    def _name_of_actor(self) -> str:
+        """The name of an actor whose class has a `__repr__`, as in Ray. It is made once, for the first output after the
+        constructor."""
+        actor = self._actor()
+        if actor is not self._named:
+            self._named, self._actor_name = actor, ""
+            shown: object = type(actor).__repr__
+            if actor is not None and shown is not object.__repr__:
+                with contextlib.suppress(Exception):  # it is the user's
+                    self._actor_name = repr(actor)[:ACTOR_NAME_CHARS_MAX]
+        return self._actor_name
 
     def end_line(self) -> None:
         """A task has ended within a line: nothing more of the line will come."""
@@ -167,11 +185,11 @@ class TellingHandler(logging.Handler):
             return
 
 
-def mark(execution: Execution) -> bytes:
-    """The line that names the task that prints: its own name, or that of its actor's class."""
+def mark(execution: Execution, actor_name: str = "") -> bytes:
+    """The line that names the task that prints: its own name, or that of its actor, by default the class."""
     name = execution.name if execution.is_task else ""
     if execution.actor_id is not None:
-        name = name.rpartition(".")[0] or name
+        name = actor_name or name.rpartition(".")[0] or name
     printer = Printer(name, os.getpid(), execution.task_id, execution.attempt, execution.actor_id or b"")
     return _marked(printer)
 

@@ -108,7 +108,7 @@ def main(argv: Mapping[str, str]) -> None:
         is_due=core.is_to_be_interrupted,
         takes=core.takes_interrupt,
     )
-    stdout, stderr = (MarkedFile(fd, lambda: core.execution) for fd in (1, 2))
+    stdout, stderr = (MarkedFile(fd, lambda: core.execution, lambda: core.actor_instance) for fd in (1, 2))
     sys.stdout = printed = marked_stream(stdout, errors="replace")
     sys.stderr = errors = marked_stream(stderr, errors="backslashreplace")
     inbox.before_waiting = PartialLines(((printed, stdout), (errors, stderr))).end

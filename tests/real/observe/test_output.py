@@ -40,6 +40,49 @@ def run(tmp_path: Path, program: str, **options: Any) -> subprocess.CompletedPro
     return subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=60, **options)
 
 
+def test_an_actor_with_a_repr_is_called_what_it_says(tmp_path: Path) -> None:
+    done = run(
+        tmp_path,
+        """
+        import dualray as ray
+
+        ray.init(mode="real", num_cpus=2)
+
+        class Counted:
+            made = 0
+
+            def __init__(self, name):
+                print("constructed", str(name)[0])
+                self.name = name
+
+            def __repr__(self):
+                Counted.made += 1
+                if self.name is None:
+                    raise ValueError("no name")
+                return f"Counted(\\n{self.name})"
+
+            def say(self):
+                print("one", str(self.name)[0])
+                return Counted.made
+
+        for name in ("x" * 1000, "a", None):
+            actor = ray.remote(num_cpus=0)(Counted).remote(name)
+            ray.get(actor.say.remote())
+            assert ray.get(actor.say.remote()) == 1
+        """,
+    )
+    assert done.returncode == 0, done.stderr
+    shown = re.sub(r"pid=\d+", "pid=N", done.stdout).splitlines()
+    assert sorted(set(shown)) == [
+        "(Counted pid=N) constructed N",
+        "(Counted pid=N) constructed a",
+        "(Counted pid=N) constructed x",
+        "(Counted pid=N) one N",
+        "(Counted( a) pid=N) one a",
+        f"(Counted( {'x' * 191} pid=N) one x",
+    ]
+
+
 # ---- The pieces --------------------------------------------------------------------------------------------------
 
 
