@@ -47,7 +47,8 @@ import os
 import time
 
 import ray
-from ray.util.state import get_task, list_actors, list_tasks, list_workers
+from ray.util.state import get_objects, get_task, list_actors, list_tasks, list_workers
+from ray.util.state import summarize_actors, summarize_tasks
 
 ray.init(num_cpus=4, log_to_driver=False)
 
@@ -106,6 +107,18 @@ assert row.worker_pid == pids
 assert alive.pid == other_pid
 workers = list_workers()
 assert other_pid in [row.pid for row in workers]
+kept = ray.put(b"x" * 1_000_000)
+[stored] = get_objects(kept.hex())
+assert stored.object_size > 1_000_000 and stored.pid == os.getpid()
+assert get_objects("00" * 20) == []
+tasks, actors = summarize_tasks()["cluster"], summarize_actors()["cluster"]
+assert tasks["summary"]["pid"] == {
+    "func_or_class_name": "pid", "type": "NORMAL_TASK", "state_counts": {"FINISHED": 1}
+}, tasks
+assert (tasks["total_tasks"], tasks["total_actor_tasks"], tasks["summary_by"]) == (4, 4, "func_name"), tasks
+assert tasks["total_actor_scheduled"] >= 1
+assert actors["summary"]["Actor"] == {"class_name": "Actor", "state_counts": {"ALIVE": 1, "DEAD": 1}}, actors
+assert (actors["total_actors"], actors["summary_by"]) == (2, "class")
 [driver] = [row for row in workers if row.worker_type == "DRIVER"]
 assert driver.pid == os.getpid()
 assert all(isinstance(row.pid, int) for row in workers if row.state != "STARTING")

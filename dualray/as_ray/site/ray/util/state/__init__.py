@@ -1,6 +1,6 @@
 """`ray.util.state`, of dualray."""
 
 from dualray.as_ray.refusals import refusing
-from dualray.util.state import *
+from dualray.as_ray.state_functions import *
 
 __getattr__ = refusing("ray.util.state")
