@@ -7,7 +7,7 @@ import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property, partial, update_wrapper
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, NoReturn, TypeAlias, TypeVar, overload
 
@@ -117,12 +117,17 @@ class ActorClass(Generic[C]):
             raise AttributeError(f"actor class {self.__dict__.get('_name')} has no attribute {name}")
         found = getattr(self._cls, name)
         # Pickle would look for a function of the class here, and find it: it is to come with its class.
-        return partial(found) if inspect.isfunction(found) else found
+        return update_wrapper(partial(found), found) if inspect.isfunction(found) else found
 
     @property
     def __ray_metadata__(self) -> SimpleNamespace:
         """What Ray's own tests ask of a class: `class_name`, as the state API has it, and `modified_class`, itself."""
         return SimpleNamespace(class_name=self._name, modified_class=self._cls)
+
+    @property
+    def __ray_actor_class__(self) -> type[C]:
+        """The class that was made remote: libraries read its methods, as in Ray."""
+        return self._cls
 
     def __dir__(self) -> list[str]:
         public = [name for name in dir(self._cls) if not name.startswith("_")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import os
 import pickle
 import threading
@@ -557,8 +558,31 @@ def test_more_than_one_accelerator_is_a_whole_number_at_the_call():
         add.options(num_gpus=2.5).remote(1)
 
 
+def test_methods_of_a_class_keep_what_decorators_wrote_on_them():
+    """verl finds the methods of a worker group by such a mark."""
+
+    class Worker:
+        def marked(self, x: int) -> int:
+            """Adds one."""
+            return x + 1
+
+        marked.mark = "dispatch"  # type: ignore[attr-defined]
+
+        def plain(self):
+            return 0
+
+    remote = ray.remote(Worker)
+    found = [name for name in dir(remote) if hasattr(getattr(remote, name), "mark")]
+    assert found == ["marked"]
+    assert (remote.marked.mark, remote.marked.__name__, remote.marked.__doc__) == ("dispatch", "marked", "Adds one.")
+    assert list(inspect.signature(remote.marked).parameters) == ["self", "x"]
+    assert get(ray.remote(lambda method: method(None, 4)).remote(remote.marked)) == 5
+    assert get(remote.remote().marked.remote(1)) == 2
+
+
 def test_a_class_says_what_the_state_calls_it():
     assert Counter.__ray_metadata__.class_name == "Counter"
+    assert Counter.options(num_cpus=1).__ray_actor_class__ is Counter.__ray_metadata__.modified_class
     assert Counter.__ray_metadata__.modified_class().value == 0
 
 
