@@ -88,6 +88,11 @@ assert ray.get(sockets.remote()) == (row["ObjectStoreSocketName"], row["RayletSo
 
 group = ray.util.placement_group([{"CPU": 1}])
 ray.get(group.ready())
+table = ray._private.state.state.placement_group_table(group.id)
+assert table["bundles_to_node_id"] == {0: here.get_node_id()} and table["state"] == "CREATED"
+assert ray._private.state.state.placement_group_table()[group.id.hex()] == table
+assert [row["NodeID"] for row in ray._private.state.state.node_table()] == [here.get_node_id()]
+assert ray._private.state.state.total_resources_per_node()[here.get_node_id()]["CPU"] == 2
 test_utils.placement_group_assert_no_leak([group])
 assert test_utils.is_placement_group_removed(group)
 assert len(ray._private.state.actors()) == 2

@@ -1,5 +1,6 @@
-"""What Ray's own public tests read here: the nodes, what they have, and the actors."""
+"""What Ray's own public tests and libraries read here: the nodes, what they have, the actors and the groups."""
 
+from dualray.as_ray.global_state import GlobalState, state
 from dualray.as_ray.private_helpers import (
     actors,
     available_resources_per_node,
@@ -12,6 +13,7 @@ from dualray.as_ray.refusals import refusing
 from dualray.as_ray.resources import available_resources, cluster_resources, nodes
 
 __all__ = [
+    "GlobalState",
     "actors",
     "available_resources",
     "available_resources_per_node",
@@ -20,6 +22,7 @@ __all__ = [
     "jobs",
     "node_ids",
     "nodes",
+    "state",
     "total_resources_per_node",
 ]
 
