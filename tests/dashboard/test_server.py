@@ -21,6 +21,7 @@ from dualray.dashboard.from_cluster import ClusterFeed
 from dualray.dashboard.server import SNAPSHOT_S, TOKEN_HEADER, Dashboard
 from dualray.dashboard.tables import ROWS_AT_ONCE
 from tests.dashboard.support import TOKEN, Served, served, wide_trace
+from tests.machine_load import slowness
 from tests.report.support import simulate, two_steps
 
 SCENARIO = """
@@ -28,7 +29,7 @@ name: watched
 description: a chain that loses its node
 cluster: {nodes: 2, cpus: 1}
 workload: {generate: chain, kwargs: {length: 6, seconds: 0.5}}
-faults: [{at: 1.2s, reboot: node-1, back_after: 1s}]
+faults: [{at: 1.2s, reboot: node-1, back_after: 3s}]
 """
 
 
@@ -131,7 +132,7 @@ def test_a_simulation_is_shown_while_it_runs_and_its_bytes_do_not_change(tmp_pat
     assert feed._program is not None
     assert feed._program.wait(60) == 0
     feed.close()
-    with served(watched(seen, pace=2.0)) as page:
+    with served(watched(seen, pace=max(0.5, 2.0 / slowness()))) as page:
         partly = page.until(lambda head: head["state"] == "running" and head.get("finished", 0) >= 1)
         assert partly["finished"] < 6
         for _ in range(20):
