@@ -58,7 +58,7 @@ format: env  ## Put the code in the form that lint asks for
 	$(BIN)/ruff format .
 
 test: env $(VENV)/.installed-ray lint  ## Lint, then run every test that is not slow
-	$(BIN)/python -m pytest -m 'not slow' -n 2 $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m 'not slow' -n 3 $(PYTEST_ARGS)
 	$(BIN)/python -m pytest --mode ray $(RAY_CHOSEN)
 	$(BIN)/python -m pytest tests/on_ray/test_recording.py
 

@@ -1,4 +1,4 @@
-"""How pytest-xdist spreads the tests (`-n 2`): what needs most of the machine, the tests of real processes, runs on one
+"""How pytest-xdist spreads the tests (`-n 3`): what needs most of the machine, the tests of real processes, runs on one
 worker, one after another; all others run beside it, file by file.
 
 A scheduler of our own, because `--dist loadgroup` writes a test's group into its id, which pytest has made read-only.
