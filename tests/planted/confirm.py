@@ -8,7 +8,8 @@ scenario run --mode real` in a package that has the bug, up to ten times:
    longer to start, so that the same time is another moment of the program;
 3. the same, with slow links: a simulation has many orders of messages, and real processes on one machine have few;
 4. and later: these faults around these events, as exploration tries seeds. Every second try has slow links, and every
-   third one longer tasks. Later tries have the faults on any node, since real mode places tasks elsewhere.
+   third one longer tasks. Later tries have the faults on any node and in any task: real mode
+   places tasks elsewhere, and other events happen.
 
 The same rule holds for each bug. A try that fails is a reproduction, if its scenario holds without the bug. What is not
 reproduced is printed with the reason.
@@ -34,8 +35,16 @@ import yaml
 
 from dualray.real import faults as means
 from dualray.report.traces import read_traces
-from dualray.shared.proof.trace import TraceEvent
-from dualray.shared.scenario.fault_model import EVENT_ANCHORS, TASK_ANCHORS, Fault, FaultKind, parse_fault
+from dualray.shared.proof.trace import TraceEvent, TraceKind
+from dualray.shared.scenario.fault_model import (
+    EVENT_ANCHORS,
+    OF_OBJECTS,
+    OF_WORKERS,
+    TASK_ANCHORS,
+    Fault,
+    FaultKind,
+    parse_fault,
+)
 from dualray.shared.scenario.scenario import Scenario
 from dualray.testing.run import load_scenario, run_scenario
 from tests.planted.bugs import BUGS
@@ -148,7 +157,14 @@ def with_slow_links(text: str) -> str:
     return yaml.safe_dump({**scenario, "faults": [SLOW_LINKS, *scenario["faults"]]}, sort_keys=False)
 
 
-def at_other_moments(text: str, seed: str, *, stretch: float = 1.0, gpus: Mapping[str, int] | None = None) -> str:
+def at_other_moments(
+    text: str,
+    seed: str,
+    *,
+    stretch: float = 1.0,
+    gpus: Mapping[str, int] | None = None,
+    tasks: Mapping[str, Sequence[int]] | None = None,
+) -> str:
     """The same scenario with the same kinds of faults, each at another time or at another event of its kind.
 
     A function of its arguments. The n-th event becomes one of the first 2 n + 3; a time becomes half to twice of it.
@@ -157,6 +173,8 @@ def at_other_moments(text: str, seed: str, *, stretch: float = 1.0, gpus: Mappin
         stretch: if the tasks' time is given, it and the times of faults are multiplied by this. Starting a process
             then takes less of a task's time, as in a simulation.
         gpus: the GPUs of each node that a fault of a node may hit instead of the node that it names.
+        tasks: how long tasks of each name took, in ns. Every second fault that is not of a worker comes in one of them,
+            since events such as the third transfer may not happen on real processes.
     """
     draw = random.Random(seed)
     scenario: dict[str, Any] = yaml.safe_load(text)
@@ -173,6 +191,9 @@ def at_other_moments(text: str, seed: str, *, stretch: float = 1.0, gpus: Mappin
         fault = parse_fault(words)
         if gpus:
             fault = _elsewhere(fault, gpus, draw)
+        if tasks and fault.kind not in OF_WORKERS | OF_OBJECTS and draw.random() < 0.5:
+            faults.append(str(_in_a_task(fault, tasks, stretch, draw)))
+            continue
         if fault.at_ns is not None:
             moved = replace(fault, at_ns=int(fault.at_ns * stretch * draw.uniform(0.5, 2)))
         elif fault.submission:
@@ -182,6 +203,36 @@ def at_other_moments(text: str, seed: str, *, stretch: float = 1.0, gpus: Mappin
         faults.append(str(replace(moved, after_ns=int(fault.after_ns * stretch * draw.uniform(0, 2)))))
     scenario["faults"] = faults
     return yaml.safe_dump(scenario, sort_keys=False)
+
+
+def _in_a_task(fault: Fault, tasks: Mapping[str, Sequence[int]], stretch: float, draw: random.Random) -> Fault:
+    """The same fault in the middle of any task, and rather of one that takes long."""
+    whole_ns = sum(map(sum, tasks.values())) or 1
+    name = draw.choices(list(tasks), [1 / len(tasks) + sum(took) / whole_ns for took in tasks.values()])[0]
+    start = draw.randint(1, len(tasks[name]))
+    after_ns = int(draw.choice(tasks[name]) * stretch * draw.random()) // 1000 * 1000
+    return replace(
+        fault,
+        at_ns=None,
+        submission=0,
+        on_node="",
+        event="task_started",
+        task_name=name,
+        start=start,
+        after_ns=after_ns,
+    )
+
+
+def _took(events: Sequence[TraceEvent]) -> dict[str, list[int]]:
+    """How long the tasks of each name took, in ns."""
+    began_ns: dict[str, int] = {}
+    took: dict[str, list[int]] = {}
+    for event in events:
+        if event.kind is TraceKind.TASK_STARTED:
+            began_ns[event.subject] = event.time_ns
+        elif event.kind is TraceKind.TASK_ENDED and event.subject in began_ns:
+            took.setdefault(event.name, []).append(event.time_ns - began_ns.pop(event.subject))
+    return took
 
 
 def _elsewhere(fault: Fault, gpus: Mapping[str, int], draw: random.Random) -> Fault:
@@ -240,13 +291,21 @@ def _tries(name: str, tree: Path, real: str, text: str) -> Iterator[tuple[str, s
         return
     each_node = load_scenario(tree / "real.yaml").cluster.each_node()
     gpus = {name: int(node.gpus) for name, node in each_node[1:]}  # the driver's node, the first, takes few faults
-    anchored = at_events(real, _simulated(tree, text))
+    events = _simulated(tree, text)
+    took = _took(events)
+    anchored = at_events(real, events)
     yield ", with its faults at events", anchored
     yield ", with its faults at events and slow links", with_slow_links(anchored)
     for number in range(4, TRIES + 1):
         stretch = STRETCH if number % 3 == 0 else 1.0
-        targets = gpus if number > TRIES_ON_SAME_NODES else None
-        moved = at_other_moments(anchored, f"{name} {number}", stretch=stretch, gpus=targets)
+        is_anywhere = number > TRIES_ON_SAME_NODES
+        moved = at_other_moments(
+            anchored,
+            f"{name} {number}",
+            stretch=stretch,
+            gpus=gpus if is_anywhere else None,
+            tasks=took if is_anywhere else None,
+        )
         if number % 2:
             yield ", with its faults at other moments and slow links", with_slow_links(moved)
         else:

@@ -94,6 +94,14 @@ faults: [kill worker when piece starts 3 after 200ms, lose gpu 0 of node-1 at 2s
         assert second.node == "node-2"  # the only one with GPUs
         targets |= {second.gpu, third.node}
     assert targets == {0, 1, "node-1", "node-2"}
+    anchors = set()
+    for seed in range(80):
+        within = at_other_moments(text, str(seed), stretch=2.0, tasks={"piece": [10**9], "count": [1000, 1000]})
+        first, second, _ = (parse_fault(words) for words in yaml.safe_load(within)["faults"])
+        assert first.task_name == "piece"  # a fault of a worker stays with its task
+        anchors.add((second.task_name, second.start if second.task_name else 0))
+        assert second.task_name is None or 0 <= second.after_ns <= 2 * 10**9
+    assert anchors == {(None, 0), ("piece", 1), ("count", 1), ("count", 2)}
 
 
 def test_a_fault_at_a_time_moves_to_the_event_before_it(tmp_path: Path):
