@@ -148,7 +148,7 @@ ENTRIES: Final[dict[str, Entry]] = {
         errors=("TaskUnschedulableError", "ActorUnschedulableError"),
         means="No node of the cluster can ever meet the demand of a task or an actor.",
         cause="It asks for more CPUs, GPUs or memory than any node has, or for a node or label that is gone.",
-        fix="The message has the nearest node and what it lacks. Ask for less, or start a node: dualray start.",
+        fix="The message names the nearest node and what is missing. Ask for less, or start a node: dualray start.",
     ),
     "worker-crashed": Entry(
         errors=("WorkerCrashedError",),

@@ -82,7 +82,9 @@ def list_command(
     ],
     filters: Annotated[
         list[str] | None,
-        Option("--filter", help="Condition on a field, field=value or field!=value. Repeat the option for several."),
+        Option(
+            "--filter", help="Condition on a field, field=value or field!=value. Repeat the option to give several."
+        ),
     ] = None,
     limit: Annotated[int, Option(help="Most rows to show.")] = state.DEFAULT_LIMIT,
     as_json: AsJson = False,

@@ -374,9 +374,8 @@ def _follow(run: _Run, ledger: Any, ends: dict[Any, int]) -> None:
                 )
             case Uneven() as uneven:
                 raise _UnevenReportsError(
-                    f"workers {list(uneven.waiting)} wait for the others after {uneven.number} reports, and the "
-                    f"training functions of workers {list(uneven.ended)} have ended: all workers must report and "
-                    f"train equally often"
+                    f"workers {list(uneven.waiting)} wait for the others after {uneven.number} reports, and workers "
+                    f"{list(uneven.ended)} have ended: all must report and train equally often"
                 )
 
 

@@ -52,8 +52,8 @@ def summary(fit: Fit) -> str:
     calibration = fit.calibration
     assert calibration.error is not None
     return (
-        f"{fit.rounds} rounds in {fit.measured_for_s:.0f} s on {calibration.machine}; held-out error "
-        f"{calibration.error:.0%} (median of the {len(calibration.checks)} phases that nothing was fitted to)"
+        f"{fit.rounds} round{'s' if fit.rounds != 1 else ''} in {fit.measured_for_s:.0f} s on {calibration.machine}; "
+        f"held-out error {calibration.error:.0%} (median of {len(calibration.checks)} phases that the fit did not see)"
         f"{_beside(calibration.noise)}"
     )
 
@@ -135,4 +135,6 @@ def _time(seconds: float) -> str:
 
 
 def _amount(value: float, unit: str) -> str:
-    return f"{value / 1e3:.4g} us" if unit == "ns" else f"{value / 1e6:.4g} MB/s"
+    if unit != "ns":
+        return f"{value / 1e6:,.0f} MB/s" if value >= 1e9 else f"{value / 1e6:.4g} MB/s"
+    return f"{value / 1e6:.4g} ms" if value >= 1e6 else f"{value / 1e3:.4g} us"

@@ -194,7 +194,7 @@ def _refusing(name: str) -> Callable[..., Any]:
     def refuse(self: VirtualLoop, *args: Any, **kwargs: Any) -> Any:
         raise NotImplementedError(
             f"{name}: an event loop of a simulation has no sockets, pipes, subprocesses or signals, because a seed "
-            f"cannot repeat their order; run this program in real mode"
+            f"cannot repeat their order. Run this program in real mode"
         )
 
     refuse.__name__ = name
