@@ -118,8 +118,8 @@ def page() -> str:
     text += "## Refused by name\n\nModules of Ray's and names that are not here; so is all that lies in them.\n\n"
     text += "| name | why |\n|---|---|\n"
     text += "".join(f"| `{name}` | {why} |\n" for name, why in sorted(REASONS.items()))
-    text += "\n## Of what is private to Ray\n\nRay's own public tests and other suites import these; nothing else of "
-    text += "`ray._private` and `ray._common` is here.\n\n| module | names |\n|---|---|\n"
+    text += "\n## Of what is private to Ray\n\nTest suites of Ray and of other projects import these names. dualray "
+    text += "has no other names of `ray._private` and `ray._common`.\n\n| module | names |\n|---|---|\n"
     for module in _PRIVATE:
         text += f"| `{module}` | {', '.join(f'`{each}`' for each in import_module(module).__all__)} |\n"
     return text
