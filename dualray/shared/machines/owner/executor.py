@@ -363,7 +363,7 @@ class Executor:
     def on_ran(self, event: TaskRan) -> None:
         """The function returned or raised."""
         if self.current is None or self.current.spec.task_id != event.task_id:
-            raise InvariantViolation(f"task {short(event.task_id)} ended, but this worker did not run it")
+            raise InvariantViolation(f"task {short(event.task_id)} ended and was not in hand")
         self._take_exception(event)
         self._end(event)
 
@@ -383,7 +383,7 @@ class Executor:
         """The actor wants to end: nothing begins any more, and the call in hand is never reported."""
         pushed = self.current
         if pushed is None or pushed.spec.task_id != event.task_id:
-            raise InvariantViolation(f"task {short(event.task_id)} ends an actor, but this worker did not run it")
+            raise InvariantViolation(f"task {short(event.task_id)} ends an actor and was not in hand")
         name, actor_id = pushed.spec.template.name, pushed.spec.actor_id
         if actor_id is None:
             creates = pushed.spec.creates
@@ -401,7 +401,7 @@ class Executor:
         for outcome in event.outcomes:
             pushed = self.current
             if pushed is None or pushed.spec.task_id != outcome[0]:
-                raise InvariantViolation(f"task {short(outcome[0])} ended, but this worker did not run it")
+                raise InvariantViolation(f"task {short(outcome[0])} ended and was not in hand")
             if first is not None and not is_reported_with(pushed, first):
                 self._report(first, group)
                 group = []
@@ -630,8 +630,8 @@ class Executor:
 
     def check_invariants(self) -> None:
         ensure(self.current is not None or self.ended is None, "a task ended that was not in hand")
-        ensure(self.current is not None or not self.queue, "tasks wait, but none runs")
-        ensure(self.current is not None or not self.handed, "tasks were handed over, but none runs")
+        ensure(self.current is not None or not self.queue, "tasks wait and none is in hand")
+        ensure(self.current is not None or not self.handed, "tasks were handed over and none is in hand")
 
 
 def is_attempt(pushed: TaskPushed, event: TaskUnwanted) -> bool:

@@ -211,7 +211,7 @@ class PlainWorker:
     def _ran(self, event: TaskRan, now_ns: int) -> list[Command]:
         pushed = self.current
         if pushed is None or pushed.spec.task_id != event.task_id:
-            raise InvariantViolation(f"task {short(event.task_id)} ended, but this worker did not run it")
+            raise InvariantViolation(f"task {short(event.task_id)} ended and was not in hand")
         self.current = None
         duration_ns, self._started_ns = now_ns - self._started_ns, now_ns
         payloads: tuple[bytes, ...] = tuple([result.object_id for result in event.results if result.inline])
@@ -266,7 +266,7 @@ class PlainWorker:
         for outcome in event.outcomes:
             pushed = self.current
             if pushed is None or pushed.spec.task_id != outcome[0]:
-                raise InvariantViolation(f"task {short(outcome[0])} ended, but this worker did not run it")
+                raise InvariantViolation(f"task {short(outcome[0])} ended and was not in hand")
             if first is not None and not is_reported_with(pushed, first):
                 self._report(first, group, commands)
                 group = []
@@ -307,7 +307,7 @@ class PlainWorker:
         if self.owner is not None:
             self.owner.check_invariants()
         elif self.current is None and (self._queue or self._handed):
-            raise InvariantViolation(f"tasks wait on {self.address}, but none runs")
+            raise InvariantViolation(f"tasks wait on {self.address} and none is in hand")
 
 
 _new = object.__new__
