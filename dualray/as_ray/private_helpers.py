@@ -25,6 +25,7 @@ __all__ = [
     "ensure_str",
     "get_node_ip_address",
     "get_or_create_event_loop",
+    "get_session",
     "get_system_memory",
     "hex_to_binary",
     "jobs",
@@ -94,6 +95,10 @@ def get_or_create_event_loop() -> asyncio.AbstractEventLoop:
         loop = asyncio.new_event_loop()
         asyncio.set_event_loop(loop)
         return loop
+
+
+def get_session() -> None:
+    """The session of Ray Train or Ray Tune that the caller runs in: None, because dualray has no such sessions."""
 
 
 # ---- The state of the cluster: ray._private.state --------------------------------------------------------------------

@@ -88,6 +88,9 @@ assert ray.get(sockets.remote()) == (row["ObjectStoreSocketName"], row["RayletSo
 
 group = ray.util.placement_group([{"CPU": 1}])
 ray.get(group.ready())
+from ray.train._internal.session import get_session
+
+assert get_session() is None
 table = ray._private.state.state.placement_group_table(group.id)
 assert table["bundles_to_node_id"] == {0: here.get_node_id()} and table["state"] == "CREATED"
 assert ray._private.state.state.placement_group_table()[group.id.hex()] == table

@@ -1,0 +1,8 @@
+"""What xgboost_ray and lightgbm_ray ask: whether they run in a session of Ray Train."""
+
+from dualray.as_ray.private_helpers import get_session
+from dualray.as_ray.refusals import refusing
+
+__all__ = ["get_session"]
+
+__getattr__ = refusing("ray.train._internal.session")
