@@ -92,6 +92,8 @@ def strategy_of(
                 labels=(*labels, *_conditions(f"{what}: hard", hard)),
                 preferred=_conditions(f"{what}: soft", soft or {}),
             )
+        case PlacementGroupSchedulingStrategy(placement_group="default"):  # as in Ray: as if none was given
+            return strategy_of(None, label_selector, what, captured)
         case PlacementGroupSchedulingStrategy():
             if labels:
                 raise ValueError(

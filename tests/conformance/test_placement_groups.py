@@ -418,6 +418,8 @@ def test_the_options_of_earlier_releases_name_a_group():
     assert get(held.remote())[0] in node_ids()
     assert get(whereabouts.options(placement_group=None).remote())[0] in node_ids()
     assert get(whereabouts.options(placement_group="default").remote())[0] in node_ids()
+    default = PlacementGroupSchedulingStrategy(placement_group="default")
+    assert get(whereabouts.options(scheduling_strategy=default).remote())[0] in node_ids()
     with pytest.raises(ValueError, match="both choose the place"):
         whereabouts.options(placement_group=group, scheduling_strategy="SPREAD")
     with pytest.raises(ValueError, match="bundle index must be -1"):
