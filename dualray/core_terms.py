@@ -74,6 +74,7 @@ def strategy_of(
     """What a user wrote as scheduling_strategy and label_selector, as the core understands it. `captured` is the
     strategy of the task that makes the call, when its children go where it is unless they say."""
     labels = parse_selector(f"{what}: label_selector", label_selector)
+    group: Any = getattr(chosen, "placement_group", None)
     match chosen:
         case None if captured is not None and not labels:
             return replace(captured, bundle=-1)
@@ -92,7 +93,7 @@ def strategy_of(
                 labels=(*labels, *_conditions(f"{what}: hard", hard)),
                 preferred=_conditions(f"{what}: soft", soft or {}),
             )
-        case PlacementGroupSchedulingStrategy(placement_group="default"):  # as in Ray: as if none was given
+        case PlacementGroupSchedulingStrategy() if group == "default":  # as in Ray: as if none was given
             return strategy_of(None, label_selector, what, captured)
         case PlacementGroupSchedulingStrategy():
             if labels:
