@@ -112,8 +112,8 @@ class ActorClass(Generic[C]):
         )
 
     def __getattr__(self, name: str) -> Any:
-        """The public attributes of the class: its methods, and what all its instances share, as in Ray."""
-        if name.startswith("_"):
+        """The attributes of the class: its methods, and what all its instances share, as in Ray."""
+        if name.startswith("__") or "_cls" not in self.__dict__:
             raise AttributeError(f"actor class {self.__dict__.get('_name')} has no attribute {name}")
         found = getattr(self._cls, name)
         # Pickle would look for a function of the class here, and find it: it is to come with its class.
@@ -130,8 +130,8 @@ class ActorClass(Generic[C]):
         return self._cls
 
     def __dir__(self) -> list[str]:
-        public = [name for name in dir(self._cls) if not name.startswith("_")]
-        return sorted({*super().__dir__(), *public})
+        shared = [name for name in dir(self._cls) if not name.startswith("__")]
+        return sorted({*super().__dir__(), *shared})
 
     def __mro_entries__(self, bases: tuple[Any, ...]) -> NoReturn:
         raise ActorClassInheritanceException(

@@ -568,12 +568,18 @@ def test_methods_of_a_class_keep_what_decorators_wrote_on_them():
 
         marked.mark = "dispatch"  # type: ignore[attr-defined]
 
+        def _hidden(self):
+            return 6
+
+        _hidden.mark = "query"  # type: ignore[attr-defined]
+
         def plain(self):
             return 0
 
     remote = ray.remote(Worker)
     found = [name for name in dir(remote) if hasattr(getattr(remote, name), "mark")]
-    assert found == ["marked"]
+    assert found == ["_hidden", "marked"]
+    assert get(remote.remote()._hidden.remote()) == 6
     assert (remote.marked.mark, remote.marked.__name__, remote.marked.__doc__) == ("dispatch", "marked", "Adds one.")
     assert list(inspect.signature(remote.marked).parameters) == ["self", "x"]
     assert get(ray.remote(lambda method: method(None, 4)).remote(remote.marked)) == 5
