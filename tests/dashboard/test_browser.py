@@ -282,6 +282,15 @@ def test_everything_can_be_reached_by_keyboard(opened: Opened) -> None:
     assert {"zoom-in", "whole", "timeline-0", "tab-tasks", "search", "filter", "id"} <= reached
 
 
+def test_the_focus_stays_on_a_node_when_the_table_is_drawn_anew(opened: Opened) -> None:
+    button = opened.page.wait_for_selector("#nodes button[data-id=node-2]")
+    assert button is not None
+    opened.page.focus("#nodes button[data-id=node-2]")
+    opened.page.evaluate("window.dispatchEvent(new Event('resize'))")
+    opened.until(lambda: not button.evaluate("(each) => each.isConnected"), "nothing was drawn")
+    assert opened.page.evaluate("document.activeElement.dataset.id") == "node-2"
+
+
 def test_two_runs_stand_side_by_side(opened: Opened) -> None:
     table = opened.text("#comparison")
     assert "killed" in table

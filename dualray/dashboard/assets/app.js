@@ -257,9 +257,9 @@ function drawWaits(run) {
 }
 function drawNodes(run) {
   const rows = [...run.tables.nodes.values()].sort((a, b) => natural(a[0], b[0])), hasMemory = rows.some((row) => row[4] !== null), measured = rows.some((row) => row[11]);
+  const focused = $("nodes").contains(document.activeElement) ? document.activeElement.dataset.id : null;
   const body = header($("nodes"), ["node", "state", "CPUs in use", ...(hasMemory ? ["memory reserved"] : []), "object store", ...(measured ? ["measured"] : []), "since"]);
   if (rows.length > 500) rows.sort((a, b) => BAD.has(b[1]) - BAD.has(a[1]));
-  const focused = $("nodes").contains(document.activeElement) ? document.activeElement.dataset.id : null;
   for (const row of rows.slice(0, 500)) {
     const line = element("tr"), cpus = row[2], name = element("button", row[0], { className: "id" }); name.dataset.id = row[0];
     name.addEventListener("click", () => open("nodes", row[0]));
