@@ -130,11 +130,11 @@ def test_the_command_runs_scripts_and_modules(tmp_path):
 @pytest.mark.parametrize(
     ("line", "why"),
     [
-        ("from ray import tune", "Ray's library for tuning is not part of it"),
-        ("from ray import get, serve", "Ray's library for serving is not part of it"),
-        ("from ray.util import collective", "collective operations between actors are not part of it"),
-        ("from ray.air import session", "it is the part that Ray's libraries share"),
-        ("from ray.dag import nonsense", "docs/ray_names.md lists what there is"),
+        ("from ray import tune", "dualray has no library for tuning"),
+        ("from ray import get, serve", "dualray has no library for serving"),
+        ("from ray.util import collective", "dualray has no collective operations between actors"),
+        ("from ray.air import session", "it is a common part of Ray's libraries"),
+        ("from ray.dag import nonsense", "docs/ray_names.md lists the names that dualray has"),
     ],
 )
 def test_an_import_of_what_is_left_out_says_why(line, why, tmp_path):

@@ -551,9 +551,9 @@ def test_signals_are_the_virtual_process_s(tmp_path):
 @pytest.mark.parametrize(
     ("said", "error", "words"),
     [
-        (lambda: -1, ValueError, "duration gave -1: it must be seconds, at least 0"),
-        (lambda: float("nan"), ValueError, "duration gave nan: it must be seconds, at least 0"),
-        (lambda: None, TypeError, "duration gave None: it must be seconds, or a distribution"),
+        (lambda: -1, ValueError, "duration returned -1: it must be seconds, at least 0"),
+        (lambda: float("nan"), ValueError, "duration returned nan: it must be seconds, at least 0"),
+        (lambda: None, TypeError, "duration returned None: it must be seconds, or a distribution"),
         (lambda: "soon", ValueError, "duration: 'soon' is not understood"),
     ],
 )

@@ -218,7 +218,7 @@ def test_a_refused_group_is_left_alone_for_a_while() -> None:
     assert launched(head.decide()) == [("cpu", ("launch-1", "launch-2", "launch-3"))]
     head(LaunchesFailed(group="cpu", launch_ids=("launch-2", "launch-3"), reason="the quota is 1"))
     assert launched(head.decide()) == [("dear", ("launch-4",))]
-    assert any("refused it: the quota is 1" in words for words in head.machine.explain())
+    assert any("refused a node: the quota is 1" in words for words in head.machine.explain())
     head.now_ns += 31 * SECOND_NS
     assert launched(head.decide()) == [("cpu", ("launch-5",))]
 
