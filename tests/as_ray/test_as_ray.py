@@ -49,6 +49,8 @@ else:
     raise AssertionError("ray.tune")
 assert not hasattr(ray.util.state, "nonsense")
 assert ray.logger.name == "ray" and ray.cloudpickle.pickle is pickle
+assert ray.worker.global_worker is ray._private.worker.global_worker
+assert ray.ray_constants.DEFAULT_PORT == 6379 and not hasattr(ray.state, "nonsense")
 
 
 @ray.remote

@@ -37,12 +37,14 @@ from dualray.as_ray.ids import (
 from dualray.as_ray.initializing import init
 from dualray.as_ray.job_config import LoggingConfig
 from dualray.as_ray.metadata import RAYS_VERSION
+from dualray.as_ray.old_modules import OldModule
 from dualray.as_ray.refusals import refusing
 from dualray.as_ray.resources import available_resources, cluster_resources, nodes
 from dualray.as_ray.type_names import take_rays_names
 
 __version__ = RAYS_VERSION
 logger = logging.getLogger("ray")
+ray_constants, state, worker = OldModule("ray_constants"), OldModule("state"), OldModule("worker")
 __commit__ = f"dualray-{dualray.__version__}"
 
 SCRIPT_MODE, WORKER_MODE = 0, 1
