@@ -11,24 +11,35 @@ SETTINGS: Final = "dualray's processes have no such setting"
 DASHBOARD: Final = "the dashboard is a command of its own, and has no address in init()"
 SPEED: Final = "dualray answers all calls before the actor leaves"
 ACCELERATORS: Final = "GPUs alone have numbers"
+FREES: Final = "Ray's call that frees by force, which is private"
+VIRTUAL_GPUS: Final = "a virtual node has GPUs of its own"
+CANNOT_JOIN: Final = "a program of its own cannot join a simulation"
 
 NAMED: Final = {
     "actor.py::test_actor_class_name": PRIVATE,
     "actor.py::test_actor_handle_hash_eq": PRIVATE,
     "actor.py::test_actor_parent_task_correct": "the children have ended before they are counted",
+    "actor.py::test_get_actor_after_same_name_actor_dead": "the name of an actor is free as soon as it is dead",
     "actor.py::test_get_local_actor_state": PRIVATE,
+    "actor.py::test_not_reusing_task_workers": "objects that a task has put end with an actor that gets its worker",
     "actor.py::test_parent_task_correct_concurrent_async_actor": "the children have ended before they are counted",
     "actor_advanced.py::test_actor_gc": PRIVATE,
+    "actor_advanced.py::test_actor_timestamps": PRIVATE,
     "actor_advanced.py::test_detached_actor_cleanup": PRIVATE,
     "actor_cancel.py::test_async_actor_server_side_cancel": "Ray's table of tasks is a second late",
     "actor_failures.py::test_exit_actor_queued": SPEED,
+    "advanced.py::test_internal_free_edge_case": FREES,
+    "advanced.py::test_internal_free_non_owned": FREES,
     "advanced_2.py::test_gpu_and_neuron_cores": ACCELERATORS,
-    "advanced_2.py::test_gpu_ids_cuda_visible_devices_preset": "a virtual node has GPUs of its own",
+    "advanced_2.py::test_gpu_ids_cuda_visible_devices_preset": VIRTUAL_GPUS,
     "advanced_2.py::test_neuron_core_ids": ACCELERATORS,
     "advanced_2.py::test_neuron_core_with_placement_group": ACCELERATORS,
     "advanced_3.py::test_global_state_api": PRIVATE,
     "advanced_3.py::test_raylet_is_robust_to_random_messages": "nodes() tells no ports",
     "advanced_3.py::test_wait_reconstruction": PRIVATE,
+    "advanced_6.py::test_specific_gpus": VIRTUAL_GPUS,
+    "advanced_6.py::test_whether_worker_leaked_when_task_finished_with_errors": CANNOT_JOIN,
+    "advanced_6.py::test_worker_niceness": "workers have the priority of the program",
     "advanced_7.py::test_task_output_inline_bytes_limit": PRIVATE,
     "asyncio.py::test_asyncio_actor_shutdown_when_non_async_method_mixed": SPEED,
     "basic.py::test_default_worker_import_dependency": "workers have numpy from their start",
@@ -45,6 +56,7 @@ NAMED: Final = {
     "basic_5.py::test_worker_kv_calls": PRIVATE,
     "cancel.py::test_defer_sigint_noop_in_non_main_thread": PRIVATE,
     "cancel.py::test_ray_task_cancel_and_retry_race_condition": "a cancel that comes too late forbids no remaking",
+    "cancel.py::test_recursive_cancel_actor_task": "a cancelled task that waits raises TaskCancelledError itself",
     "concurrency_group.py::test_invalid_concurrency_group": "a limit of 0 is refused in the driver, by a ValueError",
     "concurrency_group.py::test_system_concurrency_group": PRIVATE,
     "failure.py::test_actor_failover_with_bad_network": "a node's workers end with it",
@@ -57,6 +69,9 @@ NAMED: Final = {
     "failure_3.py::test_worker_cleans_up_child_procs_on_raylet_death": PRIVATE,
     "failure_3.py::test_worker_exit_after_parent_raylet_dies": PRIVATE,
     "failure_4.py::test_object_lost_error": "references do not record the line that made them",
+    "failure_4.py::test_shows_both_user_exception_system_error_same_time": (
+        "list_tasks has kinds of errors of its own"
+    ),
     "failure_4.py::test_task_failure_when_driver_local_raylet_dies": PRIVATE,
     "failure_4.py::test_worker_start_timeout": PRIVATE,
     "generators.py::test_dynamic_generator_gc_each_yield": "the items of a dynamic generator can be read again",
@@ -64,6 +79,7 @@ NAMED: Final = {
     "generators.py::test_dynamic_generator_reconstruction_nondeterministic": (
         "the generator gets the CPU before the actor does"
     ),
+    "generators.py::test_generator_oom": "10 GB of random numbers take longer than a minute",
     "multi_node_2.py::test_system_config": PRIVATE,
     "multi_node_2.py::test_detached_actor_autoscaling": "a simulation ends with shutdown(), with its detached actors",
     "object_manager.py::test_pull_bundles_pinning": "the arguments of one task must fit the store of its node together",
@@ -88,8 +104,12 @@ NAMED: Final = {
     "ray_init_2.py::test_ray_init_from_workers": PRIVATE,
     "ray_init_2.py::test_temp_dir_with_node_ip_address": SETTINGS,
     "ray_init_2.py::test_tmpdir_env_var": "the directories of sessions stand in TMPDIR, not in RAY_TMPDIR",
+    "reconstruction.py::test_basic_reconstruction_actor_constructor": (
+        "the error of the argument of a method comes before that of its actor"
+    ),
     "reconstruction_2.py::test_lineage_evicted": "dualray keeps the lineage of all that is referenced",
     "reconstruction_2.py::test_memory_util": "the columns of ray memory",
+    "reconstruction_2.py::test_nested": "a copy on another node outlives the node",
     "reconstruction_2.py::test_object_reconstruction_dead_actor": "list_tasks has one row for all attempts of a task",
     "scheduling.py::test_hybrid_policy_threshold": "a node runs what has room there before the head spreads",
     "scheduling.py::test_locality_aware_leasing": "the head places a task before it hears of a free place",
@@ -99,6 +119,7 @@ NAMED: Final = {
     "scheduling.py::test_gpu": "a node without GPUs is no better for a task that needs none",
     "scheduling.py::test_pull_manager_at_capacity_reports": "the words of ray memory",
     "serialization.py::test_buffer_alignment": "arrays inside of small values are aligned to 8 bytes",
+    "streaming_generator.py::test_generator_basic": "ten retries without a pause end before the actor has changed",
     "streaming_generator.py::test_streaming_object_ref_generator_basic_unit": PRIVATE,
     "streaming_generator.py::test_streaming_object_ref_generator_task_failed_unit": PRIVATE,
     "streaming_generator_2.py::test_generator_max_returns": "a generator may yield any number of items",

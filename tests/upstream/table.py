@@ -30,7 +30,7 @@ APART: Final = 7
 
 REASONS: Final = (
     ("a fixture of Ray's own tests that starts its daemons, its dashboard or its control plane", r"available fixtures"),
-    ("Ray's command line", r"No such file or directory: 'ray'|'ray start"),
+    ("Ray's command line", r"No such file or directory: 'ray'|'ray (start|stop)|\['ray', "),
     ("the Ray Client", r"ray_client|client_test_utils|ClientObjectRef"),
     ("errors that Ray's control plane publishes", r"error_pubsub|publish_error|log_pubsub"),
     (
