@@ -23,7 +23,7 @@ STREAMING, DYNAMIC = "streaming", "dynamic"
 """Values of `num_returns` for generators whose items are objects of their own."""
 
 _NUMBER_MAX: Final = 2**63 - 1
-"""What messages between processes can hold."""
+"""The largest number that a message between processes can hold."""
 _RETURNS_MAX: Final = 1_000_000
 """Results of one call: each is an object, with a reference that the caller gets at once."""
 

@@ -11,7 +11,7 @@ __all__ = ["GlobalState", "state"]
 
 
 class GlobalState:
-    """What libraries read of Ray's object of this name: tables of groups, actors, nodes and jobs, and resources."""
+    """The methods of Ray's class that libraries call: tables of groups, actors, nodes, jobs and resources."""
 
     available_resources = staticmethod(resources.available_resources)
     available_resources_per_node = staticmethod(private_helpers.available_resources_per_node)

@@ -30,7 +30,7 @@ def _here() -> CallContext:
 
 
 def store_name(node_id: str) -> str:
-    """What `nodes()` and the workers of a node call its object store. It is no path of a socket."""
+    """The name of a node's object store in `nodes()` and in the node's workers. No socket has this path."""
     return f"{node_id}/object_store"
 
 

@@ -1,4 +1,4 @@
-"""What `importlib.metadata` says of `ray` while dualray has the name, also if Ray is not installed.
+"""Metadata of the package `ray` for `importlib.metadata`, also if Ray is not installed.
 
 Libraries ask it for the version of Ray, or whether Ray is there at all, before they import Ray.
 """
@@ -32,6 +32,6 @@ class _Ray(Distribution):
 
 
 def distributions(context: DistributionFinder.Context | None) -> Iterator[Distribution]:
-    """`ray`, for whoever asks for this name or for all packages. Whoever asks of a directory gets none of it."""
+    """Yield `ray` for a search by this name or for all packages, but not for a search in a directory."""
     if context is None or (context.name in (None, "ray") and "path" not in vars(context)):
         yield _Ray()

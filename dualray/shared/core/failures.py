@@ -140,7 +140,7 @@ def is_of_task(exception: BaseException, host: Host, *, is_coroutine: bool = Fal
 
 
 def as_cancellation(name: str, task_id: TaskID, interrupt: BaseException) -> TaskCancelledError:
-    """What a KeyboardInterrupt becomes that a task has raised, and nobody else, as in Ray."""
+    """Turn a KeyboardInterrupt that a task raised itself into a TaskCancelledError, as Ray does."""
     made = TaskCancelledError(f"{name} raised KeyboardInterrupt, which cancels a task.")
     made.task_id = task_id.hex()
     return made.with_traceback(interrupt.__traceback__)

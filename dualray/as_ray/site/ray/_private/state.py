@@ -1,4 +1,4 @@
-"""What Ray's own public tests and libraries read here: the nodes, what they have, the actors and the groups."""
+"""The functions of this module that Ray's tests and libraries call: nodes, resources, actors and groups."""
 
 from dualray.as_ray.global_state import GlobalState, state
 from dualray.as_ray.private_helpers import (

@@ -1,4 +1,4 @@
-"""What xgboost_ray and lightgbm_ray ask: whether they run in a session of Ray Train."""
+"""xgboost_ray and lightgbm_ray ask this module for the session of Ray Train. There is none."""
 
 from dualray.as_ray.private_helpers import get_session
 from dualray.as_ray.refusals import refusing
