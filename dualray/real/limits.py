@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import mmap
 import os
 import resource
+import threading
 from pathlib import Path
 from typing import Final
 
@@ -15,6 +17,13 @@ OPEN_FILES_MAX: Final = 1 << 16
 
 OPEN_FILES_MIN: Final = 40
 """Of a node manager with one worker, and of a driver: with fewer a session does not start."""
+
+_NO_THREAD: Final = "can't start new thread"
+_STACK_BYTES: Final = 8 << 20
+"""Of a thread, where the system sets no limit."""
+_BEGINS_WITHIN_S: Final = 10.0
+_FIRST_FRAMES_BYTES: Final = 4 << 20
+"""A new thread asks for 16 KiB for its frames, and may ask for an arena of 1 MiB for its objects."""
 
 
 def open_standard_streams() -> None:
@@ -96,9 +105,46 @@ def limit_in_words(error: OSError | RuntimeError | MemoryError) -> str:
     return str(error)
 
 
+class _Started(threading.Event):
+    """Whether a thread has begun, for which nobody waits long."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        return super().wait(_BEGINS_WITHIN_S if timeout is None else timeout)
+
+
+def start_thread(thread: threading.Thread) -> None:
+    """Start a thread when there is memory for it.
+
+    `Thread.start` alone waits for ever for a thread that has got its stack, and then no memory for its first frame. If
+    somebody lowers the limit between the check and the start, this waits for a while.
+
+    Raises:
+        RuntimeError: the words that Python uses: no thread can be started.
+    """
+    check_room_for_thread()
+    thread._started = started = _Started()  # type: ignore[attr-defined]  # the event that `Thread.start` waits for
+    thread.start()
+    if not started.is_set():
+        raise RuntimeError(_NO_THREAD)
+
+
+def check_room_for_thread() -> None:
+    """That this process has address space for one thread more.
+
+    Raises:
+        RuntimeError: it has not, in the words that Python uses.
+    """
+    soft, _ = resource.getrlimit(resource.RLIMIT_STACK)
+    stack_bytes = soft if soft != resource.RLIM_INFINITY else _STACK_BYTES
+    try:
+        mmap.mmap(-1, stack_bytes + _FIRST_FRAMES_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS).close()
+    except (OSError, MemoryError):
+        raise RuntimeError(_NO_THREAD) from None
+
+
 def is_out_of_threads(error: BaseException) -> bool:
     """Whether a thread could not be started, for which Python has no class of its own."""
-    return isinstance(error, RuntimeError) and str(error) == "can't start new thread"
+    return isinstance(error, RuntimeError) and str(error) == _NO_THREAD
 
 
 def is_exhaustion(error: BaseException) -> bool:

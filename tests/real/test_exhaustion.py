@@ -301,6 +301,41 @@ def test_a_template_without_descriptors_fails_the_worker_and_lives(session: Any)
     assert dualray.get([one.options(num_cpus=0).remote() for _ in range(8)], timeout=WITHIN_S) == [1] * 8
 
 
+START_THREADS = """
+import os, resource, signal, threading
+from dualray.real.limits import start_thread
+
+def start(slack_bytes):
+    signal.alarm(30)
+    with open("/proc/self/statm") as file:
+        pages = int(file.read().split()[0])
+    limit_bytes = pages * resource.getpagesize() + slack_bytes
+    resource.setrlimit(resource.RLIMIT_AS, (limit_bytes, resource.RLIM_INFINITY))
+    try:
+        start_thread(threading.Thread(target=int, daemon=True))
+    except RuntimeError as error:
+        assert str(error) == "can't start new thread"
+
+STACK_BYTES = 8 << 20
+resource.setrlimit(resource.RLIMIT_STACK, (STACK_BYTES, resource.getrlimit(resource.RLIMIT_STACK)[1]))
+for slack_bytes in range(STACK_BYTES, STACK_BYTES + (1 << 20), 8192):
+    pid = os.fork()
+    if not pid:
+        start(slack_bytes)
+        os._exit(0)
+    if os.waitpid(pid, 0)[1]:
+        print(slack_bytes)
+"""
+
+
+def test_a_thread_that_has_no_memory_for_its_first_frame_is_not_waited_for() -> None:
+    """`threading.Thread.start` waits for such a thread for ever: here, at three of these sizes."""
+    done = subprocess.run(
+        [sys.executable, "-c", START_THREADS], capture_output=True, text=True, timeout=110, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+
+
 TAKES_MEMORY = """
 import resource, signal
 

@@ -39,7 +39,7 @@ from dualray.real.cluster.node_options import START_TIMEOUT_S, NodeOptions
 from dualray.real.cluster.provider import LocalStarter, Provider, Starter
 from dualray.real.control_plane.resp import ReplyError
 from dualray.real.control_plane.shards import socket_names
-from dualray.real.limits import check_open_files, raise_open_files
+from dualray.real.limits import check_open_files, raise_open_files, start_thread
 from dualray.real.logs import log_to
 from dualray.real.net.addresses import parse_endpoint
 from dualray.real.net.frames import Refusal
@@ -110,7 +110,7 @@ class Daemon:
             self.children.end(_CHILD_END_TIMEOUT_S)
             self.session.remove()
             raise
-        self._thread.start()
+        start_thread(self._thread)
 
     # ---- Start -----------------------------------------------------------------------------------------------
 

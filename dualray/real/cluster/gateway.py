@@ -48,7 +48,7 @@ from typing import Final
 from dualray.real import files
 from dualray.real.cluster.encryption import Encryption
 from dualray.real.control_plane.resp import RespClient
-from dualray.real.limits import limit_in_words
+from dualray.real.limits import limit_in_words, start_thread
 from dualray.real.net.addresses import home_of, is_address, is_objects_address, listen, socket_path
 from dualray.real.net.conditions import LinkConditions
 from dualray.real.net.frames import Refusal
@@ -243,7 +243,9 @@ class Gateway:
         for listener, (serve_one, bound) in zip(self._listeners, serve, strict=True):
             listener.setblocking(True)
             name = f"dualray-gateway-{listener.fileno()}"
-            threading.Thread(target=self._accept_all, args=(listener, serve_one, bound), name=name, daemon=True).start()
+            start_thread(
+                threading.Thread(target=self._accept_all, args=(listener, serve_one, bound), name=name, daemon=True)
+            )
 
     def close(self) -> None:
         """Stop listening, end every wire. Connections that were handed over are not affected. Loop's thread."""
@@ -276,7 +278,7 @@ class Gateway:
                 continue
             route = threading.Thread(target=self._serve, args=(sock, serve, bound), name="dualray-route", daemon=True)
             try:
-                route.start()
+                start_thread(route)
             except RuntimeError as error:
                 sock.close()
                 bound.release()

@@ -30,6 +30,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from dualray.exceptions import DualrayError
+from dualray.real.limits import start_thread
 from dualray.real.net.addresses import listen
 from dualray.real.session.session import PROVIDER_SOCKET, Session
 from dualray.shared.model.specs import LAUNCH_LABEL
@@ -104,9 +105,9 @@ class Provider:
         for leftover in starter.leftovers():
             self._do(leftover)
         for index in range(starter.parallel):
-            threading.Thread(target=self._work, name=f"dualray-launch-{index}", daemon=True).start()
+            start_thread(threading.Thread(target=self._work, name=f"dualray-launch-{index}", daemon=True))
         self._server = threading.Thread(target=self._serve, name="dualray-provider", daemon=True)
-        self._server.start()
+        start_thread(self._server)
 
     # ---- The head --------------------------------------------------------------------------------------------
 

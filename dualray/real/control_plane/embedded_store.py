@@ -26,6 +26,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from dualray.real.limits import start_thread
 from dualray.real.net.loop import Loop
 
 REQUEST_BYTES_MAX: Final = 512 << 20
@@ -184,7 +185,7 @@ class EmbeddedStore:
         self._path.chmod(0o600)
         self._listener.listen(socket.SOMAXCONN)
         self._listen()
-        self._thread.start()
+        start_thread(self._thread)
         self._started = True
 
     def stop(self) -> None:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from dualray.extras import needs
+from dualray.real.limits import start_thread
 
 with needs("A subscription to the control plane", "cluster"):
     import redis
@@ -72,7 +73,7 @@ class NewsListener:
             self._listeners.setdefault(channel, []).append((fn, on_gap))
             if self._thread is None:
                 thread = threading.Thread(target=self._run, name="dualray-listener", daemon=True)
-                thread.start()
+                start_thread(thread)
                 self._thread = thread
         self._wake()
 

@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator
 
 from dualray.exceptions import AuthenticationError
 from dualray.real.control_plane.resp import ReplyError, RespClient
-from dualray.real.limits import limit_in_words
+from dualray.real.limits import limit_in_words, start_thread
 
 _log = logging.getLogger(__name__)
 
@@ -117,7 +117,7 @@ class WriteBehind:
         """Start the thread; where none can be had records wait for the next one that is written, or for the end."""
         thread = threading.Thread(target=self._run, name="dualray-write-behind", daemon=True)
         try:
-            thread.start()
+            start_thread(thread)
         except RuntimeError as error:
             if not self._lacks_thread:
                 _log.warning("records for the control plane are queued: %s", limit_in_words(error))

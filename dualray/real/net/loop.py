@@ -22,7 +22,8 @@ reentrant, and what it guards is consistent at each bytecode). `add_reader` and 
 own thread, or to anybody before the loop runs. A sleeping loop is woken through an eventfd, and only when it
 sleeps: a busy one costs its callers no system call.
 
-Errors. An exception of a callback goes to `on_error` and the loop goes on; nothing is swallowed.
+Errors. An exception of a callback goes to `on_error` and the loop goes on; nothing is swallowed. So does a
+MemoryError that the background thread meets between callbacks; a pumping thread raises it.
 KeyboardInterrupt, SystemExit and whatever `on_error` itself raises leave `run`.
 
 End. `stop` lets the current turn and every callback queued before the end finish; then `run` returns and
@@ -292,7 +293,7 @@ class Loop:
                     self._thread_id = threading.get_ident()
                     try:
                         while not self._is_pumped():
-                            self._turn(0)
+                            self._background_turn()
                             if self._is_stopping():
                                 break
                     finally:
@@ -405,6 +406,12 @@ class Loop:
             self._closed = self._ended = True
             self._epoll.close()
             os.close(self._wake_fd)
+
+    def _background_turn(self) -> None:
+        try:
+            self._turn(0)
+        except MemoryError as error:  # between callbacks: epoll had none
+            self._on_error(error)
 
     def _turn(self, spin_ns: int | None) -> None:
         """One turn: at once with what there is (None), or when there is something, after having spun."""

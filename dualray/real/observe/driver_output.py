@@ -21,6 +21,7 @@ from typing import Final
 
 from dualray.exceptions import rays_words
 from dualray.progress_bars import DISPLAY, BarState
+from dualray.real.limits import start_thread
 from dualray.real.observe.worker_output import BARS
 from dualray.shared.model.codec import unpack
 
@@ -128,7 +129,7 @@ class DriverOutput:
     def start(self) -> None:
         """Begin to show; what came before is shown then."""
         thread = threading.Thread(target=self._run, name="dualray-output", daemon=True)
-        thread.start()
+        start_thread(thread)
         self._thread = thread
 
     def put(self, message: memoryview) -> None:

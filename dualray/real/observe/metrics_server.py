@@ -15,7 +15,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
-from dualray.real.limits import limit_in_words
+from dualray.real.limits import limit_in_words, start_thread
 
 CONNECTIONS_MAX: Final = 16
 CONNECTION_S: Final = 10.0
@@ -52,7 +52,7 @@ class MetricsServer(WSGIServer):
         self._open: dict[Any, float] = {}
         """When each connection has begun."""
         self._thread = threading.Thread(target=self.serve_forever, name="dualray-metrics", daemon=True)
-        self._thread.start()
+        start_thread(self._thread)
 
     def server_bind(self) -> None:
         """Bind, without asking a name server what this machine is called, as the base class does."""
@@ -90,7 +90,7 @@ class MetricsServer(WSGIServer):
             target=self._serve, args=(request, client_address), name="dualray-scrape", daemon=True
         )
         try:
-            thread.start()
+            start_thread(thread)
         except RuntimeError as error:
             _log.error("metrics cannot be served: %s", limit_in_words(error))
             self._let_go(request)

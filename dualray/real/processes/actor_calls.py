@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 from dualray.aio import running
+from dualray.real.limits import check_room_for_thread, start_thread
 from dualray.shared.core.core_worker import CoreWorker
 from dualray.shared.handles import CALL_TASK
 from dualray.shared.model.commands import RunTask
@@ -42,6 +43,8 @@ class CallThreads:
         if threads is None:
             name = f"dualray-call-{group}" if group else "dualray-call"
             threads = self._threads[group] = ThreadPoolExecutor(threads_max, thread_name_prefix=name)
+        if len(threads._threads) < threads_max:
+            check_room_for_thread()
         threads.submit(self._run, task)
 
     def _run(self, task: RunTask) -> None:
@@ -76,7 +79,7 @@ class CallLoop:
     def _have_running(self) -> None:
         if not self._is_running:
             self._is_running = True
-            threading.Thread(target=self._run, name="dualray-asyncio", daemon=True).start()
+            start_thread(threading.Thread(target=self._run, name="dualray-asyncio", daemon=True))
 
     def _begin(self, task: RunTask) -> None:
         running = self.loop.create_task(self._core.execute_async(task), name=CALL_TASK)

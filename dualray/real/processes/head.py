@@ -12,6 +12,7 @@ from functools import partial
 from dualray.exceptions import ControlPlaneError
 from dualray.real.control_plane.server import begin_server, start_server
 from dualray.real.control_plane.shards import list_shards, sockets_at, tables_at
+from dualray.real.limits import start_thread
 from dualray.real.net.messages import Payload
 from dualray.real.observe.counters import COUNTS, COUNTS_ASKED, TABLES_EMPTY, of_connections
 from dualray.real.observe.worker_output import DRIVER_ASKED, answer_driver_asked
@@ -89,7 +90,7 @@ class HeadProcess(MachineProcess):
         written.rename(self.session.directory / sessions.CONTROL_PLANE_FILE)
         for place in range(len(self.servers)):
             name = f"dualray-control-plane-{place}"
-            threading.Thread(target=self._keep_server, args=(place,), name=name, daemon=True).start()
+            start_thread(threading.Thread(target=self._keep_server, args=(place,), name=name, daemon=True))
 
     def _keep_server(self, place: int) -> None:
         """A thread of its own, which lives as long as this process: start one of the control plane's servers again when

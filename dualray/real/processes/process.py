@@ -24,7 +24,7 @@ from numpy.random import MT19937, RandomState
 from numpy.random import set_state as set_numpy_state
 
 from dualray import runtime_env
-from dualray.real.limits import is_exhaustion
+from dualray.real.limits import is_exhaustion, start_thread
 from dualray.real.net.loop import Loop
 from dualray.real.net.messages import Post, decode_messages
 from dualray.real.net.transport import Transport
@@ -198,7 +198,7 @@ class UserProcess:
         """Begin to read sockets."""
         self._settings = InterpreterSettings()
         self.interrupts.install()
-        self._thread.start()
+        start_thread(self._thread)
 
     def close(self) -> None:
         """Stop reading and writing; whoever waits is woken and raises."""
@@ -296,7 +296,7 @@ class UserProcess:
         self.interrupts.send()
 
     def spawn(self, function: Callable[[], object]) -> None:
-        threading.Thread(target=function, name="dualray-beside", daemon=True).start()
+        start_thread(threading.Thread(target=function, name="dualray-beside", daemon=True))
 
     def place_of(self, node: NodeID) -> tuple[str, str]:
         """This machine's: what a node of another offers says its address (`VerbsOverCore.nodes`)."""

@@ -14,6 +14,8 @@ from typing import Final
 
 import numpy as np
 
+from dualray.real.limits import check_room_for_thread
+
 _PART_BYTES_MIN: Final = 8 * 2**20
 """Of a thread."""
 _PIECE_BYTES: Final = 2 * 2**20
@@ -40,6 +42,7 @@ def copy(target: memoryview, source: memoryview) -> None:
     try:
         for _ in range(threads - 1):
             try:
+                check_room_for_thread()
                 helping.append(_pool().submit(copy_pieces))
             except RuntimeError:  # an interpreter that ends has no threads for us, nor a machine that has too many
                 break

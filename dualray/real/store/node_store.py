@@ -31,7 +31,7 @@ from pathlib import Path
 
 from dualray.exceptions import DualrayError
 from dualray.real import files
-from dualray.real.limits import limit_in_words
+from dualray.real.limits import limit_in_words, start_thread
 from dualray.real.store.arena import PAGE, Arena, Layout
 from dualray.real.store.object_store import ARENA_FILE, SharedMemoryStore
 from dualray.real.store.ranges import RangeAllocator, RangeSet, rounded
@@ -156,7 +156,7 @@ class NodeStore:
         """Start the thread; words when none can be started, and the next object tries again."""
         thread = threading.Thread(target=self._run, name="dualray-arena", daemon=True)
         try:
-            thread.start()
+            start_thread(thread)
         except RuntimeError as error:
             return limit_in_words(error)
         self._thread = thread

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from dualray.real import files
-from dualray.real.limits import limit_in_words
+from dualray.real.limits import limit_in_words, start_thread
 
 Done = Callable[[str | None, int], None]
 """Called with None, or with words that say why it failed; and how long the disk took, in ns."""
@@ -76,7 +76,7 @@ class SpillDirectory:
         if self._thread is None:
             thread = threading.Thread(target=self._run, name="dualray-spill", daemon=True)
             try:
-                thread.start()
+                start_thread(thread)
             except RuntimeError as error:
                 words = limit_in_words(error)
                 if done is not None:
