@@ -241,11 +241,14 @@ class Gateway:
         if not has_head:
             serve += [(partial(self._serve_relay, route), self._asking) for route in self._servers]
         for listener, (serve_one, bound) in zip(self._listeners, serve, strict=True):
-            listener.setblocking(True)
-            name = f"dualray-gateway-{listener.fileno()}"
-            start_thread(
-                threading.Thread(target=self._accept_all, args=(listener, serve_one, bound), name=name, daemon=True)
-            )
+            self._listen(listener, serve_one, bound)
+
+    def _listen(
+        self, listener: socket.socket, serve: Callable[[socket.socket], None], bound: threading.BoundedSemaphore
+    ) -> None:
+        listener.setblocking(True)
+        args, name = (listener, serve, bound), f"dualray-gateway-{listener.fileno()}"
+        start_thread(threading.Thread(target=self._accept_all, args=args, name=name, daemon=True))
 
     def close(self) -> None:
         """Stop listening, end every wire. Connections that were handed over are not affected. Loop's thread."""
