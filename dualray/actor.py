@@ -146,7 +146,7 @@ class ActorClass(Generic[C]):
         """Return the same class with some options changed; see `ActorOptions`."""
         return ActorClass(self._cls, with_changes(self._options, options, f"{self._name}.options()"))
 
-    def remote(self, *args: Any, **kwargs: Any) -> ActorHandle:
+    def remote(self, *args: Any, **kwargs: Any) -> ActorHandle[Any]:
         """Create an actor and return a handle to it at once. `get` of its calls raises what goes wrong later.
 
         Raises:
@@ -175,7 +175,7 @@ class ActorClass(Generic[C]):
 
     def _remote(
         self, args: Sequence[Any] | None = None, kwargs: Mapping[str, Any] | None = None, **options: Any
-    ) -> ActorHandle:
+    ) -> ActorHandle[Any]:
         """`options(**options).remote(*args, **kwargs)`, as Ray's own libraries write it."""
         cls = self.options(**options) if options else self
         return cls.remote(*(args or ()), **(kwargs or {}))
@@ -196,7 +196,7 @@ class ActorClass(Generic[C]):
             _check_group(method.options.concurrency_group, groups, f"{self._name}.{name}")
 
     @property
-    def _handle(self) -> type[ActorHandle]:
+    def _handle(self) -> type[ActorHandle[Any]]:
         """What `remote` returns; a dialect has its own."""
         return ActorHandle
 
@@ -320,7 +320,7 @@ class ActorID(bytes):
     __str__ = __repr__
 
 
-class ActorHandle(CountedReference):
+class ActorHandle(CountedReference, Generic[C]):
     """A handle to an actor: call its methods with `handle.method.remote(...)`.
 
     Calls through the handles of one process start in the order in which the process makes them. You can pass a handle
@@ -436,9 +436,9 @@ class ActorHandle(CountedReference):
 def handle_to(
     actor: ActorInfo,
     verbs: UserVerbs,
-    handle: type[ActorHandle] = ActorHandle,
+    handle: type[ActorHandle[Any]] = ActorHandle,
     methods: dict[str, _Method] | None = None,
-) -> ActorHandle:
+) -> ActorHandle[Any]:
     """A handle to an actor that the engine has made or found; `methods` are those of the class that made it."""
     if actor.cls is not None:
         methods = _methods_of(actor.cls)
@@ -447,7 +447,7 @@ def handle_to(
     return handle(actor, verbs, methods)
 
 
-def get_actor(name: str, namespace: str | None = None) -> ActorHandle:
+def get_actor(name: str, namespace: str | None = None) -> ActorHandle[Any]:
     """Return a handle to the actor with this name.
 
     The handle does not keep the actor, as in Ray: the actor ends with the last handle of the processes that created it
@@ -501,7 +501,7 @@ def _is_beside_calls() -> bool:
     return task is not None and task.get_name() != CALL_TASK
 
 
-def _revive_handle(handle: type[ActorHandle], *parts: Any) -> ActorHandle:
+def _revive_handle(handle: type[ActorHandle[Any]], *parts: Any) -> ActorHandle[Any]:
     """Unpickle: the handle now exists in this process too."""
     verbs = runtime.current("unpickling an actor handle").verbs
     *parts_of_reference, (class_name, methods, function, limits, *weak) = parts
@@ -521,7 +521,7 @@ class ActorMethod:
 
     def __init__(
         self,
-        handle: ActorHandle,
+        handle: ActorHandle[Any],
         name: str,
         options: MethodOptions,
         parameters: Parameters | None,

@@ -401,7 +401,7 @@ def _timeout_ns(timeout: float | None) -> int | None:
     return timeout_ns + (timeout_ns / 1e9 < timeout)  # never shorter than asked
 
 
-def kill(actor: ActorHandle, *, no_restart: bool = True) -> None:
+def kill(actor: ActorHandle[Any], *, no_restart: bool = True) -> None:
     """End an actor at once, even while it runs a method.
 
     Args:

@@ -102,7 +102,7 @@ class RuntimeContext:
         return self._here.is_restarted
 
     @property
-    def current_actor(self) -> ActorHandle:
+    def current_actor(self) -> ActorHandle[Any]:
         """A handle to the current actor.
 
         Raises:

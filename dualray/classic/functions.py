@@ -214,14 +214,14 @@ class ClassicActorClass(ActorClass[C]):
         return handle
 
     @property
-    def _handle(self) -> type[ActorHandle]:
+    def _handle(self) -> type[ActorHandle[Any]]:
         return ClassicActorHandle
 
     def _exported(self) -> Callable[..., Any]:
         return Maker(self._cls, self._name, self._variables, self._checkpoint_interval)
 
 
-class ClassicActorHandle(ActorHandle):
+class ClassicActorHandle(ActorHandle[Any]):
     """A handle to an actor: `actor.method(...)` and `actor.method.remote(...)` call a method."""
 
     __slots__ = ()

@@ -85,7 +85,7 @@ class Session:
     """One run of the training function in one worker."""
 
     context: TrainContext
-    ledger: ActorHandle
+    ledger: ActorHandle[Any]
     shards: Mapping[str, Any]
     checkpoint: Checkpoint | None
     checkpoint_files: Files | None

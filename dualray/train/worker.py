@@ -25,7 +25,7 @@ class Assignment:
     """What a worker is to do."""
 
     context: session.TrainContext
-    ledger: ActorHandle
+    ledger: ActorHandle[Any]
     environment: Mapping[str, str]
     backend: BackendConfig
     payload: list[Any]

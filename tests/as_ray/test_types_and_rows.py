@@ -129,3 +129,34 @@ assert all(isinstance(row.pid, int) for row in workers if row.state != "STARTING
 def test_rows_have_rays_kinds_of_errors_and_pids(mode: str):
     printed = "TASK_EXECUTION_EXCEPTION WORKER_DIED TASK_CANCELLED ACTOR_DIED ACTOR_DIED None"
     assert printed_by(ROWS, mode) == printed
+
+
+ANNOTATED = """\
+import dualray.as_ray
+
+dualray.as_ray.install()
+import ray
+from ray.actor import ActorClass, ActorHandle, ActorProxy
+
+
+class Counter:
+    @ray.method
+    def add(self, amount: int) -> int:
+        return amount + 1
+
+
+def called(counter: ActorHandle[Counter]) -> int:
+    return ray.get(counter.add.remote(2))
+
+
+ray.init(num_cpus=1)
+CounterActor: ActorClass[Counter] = ray.remote(Counter)
+counter: ActorProxy[Counter] = CounterActor.remote()
+ref: ray.ObjectRef[int] = counter.add.remote(1)
+print(ray.get(ref), called(counter))
+"""
+
+
+@pytest.mark.parametrize("mode", ["real", "sim"])
+def test_annotations_of_rays_guide(mode: str):
+    assert printed_by(ANNOTATED, mode) == "2 3"

@@ -162,11 +162,11 @@ class Pool:
         self._process: Any = api.remote(_PoolProcess).options(**self._options(ray_remote_args or {}))
         self._arguments = initializer, tuple(initargs or ())
         self._maxtasksperchild = maxtasksperchild
-        self._actors: list[ActorHandle] = [self._make() for _ in range(processes)]
+        self._actors: list[ActorHandle[Any]] = [self._make() for _ in range(processes)]
         self._chunks_done = [0] * processes
         self._pending: list[dict[ObjectRef[Any], None]] = [{} for _ in range(processes)]
         """Of each process, the chunks that it has and that were not seen to end."""
-        self._leaving: list[tuple[ActorHandle, list[ObjectRef[Any]]]] = []
+        self._leaving: list[tuple[ActorHandle[Any], list[ObjectRef[Any]]]] = []
         """Processes that are replaced, with what they still do."""
         self._is_closed = False
         try:
@@ -187,8 +187,8 @@ class Pool:
         else:
             api.init(address=address)
 
-    def _make(self) -> ActorHandle:
-        actor: ActorHandle = self._process.remote(*self._arguments)
+    def _make(self) -> ActorHandle[Any]:
+        actor: ActorHandle[Any] = self._process.remote(*self._arguments)
         return actor
 
     def __getstate__(self) -> dict[str, Any]:
