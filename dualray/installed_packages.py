@@ -18,32 +18,35 @@ with needs("runtime_env={'pip': [...]}", "runtime-env"):
 
 __all__ = ["missing", "requirements"]
 
-_KEYS_OF_PIP = ("packages", "pip_check", "pip_version", "pip_install_options")
+_KEYS = {
+    "pip": ("packages", "pip_check", "pip_version", "pip_install_options"),
+    "uv": ("packages", "uv_check", "uv_version", "uv_pip_install_options"),
+}
 
 
-def requirements(what: str, said: Any) -> tuple[str, ...]:
-    """The requirements of `pip`, as Ray takes them: a list, the path of a file with one a line, or a dict with
-    `packages`, which is either.
+def requirements(what: str, tool: str, said: Any) -> tuple[str, ...]:
+    """The requirements of the key `pip` or `uv`, as Ray takes them: a list, the path of a file with one a line, or a
+    dict with `packages`, which is either.
 
     Raises:
         TypeError: it is none of these.
         ValueError: a key of the dict is unknown, a requirement is none, or the file is not there.
     """
     if isinstance(said, Mapping):
-        unknown = next((key for key in said if key not in _KEYS_OF_PIP), None)
+        unknown = next((key for key in said if key not in _KEYS[tool]), None)
         if unknown is not None:
-            raise ValueError(f"{what}: pip has no key {unknown!r}. Known: {', '.join(_KEYS_OF_PIP)}.")
+            raise ValueError(f"{what}: {tool} has no key {unknown!r}. Known: {', '.join(_KEYS[tool])}.")
         if "packages" not in said:
-            raise ValueError(f"{what}: pip={said!r} needs the key 'packages', a list of requirements")
-        return requirements(what, said["packages"])
+            raise ValueError(f"{what}: {tool}={said!r} needs the key 'packages', a list of requirements")
+        return requirements(what, tool, said["packages"])
     if isinstance(said, str | Path):
-        return tuple(_checked(what, line) for line in _lines(what, Path(said).expanduser()))
+        return tuple(_checked(f"{what}: {tool}", line) for line in _lines(f"{what}: {tool}", Path(said).expanduser()))
     if not isinstance(said, Sequence) or not all(isinstance(each, str) for each in said):
         raise TypeError(
-            f"{what}: pip={said!r} must be a list of requirements such as ['numpy>=2'], the path of a file of them, or "
-            f"a dict with 'packages'"
+            f"{what}: {tool}={said!r} must be a list of requirements such as ['numpy>=2'], the path of a file of them, "
+            f"or a dict with 'packages'"
         )
-    return tuple(_checked(what, each) for each in said)
+    return tuple(_checked(f"{what}: {tool}", each) for each in said)
 
 
 def missing(asked: Iterable[str]) -> dict[str, str]:
@@ -67,10 +70,10 @@ def _checked(what: str, text: str) -> str:
     try:
         requirement = Requirement(text)
     except InvalidRequirement as error:
-        raise ValueError(f"{what}: pip has {text!r}, which is not a requirement such as 'numpy>=2': {error}") from None
+        raise ValueError(f"{what} has {text!r}, which is not a requirement such as 'numpy>=2': {error}") from None
     if requirement.url is not None:
         raise ValueError(
-            f"{what}: pip has {text!r}, and dualray downloads nothing. Install the package on each node, and leave out "
+            f"{what} has {text!r}, and dualray downloads nothing. Install the package on each node, and leave out "
             f"its address"
         )
     return text
@@ -81,6 +84,6 @@ def _lines(what: str, path: Path) -> list[str]:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except OSError as error:
-        raise ValueError(f"{what}: pip={str(path)!r} cannot be read: {error.strerror}") from None
+        raise ValueError(f"{what}={str(path)!r} cannot be read: {error.strerror}") from None
     bare = (line.partition(" #")[0].strip() for line in lines)
     return [line for line in bare if line and not line.startswith(("#", "-"))]

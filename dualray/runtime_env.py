@@ -25,13 +25,14 @@ from typing import Any
 from dualray.exceptions import RuntimeEnvSetupError
 
 HOOK = "worker_process_setup_hook"
-KEYS = ("env_vars", "working_dir", "py_modules", "pip", HOOK)
+KEYS = ("env_vars", "working_dir", "py_modules", "pip", "uv", HOOK)
 _ELSEWHERE = {
-    "uv": "install the packages on each node",
-    "conda": "start the cluster in the environment",
-    "container": "start the cluster in the container",
-    "image_uri": "start the cluster in the container",
+    "conda": "Start the cluster in the environment",
+    "container": "Start the cluster in the container",
+    "image_uri": "Start the cluster in the container",
+    "py_executable": "Start the cluster with this Python",
 }
+"""Keys of Ray's that no worker can set up. As in Ray, the task or actor fails, and not the call that submits it."""
 _WITHOUT_EFFECT = ("config", "excludes")
 """Keys of Ray's that say how an environment is brought to a node: nothing is brought."""
 _PICKLED = "pickled:"
@@ -49,6 +50,7 @@ class RuntimeEnv:
         working_dir: where the code runs, and what it can import from. None: where the worker was started.
         py_modules: packages (directories) and modules (files) that it can import.
         pip: requirements that are installed.
+        elsewhere: keys of Ray's that no worker can set up, each with its value as JSON.
         setup_hook: what a worker calls before its first task: a name such as "package.module.function", or a pickled
             function as text. "": nothing.
     """
@@ -57,6 +59,7 @@ class RuntimeEnv:
     working_dir: str | None = None
     py_modules: tuple[str, ...] = ()
     pip: tuple[str, ...] = ()
+    elsewhere: tuple[tuple[str, str], ...] = ()
     setup_hook: str = ""
 
     def as_dict(self) -> dict[str, Any]:
@@ -70,6 +73,7 @@ class RuntimeEnv:
             said["py_modules"] = list(self.py_modules)
         if self.pip:
             said["pip"] = list(self.pip)
+        said |= {key: json.loads(value) for key, value in self.elsewhere}
         if self.setup_hook:
             said[HOOK] = self.setup_hook
         return said
@@ -86,6 +90,7 @@ class RuntimeEnv:
             working_dir=self.working_dir if self.working_dir is not None else outer.working_dir,
             py_modules=self.py_modules or outer.py_modules,
             pip=self.pip or outer.pip,
+            elsewhere=self.elsewhere or outer.elsewhere,
             setup_hook=self.setup_hook or outer.setup_hook,
         )
 
@@ -97,8 +102,27 @@ class RuntimeEnv:
         paths += [path for path in dict(self.env_vars).get("PYTHONPATH", "").split(os.pathsep) if path]
         return list(dict.fromkeys(paths))
 
-    def check(self, where: str) -> None:
-        """Raise when a directory or a package is not there.
+    def check(self) -> None:
+        """Raise when this node does not have a directory or a package, or when no worker can set a key up.
+
+        Raises:
+            RuntimeEnvSetupError: naming it, with the way out.
+        """
+        for key, _ in self.elsewhere:
+            raise RuntimeEnvSetupError(f"runtime_env: dualray does not set up {key!r}. {_ELSEWHERE[key]}")
+        self.check_paths("on this node")
+        if self.pip:
+            from dualray.installed_packages import missing  # noqa: PLC0415 - few ask for packages
+
+            if absent := missing(self.pip):
+                why = ", ".join(f"{asked!r} {words} on this node" for asked, words in absent.items())
+                raise RuntimeEnvSetupError(
+                    f"runtime_env: pip: {why}, and dualray installs nothing. Run `pip install "
+                    f"{' '.join(map(shlex.quote, absent))}` on each node before the cluster starts"
+                )
+
+    def check_paths(self, where: str) -> None:
+        """Raise when a directory or a module is not there.
 
         Raises:
             RuntimeEnvSetupError: naming it, and `where` it was looked for.
@@ -114,15 +138,6 @@ class RuntimeEnv:
                     f"runtime_env: py_modules has {module!r}, which is not {where}. dualray does not copy it: it must "
                     f"exist on each node"
                 )
-        if self.pip:
-            from dualray.installed_packages import missing  # noqa: PLC0415 - few ask for packages
-
-            if absent := missing(self.pip):
-                why = ", ".join(f"{asked!r} {words} {where}" for asked, words in absent.items())
-                raise RuntimeEnvSetupError(
-                    f"runtime_env: pip: {why}, and dualray installs nothing. Run `pip install "
-                    f"{' '.join(map(shlex.quote, absent))}` on each node before the cluster starts"
-                )
 
 
 def from_text(text: str) -> RuntimeEnv:
@@ -133,6 +148,7 @@ def from_text(text: str) -> RuntimeEnv:
         working_dir=said.get("working_dir"),
         py_modules=tuple(said.get("py_modules", ())),
         pip=tuple(said.get("pip", ())),
+        elsewhere=_elsewhere(said),
         setup_hook=said.get(HOOK, ""),
     )
 
@@ -150,11 +166,7 @@ def parse(what: str, said: Mapping[str, Any] | None) -> RuntimeEnv:
     if not isinstance(said, Mapping):
         raise TypeError(f"{what}={said!r} must be a dict, such as {{'env_vars': {{'NAME': 'value'}}}}")
     for key in said:
-        if key in _WITHOUT_EFFECT:
-            continue
-        if key in _ELSEWHERE:
-            raise ValueError(f"{what} has {key!r}, which dualray does not set up; {_ELSEWHERE[key]}")
-        if key not in KEYS:
+        if key not in KEYS and key not in _WITHOUT_EFFECT and key not in _ELSEWHERE:
             nearest = difflib.get_close_matches(str(key), KEYS, n=1)
             hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
             raise ValueError(f"{what} has no key {key!r}.{hint} Known: {', '.join(KEYS)}.")
@@ -162,10 +174,11 @@ def parse(what: str, said: Mapping[str, Any] | None) -> RuntimeEnv:
         env_vars=_env_vars(what, said.get("env_vars")),
         working_dir=_path(f"{what}: working_dir", said["working_dir"]) if said.get("working_dir") is not None else None,
         py_modules=_py_modules(what, said.get("py_modules")),
-        pip=_pip(what, said.get("pip")),
+        pip=_pip(what, said.get("pip"), said.get("uv")),
+        elsewhere=_elsewhere(said),
         setup_hook=_setup_hook(what, said.get(HOOK)),
     )
-    found.check("here")
+    found.check_paths("here")
     return found
 
 
@@ -190,12 +203,19 @@ def _py_modules(what: str, said: Any) -> tuple[str, ...]:
     return tuple(_path(f"{what}: py_modules", _place_of(module)) for module in said)
 
 
-def _pip(what: str, said: Any) -> tuple[str, ...]:
-    if said is None:
+def _pip(what: str, pip: Any, uv: Any) -> tuple[str, ...]:
+    """The requirements of either: the packages are to be installed, by whatever tool."""
+    if pip is None and uv is None:
         return ()
+    if pip is not None and uv is not None:
+        raise ValueError(f"{what} has both 'pip' and 'uv'. Put all packages in one of them")
     from dualray.installed_packages import requirements  # noqa: PLC0415 - as above
 
-    return requirements(what, said)
+    return requirements(what, "uv", uv) if pip is None else requirements(what, "pip", pip)
+
+
+def _elsewhere(said: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    return tuple((key, json.dumps(said[key], sort_keys=True)) for key in _ELSEWHERE if said.get(key) is not None)
 
 
 def _setup_hook(what: str, said: Any) -> str:
@@ -253,7 +273,7 @@ def apply(text: str) -> None:
         RuntimeEnvSetupError: a directory that is not on this node.
     """
     environment = from_text(text)
-    environment.check("on this node")
+    environment.check()
     os.environ.update(_expanded(environment))
     sys.path[:0] = environment.import_paths
     if environment.working_dir is not None:
@@ -322,7 +342,7 @@ class Swapped:
 
     def __init__(self, text: str, of_others: Collection[str] = ()) -> None:
         environment = from_text(text)
-        environment.check("on this node")
+        environment.check()
         self._variables: dict[str, str | None] = dict(_expanded(environment))
         """Those that differ from everybody's, as it has left them; None: it has none of that name."""
         self._of_others = frozenset(of_others) - self._variables.keys()

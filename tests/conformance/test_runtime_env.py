@@ -149,9 +149,8 @@ def test_each_environment_imports_its_own_modules(tmp_path):
     ("environment", "error", "message"),
     [
         ({"env_var": {}}, ValueError, "has no key 'env_var'. Did you mean 'env_vars'"),
-        ({"uv": ["numpy"]}, ValueError, "which dualray does not set up; install the packages on each node"),
-        ({"pip": ["numpy>=99"]}, RuntimeEnvSetupError, "pip: 'numpy>=99' is not what is installed ("),
-        ({"pip": ["no-such-package==1"]}, RuntimeEnvSetupError, "Run `pip install no-such-package==1` on each node"),
+        ({"uv": 5}, TypeError, "uv=5 must be a list of requirements"),
+        ({"uv": ["numpy"], "pip": ["numpy"]}, ValueError, "has both 'pip' and 'uv'"),
         ({"pip": 5}, TypeError, "must be a list of requirements"),
         ({"pip": ["numpy >> 2"]}, ValueError, "which is not a requirement such as 'numpy>=2'"),
         ({"pip": ["x @ https://host/x.whl"]}, ValueError, "dualray downloads nothing"),
@@ -174,6 +173,36 @@ def test_environments_that_cannot_be(environment, error, message):
     with pytest.raises(error) as raised:
         variable.options(runtime_env=environment)
     assert message in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("environment", "message"),
+    [
+        ({"pip": ["numpy>=99"]}, "pip: 'numpy>=99' is not what is installed ("),
+        ({"uv": ["no-such-package==1"]}, "Run `pip install no-such-package==1` on each node"),
+        (
+            {"conda": {"dependencies": ["numpy"]}},
+            "dualray does not set up 'conda'. Start the cluster in the environment",
+        ),
+        ({"image_uri": "image"}, "dualray does not set up 'image_uri'. Start the cluster in the container"),
+    ],
+)
+def test_environments_that_no_worker_can_set_up(environment, message):
+    """As in Ray, `get` raises the error, and not the call that submits."""
+
+    @ray.remote(num_cpus=0)
+    class Reader:
+        def read(self):
+            return 1
+
+    with pytest.raises(RuntimeEnvSetupError) as raised:
+        get(variable.options(runtime_env=environment).remote(NAME))
+    assert message in str(raised.value)
+    reader = Reader.options(runtime_env=environment).remote()
+    with pytest.raises(RuntimeEnvSetupError) as raised:
+        get(reader.read.remote())
+    assert message in str(raised.value)
+    assert get(variable.remote(NAME)) is None
 
 
 def test_an_environment_may_name_the_paths_that_everybody_has(tmp_path):

@@ -40,6 +40,10 @@ _ERRORS: dict[ErrorKind, type[DualrayError]] = {
 _LOSSES = (ErrorKind.OBJECT_LOST, ErrorKind.RECONSTRUCTION_FAILED, ErrorKind.OWNER_DIED, ErrorKind.UNREACHABLE)
 
 
+_OF_CONSTRUCTOR = "The constructor of actor "
+"""Begins the reason for the end of an actor whose constructor has failed."""
+
+
 def as_exception(error: ErrorInfo, payload: bytes | None, task_id: TaskID | None = None) -> DualrayError:
     """What `get` raises for a failed object; `payload` is the pickled exception of user code, where there is one.
     `task_id` is the task that makes the object, if it is known."""
@@ -50,7 +54,7 @@ def as_exception(error: ErrorInfo, payload: bytes | None, task_id: TaskID | None
             made.actor_id = error.actor.hex()
         if task_id is not None and isinstance(made, exceptions.TaskCancelledError):
             made.task_id = task_id.hex()
-        if error.kind is ErrorKind.ACTOR_DIED and error.message.startswith("The constructor of actor "):
+        if error.kind is ErrorKind.ACTOR_DIED and error.message.startswith(_OF_CONSTRUCTOR):
             vars(made)["actor_init_failed"] = True
         return made
     if payload is None:
@@ -67,6 +71,9 @@ def _class_of(error: ErrorInfo) -> type[DualrayError]:
         and " cannot be made: a group exists with the name " in error.message
     ):
         return exceptions.PlacementGroupAlreadyExistsError
+    is_constructor = error.kind is ErrorKind.ACTOR_DIED and error.message.startswith(_OF_CONSTRUCTOR)
+    if is_constructor and "RuntimeEnvSetupError: " in error.message and "setup hook" not in error.message:
+        return exceptions.RuntimeEnvSetupError
     return _ERRORS[error.kind]
 
 
