@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import secrets
+import signal
 import socket
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -174,3 +177,34 @@ def test_the_control_plane_of_a_session_is_started_again_with_its_functions():
             assert len(said) <= 2, said
     finally:
         ray.shutdown()
+
+
+def test_what_a_killed_worker_has_started_ends_with_it():
+    """It ran on after the session. Only children of workers that ended in order, or by dualray's hand, were killed."""
+    ray.init(num_cpus=2, log_to_driver=False)
+    try:
+
+        @ray.remote(num_cpus=0)
+        class Starter:
+            def start(self) -> list[int]:
+                """A child and a grandchild of this worker."""
+                shell = subprocess.Popen(["/bin/sh", "-c", "sleep 600 & echo $!; wait"], stdout=subprocess.PIPE)
+                assert shell.stdout is not None
+                return [shell.pid, int(shell.stdout.readline())]
+
+            def crash(self) -> None:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        starter, other = Starter.remote(), Starter.remote()
+        pids, others = ray.get([starter.start.remote(), other.start.remote()], timeout=TIMEOUT_S)
+        with pytest.raises(ray.exceptions.ActorDiedError):
+            ray.get(starter.crash.remote(), timeout=TIMEOUT_S)
+        eventually(lambda: not any(map(is_running, pids)), "the killed worker's processes have ended")
+        assert all(map(is_running, others))
+    finally:
+        ray.shutdown()
+    eventually(lambda: not any(map(is_running, others)), "the session's processes have ended")
+
+
+def is_running(pid: int) -> bool:
+    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE

@@ -42,6 +42,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from importlib import import_module
 from typing import Any, Final, NoReturn, TextIO, TypeVar, cast
 
@@ -198,24 +199,35 @@ class Template:
     def _reap(self) -> None:
         while True:
             try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
+                ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             except ChildProcessError:
                 return
-            if pid == 0:
+            if ended is None:
                 return
-            if (worker := self._workers.pop(pid, None)) is not None:
-                code = os.waitstatus_to_exitcode(status)
+            pid = ended.si_pid
+            worker = self._workers.pop(pid, None)
+            if worker is not None:
+                _kill_group(pid)  # before it is reaped: no other group can have its number yet
+            code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+            if worker is not None:
                 self._say({"exited": worker, "pid": pid, "status": code})
 
     def _end(self) -> None:
         for pid in self._workers:
             kill_with_children(pid)
         for pid in self._workers:
+            _kill_group(pid)
             os.waitpid(pid, 0)
 
     def _say(self, message: dict[str, Any]) -> None:
         data = _when_there_is_memory(lambda: json.dumps(message).encode())
         _when_there_is_memory(lambda: self._control.send(data, socket.MSG_NOSIGNAL))
+
+
+def _kill_group(pid: int) -> None:
+    """Kill what a worker has started and left, as far as it is in the worker's process group."""
+    with suppress(ProcessLookupError, PermissionError):  # PermissionError: all that is left is another user's
+        os.killpg(pid, signal.SIGKILL)
 
 
 def _descriptors_of(rights: bytes) -> list[int]:
@@ -257,6 +269,7 @@ def become_worker(parent: int, stdout: int, stderr: int) -> None:
         die_with(parent, signal.SIGKILL)
     except ProcessLookupError:
         os._exit(1)
+    os.setpgid(0, 0)  # the template kills the group when this process has ended
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     for source, target in ((stdout, 1), (stderr, 2)):
