@@ -168,7 +168,7 @@ def check_report(node: Node, worker: str) -> dict[str, Any]:
     report: dict[str, Any] = json.loads(out)
     assert report["pid"] == node.pid(worker)
     assert report["parent"] == node.template.pid
-    assert report["group"] == os.getpgrp()
+    assert report["group"] == report["pid"]
     assert report["argv"] == {"do": "report", "more": ["x", None, {"y": 1.5}]}
     assert (report["sigint"], report["sigchld"], report["wakeup"], report["omp"]) == (True, True, -1, "1")
     assert report["fds"] == [0, 1, 2]
