@@ -61,6 +61,32 @@ def nodes_of(group: PlacementGroup) -> list[str]:
     return list(placement_group_table(group)["bundles_to_node_id"].values())
 
 
+@dualray.remote(num_cpus=1)
+def slow_node_id() -> str:
+    time.sleep(0.5)
+    return dualray.get_runtime_context().get_node_id()
+
+
+@dualray.remote(num_cpus=0, num_gpus=1)
+def nodes_of_plain_tasks(count: int) -> tuple[str, list[str]]:
+    """Where this task runs, and where tasks run that it submits and that need no GPU."""
+    own = dualray.get_runtime_context().get_node_id()
+    return own, dualray.get([slow_node_id.remote() for _ in range(count)])
+
+
+def test_a_node_with_gpus_leaves_other_work_to_nodes_without(mode: str) -> None:
+    with Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "num_gpus": 1}, mode=mode) as started:
+        started.add_node(num_cpus=2, num_gpus=1)
+        started.add_node(num_cpus=2)
+        started.connect()
+        own, others = dualray.get(nodes_of_plain_tasks.remote(2))
+        assert own in ("node-0", "node-1")
+        assert others == ["node-2", "node-2"]
+        own, others = dualray.get(nodes_of_plain_tasks.remote(4))
+        assert "node-2" in others  # the rest runs where there is room
+        assert len(set(others)) > 1
+
+
 def test_tasks_run_on_every_node_and_values_cross(cluster) -> None:
     nodes = [cluster.add_node(num_cpus=1, resources={f"r{index}": 1}) for index in range(2)]
     cluster.wait_for_nodes()

@@ -6,7 +6,7 @@ alive nodes in the order of their ids, and breaks ties by that order.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Generic, Protocol, TypeVar
@@ -190,6 +190,11 @@ class PlacementPolicy(Protocol):
     """
 
     def choose(self, shape: LeaseShape, view: ClusterView, via: NodeID | None) -> Placement: ...
+
+
+def spares_gpus(demand: Resources, without_gpus: Iterable[Mapping[str, int]]) -> bool:
+    """Whether the demand has no GPU, and a node without GPUs could ever take it. `without_gpus`: what each has."""
+    return not demand.get(GPU) and any(fits(total, demand) for total in without_gpus)
 
 
 def not_placed(shape: LeaseShape, view: ClusterView) -> Placement:

@@ -91,7 +91,7 @@ from dualray.shared.model.ids import (
     lives_on,
     node_of,
 )
-from dualray.shared.model.resources import from_units, without_bundles
+from dualray.shared.model.resources import GPU, from_units, without_bundles
 from dualray.shared.model.specs import LAUNCH_LABEL, NodeInfo, NodeState
 from dualray.shared.model.states import NodeHealth
 from dualray.shared.policies import load_policy
@@ -230,7 +230,12 @@ class Head(HeadQueries):
         self.membership.drivers[event.address] = event.node
         if event.namespace:
             self.actors.names.jobs[job_of_driver(event.address)] = event.namespace
-        self.out.send(event.address, ClusterChanged(nodes=self.membership.alive()))
+        changed = ClusterChanged(nodes=self.membership.alive())
+        if self._announcement_due and not self._gone and len({node.total.get(GPU) > 0 for node in changed.nodes}) > 1:
+            self._announcement_due = False  # nodes with GPUs ask which nodes have none, from the first task on
+            self._announce(changed)
+        else:
+            self.out.send(event.address, changed)
 
     def _on_borrow_added(self, event: BorrowAdded) -> None:
         """A handle to a detached actor has come to a process: the head owns such handles, and counts none of them."""

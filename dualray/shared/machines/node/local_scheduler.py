@@ -1,8 +1,8 @@
 """The local scheduler grants leases on one node, and finds each a worker.
 
 Theory of operation. A request for leases that comes from an owner of this node is granted here as far as the resources
-are free and its arguments are here or small; the rest is spilled back to the head. What the head has placed here is
-queued here. A queued slot waits for its arguments (transfer.py brings and pins them), then for its resources, then for
+are free and its arguments are here or small; the rest is spilled back to the head. A node with GPUs leaves it to the
+head where work without GPUs runs, if a node without GPUs could take it. What the head has placed here is queued here. A queued slot waits for its arguments (transfer.py brings and pins them), then for its resources, then for
 a worker process; a slot that has resources and no worker waits in `unstaffed`, and a worker is started for it.
 
 Four parts have tables of their own: admission.py says whose arguments are brought, and in which order; resource_pool.py
@@ -63,9 +63,10 @@ from dualray.shared.model.events import (
     WorkerRetired,
 )
 from dualray.shared.model.ids import HEAD, Address, LeaseID, NodeID, ObjectID, PlacementGroupID, RequestID, is_driver
-from dualray.shared.model.resources import Resources, fits, gpu_units, is_cpu
-from dualray.shared.model.specs import LeaseShape, StrategyKind
+from dualray.shared.model.resources import GPU, Resources, fits, gpu_units, is_cpu
+from dualray.shared.model.specs import LeaseShape, NodeInfo, StrategyKind
 from dualray.shared.model.states import WorkerState
+from dualray.shared.policies.placement import spares_gpus
 
 REPORT_TIMER = "report"
 _SLOT = "lease slot "
@@ -101,6 +102,8 @@ class LocalScheduler:
         self.resources = ResourcePool(total=total)
         self.total = self.resources.total
         self.free = self.resources.free
+        self.without_gpus: list[dict[str, int]] = []
+        """What nodes without GPUs have in all, of those that the head has announced."""
         self._release = release
         self._store = store
         self.leases: dict[LeaseID, Lease] = {}
@@ -169,6 +172,10 @@ class LocalScheduler:
         if request.placed:
             self.settle(request)
 
+    def on_cluster_announced(self, nodes: tuple[NodeInfo, ...]) -> None:
+        """These nodes are alive."""
+        self.without_gpus = [dict(node.total.units) for node in nodes if not node.total.get(GPU)]
+
     def give_back(self, owner: Address) -> None:
         """What a process waits for here is to be placed elsewhere."""
         for slot in [slot for slot in self.waiting.values() if slot.owner == owner]:
@@ -210,6 +217,8 @@ class LocalScheduler:
     def _how_many_fit(self, shape: LeaseShape, count: int) -> int:
         """How many of the leases can be granted here and now, without a placement by the head."""
         if shape.strategy.kind is not StrategyKind.DEFAULT or self.waiting:
+            return 0
+        if self.resources.gpus and spares_gpus(shape.placement, self.without_gpus):
             return 0
         missing = sum(hint.size_bytes for hint in shape.deps if not self._store.is_here(hint.object_id))
         if missing > self.config.locality_bytes_max:

@@ -10,6 +10,7 @@ from dualray.shared.machines.node.local_scheduler import REPORT_TIMER
 from dualray.shared.model.commands import ArmTimer, Send, StartWorker, StopWorker
 from dualray.shared.model.errors import ErrorKind
 from dualray.shared.model.events import (
+    ClusterChanged,
     GpuLost,
     LeasedWorkerDied,
     LeaseGranted,
@@ -44,6 +45,7 @@ from tests.shared.builders import (
     cpus,
     error,
     hint,
+    info,
     of,
     oid,
     sent,
@@ -100,6 +102,24 @@ def test_as_many_leases_as_fit_are_granted_and_the_rest_goes_to_the_head(node):
     assert len(grants(commands)) == 2
     assert spilled(commands) == 3
     assert [asked.via for asked in sent(commands, LeaseRequested, HEAD)] == ["node-0"]
+
+
+@pytest.mark.parametrize(
+    ("others", "demand", "here"),
+    [
+        ([cpus(2)], shape(cpus(1)), 0),
+        ([], shape(cpus(1)), 1),
+        ([cpus(4, gpus=1)], shape(cpus(1)), 1),
+        ([cpus(1)], shape(cpus(2)), 1),
+        ([cpus(2)], shape(cpus(1, gpus=1)), 1),
+    ],
+    ids=["one could", "alone", "has GPUs itself", "too small", "needs a GPU"],
+)
+def test_a_node_with_gpus_asks_the_head_where_a_node_without_could_run_the_task(others, demand, here):
+    node = NodeStepper(total=cpus(2, gpus=1)).with_workers(2)
+    node(ClusterChanged(nodes=tuple(info(f"node-{index}", total) for index, total in enumerate(others))))
+    commands = node.ask(demand)
+    assert (len(grants(commands)), spilled(commands)) == (here, 1 - here)
 
 
 @pytest.mark.parametrize(
