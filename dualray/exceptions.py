@@ -80,7 +80,8 @@ class TaskError(DualrayError):
 
     Attributes:
         cause: the user's exception. If a task failed because another one failed, the first exception. If the exception
-            cannot be pickled, a `RayError` with the reason and the traceback. If the task never ran because an argument
+            cannot be pickled, a `RayError` with the reason and the traceback; if it cannot be unpickled, an
+            `UnserializableException`. If the task never ran because an argument
             was lost or never computed, the error of that argument. None if the cause is not known.
         function_name: the name of the task's function, or `Class.method`.
         remote_traceback: the traceback as the worker printed it. Ray calls it `traceback_str`; the other arguments of
@@ -316,7 +317,43 @@ class RuntimeEnvSetupError(DualrayError):
 
 
 class SerializationError(DualrayError, TypeError):
-    """A value, an argument or a function cannot be pickled; the message says which one, and why."""
+    """A value, an argument or a function cannot be pickled; the message says which one, and why.
+
+    If a class's own method raised an exception, such as a RuntimeError in `__reduce__`, it is also of that type.
+    """
+
+
+def serialization_error(message: str, cause: Exception) -> SerializationError:
+    """Return a SerializationError that an `except` clause for the type of the cause catches, too."""
+    return _serialization_error(message, type(cause))
+
+
+def _serialization_error(message: str, kind: type[Exception]) -> SerializationError:
+    if issubclass(SerializationError, kind):
+        return SerializationError(message)
+    try:
+        both = type(f"SerializationError({kind.__name__})", (_SerializationErrorOfUser, kind), {})
+        error: BaseException = builtin_base(kind).__new__(both, message)
+    except TypeError:  # a type that allows no second base
+        return SerializationError(message)
+    assert isinstance(error, _SerializationErrorOfUser)
+    error.args, error.kind = (message,), kind
+    return error
+
+
+class _SerializationErrorOfUser(SerializationError):
+    """Base of the classes that are both SerializationError and the type of what the user's method raised."""
+
+    kind: type[Exception]
+
+    def __init__(self, *args: object) -> None:  # the user's own __init__ may take others
+        pass
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _serialization_error, (self.args[0], self.kind)
 
 
 class AlreadyInitializedError(DualrayError, RuntimeError):
@@ -411,7 +448,7 @@ class OufOfBandObjectRefSerializationException(DualrayError):
 
 
 class UnserializableException(DualrayError):
-    """Never raised: the `cause` of a `TaskError` describes an exception that cannot be pickled."""
+    """A task raised an exception that cannot be unpickled: the `cause` of the `TaskError` that `get` raises."""
 
 
 class UserCodeException(DualrayError):

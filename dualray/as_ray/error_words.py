@@ -7,12 +7,18 @@ import os
 import re
 import sys
 import warnings
+from collections.abc import Sequence
 from typing import Any, Final
 
 from dualray import runtime
 
-_FIRST: Final = "Traceback (most recent call last):"
+FIRST: Final = "Traceback (most recent call last):"
 _FRAME: Final = re.compile(r'  File "[^"]*/dualray/(?!as_ray/site/)[^"]*", line ')
+_NOT_COMPUTED: Final = "  At least one of the input arguments for this task could not be computed:"
+_UNREADABLE: Final = (
+    "Failed to deserialize exception. Refer to https://docs.ray.io/en/latest/ray-core/objects/serialization.html"
+    "#custom-serializers-for-exceptions for more information."
+)
 _COLOUR: Final = "\x1b[36m"
 _ERROR_TYPES: Final = {
     "APPLICATION": "TASK_EXECUTION_EXCEPTION",
@@ -43,6 +49,23 @@ def heading(name: str, instance: Any) -> str:
         name = name if "." in name or instance is not None else f"{name}.__init__"
         place += f", actor_id={actor}, repr={_repr(instance, name)}"
     return f"{_COLOUR}ray::{name}(){_END} ({place})"
+
+
+def heading_here(name: str) -> str:
+    """Return the heading of a task that this process had called, and that could not run."""
+    verbs = runtime.current("heading_here").verbs
+    return f"{_COLOUR}ray::{name}(){_END} (pid={os.getpid()}, ip={verbs.ip_address})"
+
+
+def headings(names: Sequence[str], heading: str) -> str:
+    """Return the heading of a failed task below those of tasks that needed its result, the last task first."""
+    above = (f"{heading_here(name)}\n{_NOT_COMPUTED}\nray.exceptions.RayTaskError: " for name in names)
+    return "".join(above) + heading
+
+
+def unreadable(heading: str) -> str:
+    """Return the heading of a task whose exception cannot be unpickled."""
+    return f"{_UNREADABLE}\nOriginal exception:\nray.exceptions.RayTaskError: {heading}"
 
 
 def error_type(kind: str) -> str:
@@ -140,5 +163,5 @@ def worded(heading: str, remote_traceback: str) -> str:
             continue
         is_within = _FRAME.match(line) is not None
         if not is_within:
-            lines.append(heading if line == _FIRST else line)
+            lines.append(heading if line == FIRST else line)
     return "\n".join(lines)

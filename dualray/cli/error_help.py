@@ -113,6 +113,13 @@ ENTRIES: Final[dict[str, Entry]] = {
         fix="Create locks, files and connections inside the task or the actor. "
         "dualray.util.inspect_serializability(f) finds the part.",
     ),
+    "unreadable-exception": Entry(
+        errors=("UnserializableException",),
+        means="A task raised an exception that can be pickled, but not unpickled.",
+        cause="Its class defines __reduce__ or __setstate__, and one of them fails when it is read. A constructor with "
+        "other arguments does no harm.",
+        fix="Let __reduce__ return what the class can be made of again.",
+    ),
     "simulation-stuck": Entry(
         errors=("SimulationDeadlockError",),
         means="The program waits for something that can never happen.",

@@ -11,7 +11,7 @@ import ray
 from ray import cloudpickle
 from ray.experimental.internal_kv import _internal_kv_get, _internal_kv_put
 
-from dualray.exceptions import ActorHandleNotFoundError, ActorUnschedulableError, SerializationError
+from dualray.exceptions import ActorHandleNotFoundError, ActorUnschedulableError, serialization_error
 from dualray.on_ray import terms
 from dualray.on_ray.calls import CALLED, CLASS, TERMS, Method, Terms, class_for, kind_of
 from dualray.on_ray.errors import raise_translated
@@ -60,7 +60,7 @@ class RayActors(RayTasks):
         try:
             key = _keep_class(cls, options)
         except Exception as error:
-            raise SerializationError(f"actor class {name} cannot be pickled: {error}") from error
+            raise serialization_error(f"actor class {name} cannot be pickled: {error}", error) from error
         said: dict[str, Any] = {
             **terms.where(options),
             "max_restarts": options.max_restarts,

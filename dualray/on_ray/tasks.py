@@ -13,9 +13,9 @@ from dualray.core_terms import actor_demands, placed, selectors_of, task_demand
 from dualray.exceptions import (
     ActorPlacementGroupRemoved,
     DualrayError,
-    SerializationError,
     TaskPlacementGroupRemoved,
     TaskUnschedulableError,
+    serialization_error,
 )
 from dualray.on_ray import terms
 from dualray.on_ray.anchors import SUBMITTED, Watched, tell
@@ -78,7 +78,7 @@ def submitted(remote: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, 
         for place, value in [*enumerate(args), *kwargs.items()]:
             serialize(value, f"argument {place!r} of {name}")  # it says which part cannot be pickled
         serialize(target, f"remote function {name}")
-        raise SerializationError(f"{name}: {error}") from error
+        raise serialization_error(f"{name}: {error}", error) from error
 
 
 def as_references(made: Any, returns: Returns) -> list[Any]:

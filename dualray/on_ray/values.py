@@ -9,7 +9,7 @@ from typing import Any
 import ray
 
 from dualray.core_verbs import PICKLED_BY_ANYBODY
-from dualray.exceptions import GetTimeoutError, OufOfBandObjectRefSerializationException, SerializationError
+from dualray.exceptions import GetTimeoutError, OufOfBandObjectRefSerializationException, serialization_error
 from dualray.on_ray.errors import raise_translated
 from dualray.on_ray.here import as_ours
 from dualray.on_ray.promises import Promises
@@ -56,7 +56,7 @@ class RayValues:
             raise_translated(error)
         except TypeError as error:
             serialize(value)  # it says which part cannot be pickled
-            raise SerializationError(f"put: {error}") from error
+            raise serialization_error(f"put: {error}", error) from error
 
     def get(self, references: Sequence[Any], timeout_ns: int | None, /) -> list[Any]:
         timeout_s = None if timeout_ns is None else timeout_ns / 1e9

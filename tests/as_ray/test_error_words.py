@@ -63,6 +63,30 @@ ray.exceptions.RayTaskError(ZeroDivisionError): <ray::divide()> (HERE)
 ZeroDivisionError: division by zero""", text
 
 
+@ray.remote(num_cpus=0)
+def take(x):
+    pass
+
+
+LOST = "  At least one of the input arguments for this task could not be computed:"
+error, text = words(take.remote(take.remote(divide.remote())))
+assert text == f"""<ray::take()> (HERE)
+{LOST}
+ray.exceptions.RayTaskError: <ray::take()> (HERE)
+{LOST}
+ray.exceptions.RayTaskError: <ray::divide()> (HERE)
+  File PLACE, in divide
+    return 1 / 0
+ZeroDivisionError: division by zero""", text
+assert isinstance(error, ZeroDivisionError)
+
+ref = divide.remote()
+for _ in range(30):
+    ref = take.remote(ref)
+_, text = words(ref)
+assert text.count(LOST) == 21 and "<ray::10 more()> (HERE)" in text, text
+
+
 @ray.remote
 class Named:
     def __init__(self, fails=False):
@@ -141,6 +165,12 @@ cluster.remove_node(far, allow_graceful=False)
 error, text = words(ref)
 assert isinstance(error, ray.exceptions.ObjectReconstructionFailedError), error
 assert text.endswith(" [OBJECT_UNRECONSTRUCTABLE_LINEAGE_DISABLED]"), text
+error, text = words(take.remote(take.remote(ref)))
+assert isinstance(error, ray.exceptions.RayTaskError), error
+assert isinstance(error, ray.exceptions.ObjectReconstructionFailedError), error
+assert text.startswith(f"<ray::take()> (HERE)\\n{LOST}\\nray.exceptions.RayTaskError: <ray::take()>"), text
+assert text.count(LOST) == 2, text
+assert "\\nray.exceptions.ObjectReconstructionFailedError: " in text, text
 ray.shutdown()
 cluster.shutdown()
 '''

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import subprocess
 import threading
 
@@ -15,6 +16,7 @@ from dualray.exceptions import (
     OwnerDiedError,
     RayTaskError,
     TaskError,
+    UnserializableException,
     WorkerCrashedError,
 )
 from tests.conformance.support import eventually, get, in_words
@@ -195,6 +197,45 @@ def test_an_exception_that_cannot_be_pickled_is_told_in_words():
     assert type(error.cause) is DualrayError
     assert "Holder isn't serializable" in str(error.cause)
     assert "raise make()" in str(error.cause)
+
+
+class Unreadable(Exception):
+    """Can be pickled, but not unpickled."""
+
+    def __reduce__(self):
+        return int, ("no number",)
+
+
+class Refusing:
+    def __reduce__(self):
+        raise LookupError("it stays here")
+
+
+@ray.remote
+def refusing():
+    return Refusing()
+
+
+def test_an_exception_that_cannot_be_unpickled_is_told_in_words():
+    error = error_of(fail_with.remote(Unreadable))
+    assert isinstance(error, TaskError)
+    assert isinstance(error, UnserializableException)
+    assert "Unreadable can be pickled, but not unpickled: invalid literal for int()" in str(error.cause)
+    assert "raise make()" in str(error)
+
+
+def test_what_a_method_of_pickling_raises_reaches_the_caller_under_its_own_type():
+    for submit in (lambda: ray.put([Refusing()]), lambda: echo.remote(Refusing())):
+        with pytest.raises(LookupError, match="it stays here") as caught:
+            submit()
+        assert isinstance(caught.value, TypeError)
+        again = pickle.loads(pickle.dumps(caught.value))
+        assert isinstance(again, LookupError)
+        assert str(again) == str(caught.value)
+    error = error_of(refusing.remote())
+    assert isinstance(error, TaskError)
+    assert isinstance(error, LookupError)
+    assert "it stays here" in str(error)
 
 
 def test_the_error_reads_as_in_ray():

@@ -11,6 +11,7 @@ from dualray.shared.core.host import Host
 from dualray.shared.core.layout import deserialize
 from dualray.shared.core.serialization import serialize
 from dualray.shared.handles import ActorExit
+from dualray.shared.machines.owner.value import PassedBy
 from dualray.shared.model.errors import ErrorInfo, ErrorKind
 from dualray.shared.model.ids import TaskID
 
@@ -123,10 +124,42 @@ def is_of_argument(error: ErrorInfo, *, is_own: bool) -> bool:
     return error.kind in _LOSSES if is_own else error.kind is not ErrorKind.APPLICATION
 
 
-def as_argument_error(name: str, error: ErrorInfo) -> DualrayError:
+def names_of(passed: PassedBy | None) -> tuple[str, ...]:
+    """The tasks that failed because the one before had, the last first. Of many, those in the middle are left out."""
+    names: list[str] = []
+    while passed is not None:
+        names.append(passed[0])
+        passed = passed[1]
+    if len(names) > _NAMES_MAX:
+        half = _NAMES_MAX // 2
+        names[half:-half] = [f"{len(names) - 2 * half} more"]
+    return tuple(names)
+
+
+_NAMES_MAX = 20
+
+
+def as_argument_error(names: tuple[str, ...], error: ErrorInfo) -> DualrayError:
     """What `get` raises for the result of a task that could not run for want of an argument: a task's error whose cause
-    is the argument's. `name` is the task that was the first to fail."""
-    return TaskError(name, error.message, as_exception(error, None)).as_instance_of_cause()
+    is the argument's. `names`: the task; the last of them was the first to fail."""
+    cause = as_exception(error, None)
+    words = exceptions.rays_words()
+    if words is None:
+        return TaskError(names[-1], f"{_NOT_COMPUTED}\n{cause}", cause).as_instance_of_cause()
+    text = f"{words.FIRST}\n  {_NOT_COMPUTED}\nray.exceptions.{type(cause).__name__}: {cause}"
+    heading = words.headings(names[:-1], words.heading_here(names[-1]))
+    return _failure(names[-1], text, cause, heading).as_instance_of_cause()
+
+
+_NOT_COMPUTED = "At least one of the input arguments for this task could not be computed:"
+
+
+def passed_by(names: tuple[str, ...], error: DualrayError) -> DualrayError:
+    """The error of a task, where these tasks, the last first, failed because of it. Under the name `ray` it says so."""
+    words = exceptions.rays_words()
+    if names and words is not None and isinstance(error, TaskError) and error.heading:
+        error.heading = words.headings(names, error.heading)
+    return error
 
 
 def failure_in_words(task_id: TaskID, name: str, error: ErrorInfo) -> str:
@@ -160,7 +193,6 @@ def as_payload(function_name: str, exception: BaseException, instance: Any = Non
     heading = "" if words is None else words.heading(function_name, instance)
     try:
         payload = serialize(_failure(function_name, text, exception, heading)).to_bytes()
-        deserialize(payload)
     except Exception as why:  # noqa: BLE001 - pickling runs the user's code
         note = f"{text}(The exception itself could not be pickled: {why})\n"
         cause = DualrayError(
@@ -168,8 +200,26 @@ def as_payload(function_name: str, exception: BaseException, instance: Any = Non
             f"Its traceback:\n{text}"
         )
         payload = serialize(_failure(function_name, note, cause, heading)).to_bytes()
+    else:
+        payload = _readable(payload, function_name, text, exception, heading)
     text = text if words is None else words.worded(heading, text) + "\n"
     return payload, ErrorInfo(kind=ErrorKind.APPLICATION, message=text)
+
+
+def _readable(payload: bytes, function_name: str, text: str, exception: BaseException, heading: str) -> bytes:
+    """The payload, if it can be read; else one whose cause is an UnserializableException."""
+    try:
+        deserialize(payload)
+    except Exception as why:  # noqa: BLE001 - the user's code runs when its exception is read
+        cause = exceptions.UnserializableException(
+            f"{type(exception).__qualname__} can be pickled, but not unpickled: {why}\nIts traceback:\n{text}"
+        )
+        if heading:
+            words = exceptions.rays_words()
+            return serialize(_failure(function_name, text, cause, words.unreadable(heading))).to_bytes()
+        note = f"{text}(The exception itself could not be unpickled: {why})\n"
+        return serialize(_failure(function_name, note, cause, "")).to_bytes()
+    return payload
 
 
 def _failure(function_name: str, text: str, cause: BaseException, heading: str) -> TaskError:

@@ -28,7 +28,7 @@ import cloudpickle
 import cloudpickle.cloudpickle as _pickler
 import numpy as np
 
-from dualray.exceptions import SerializationError, builtin_base
+from dualray.exceptions import builtin_base, serialization_error
 from dualray.shared.core.layout import (
     MARSHALLED_BEFORE,
     MARSHALLED_START,
@@ -295,7 +295,7 @@ def serialize(value: Any, what: str = "the value", *about: object) -> Serialized
         _Pickler(file, refs, keep_out_of_band).dump(value)
     except Exception as error:
         path = _path_to_culprit(value, what.format(*about) if about else what)
-        raise SerializationError(f"{path} cannot be pickled: {type(error).__name__}: {error}") from error
+        raise serialization_error(f"{path} cannot be pickled: {type(error).__name__}: {error}", error) from error
     return Serialized(file.getvalue(), buffers, tuple(dict.fromkeys(refs)))
 
 

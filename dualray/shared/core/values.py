@@ -9,7 +9,7 @@ from typing import Any
 from dualray.exceptions import DualrayError, GetTimeoutError
 from dualray.shared.core.cluster_queries import CoreQueries
 from dualray.shared.core.explain_pending import why_late, why_late_elsewhere
-from dualray.shared.core.failures import as_argument_error, as_exception, is_of_argument
+from dualray.shared.core.failures import as_argument_error, as_exception, is_of_argument, names_of, passed_by
 from dualray.shared.core.layout import Serialized, deserialize, deserialize_all
 from dualray.shared.core.serialization import serialize
 from dualray.shared.core.state import PendingWait
@@ -278,9 +278,10 @@ class CoreValues(CoreQueries):
         if value.failure is not None:
             carried = value.failed_with
             if carried is not None and is_of_argument(value.failure, is_own=carried.task_id == task_of(object_id)):
-                raise as_argument_error(carried.name, value.failure)
+                raise as_argument_error((*names_of(value.failed_through), carried.name), value.failure)
             failure = self.view_sites.with_holders(value.failure, self.machine.views)
-            raise as_exception(failure, self.payloads.get(object_id), task_of(object_id))
+            error = as_exception(failure, self.payloads.get(object_id), task_of(object_id))
+            raise passed_by(names_of(value.failed_through), error)
         self.view_sites.note(object_id, value.size_bytes, self.machine.views)
         return deserialize(self._open(object_id))
 

@@ -2,8 +2,9 @@
 
 Theory of operation. A request for leases that comes from an owner of this node is granted here as far as the resources
 are free and its arguments are here or small; the rest is spilled back to the head. A node with GPUs leaves it to the
-head where work without GPUs runs, if a node without GPUs could take it. What the head has placed here is queued here. A queued slot waits for its arguments (transfer.py brings and pins them), then for its resources, then for
-a worker process; a slot that has resources and no worker waits in `unstaffed`, and a worker is started for it.
+head where work without GPUs runs, if a node without GPUs could take it. What the head has placed here is queued here.
+A queued slot waits for its arguments (transfer.py brings and pins them), then for its resources, then for a worker
+process; a slot that has resources and no worker waits in `unstaffed`, and a worker is started for it.
 
 Four parts have tables of their own: admission.py says whose arguments are brought, and in which order; resource_pool.py
 counts what is free; bundles.py reserves bundles of placement groups; worker_pool.py starts workers and chooses one.

@@ -401,7 +401,8 @@ class Node(NodeQueries):
         for node, incarnation in lives.items():
             self.dead_nodes[node] = max(incarnation, self.dead_nodes.get(node, -1))
         if event.cluster is not None:
-            self._note_cluster(event.cluster)
+            self.cluster = event.cluster
+            self.scheduler.on_cluster_announced(event.cluster.nodes)
         for address in [address for address in self.dead if lived_on(address, lives)]:
             del self.dead[address]
         self._owners_died(lambda address: lived_on(address, lives))
@@ -421,12 +422,9 @@ class Node(NodeQueries):
         self.out.send(event.requester, RowsReported(wait_id=event.wait_id, rows=rows))
 
     def _on_cluster_changed(self, event: ClusterChanged) -> None:
-        self._note_cluster(event)
+        self.cluster = event
+        self.scheduler.on_cluster_announced(event.nodes)
         self._relay(event)
-
-    def _note_cluster(self, cluster: ClusterChanged) -> None:
-        self.cluster = cluster
-        self.scheduler.on_cluster_announced(cluster.nodes)
 
     def _relay(self, event: ClusterChanged | NodeDied | NodesDied | OwnerDied) -> None:
         """Workers hear of the cluster through their node manager."""

@@ -403,7 +403,11 @@ class Tasks:
         """Let the results carry the error: that of an argument, if it was one. An actor's is raised by its calls."""
         argument = self.values.table.get(payload) if payload is not None else None
         failure = argument.failed_with if argument is not None else None
-        if failure is None:
+        if argument is not None and failure is not None:
+            through = (record.spec.template.name, argument.failed_through)
+            for value in carriers:
+                value.failed_through = through
+        else:
             failure = Failure(record.spec.task_id, record.spec.template.name, error)
             failure.is_read = error.kind is ErrorKind.TASK_CANCELLED  # who has cancelled it knows
             if not (carriers or failure.is_read) and record.spec.creates is None:

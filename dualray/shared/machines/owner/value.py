@@ -21,6 +21,10 @@ from dualray.shared.model.states import VALUE, ValueState
 READY = frozenset({ValueState.INLINE, ValueState.STORED, ValueState.FAILED})
 
 
+PassedBy = tuple[str, "PassedBy | None"]
+"""The name of a task that failed because of an argument, and the task before it that did."""
+
+
 class Failure:
     """What ended a task of this process: one for all values that carry it."""
 
@@ -63,6 +67,8 @@ class Value:
     error: ErrorInfo | None = None
     failed_with: Failure | None = None
     """Of a result of a task of this process that has failed."""
+    failed_through: PassedBy | None = None
+    """Of a result of a task that failed because another one had: the tasks between them, the last first."""
     sealed_by: Address | None = None
     sealer_died = False
     """The process that sealed the first copy has died, perhaps with the news of it."""
