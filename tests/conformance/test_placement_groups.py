@@ -379,6 +379,16 @@ def test_what_comes_after_the_removal_is_refused(make):
         group.wait(20)
 
 
+def test_a_worker_of_a_removed_group_gets_nothing_more(make):
+    group = make({"CPU": 1})
+    task = whereabouts.options(scheduling_strategy=within(group))
+    for _ in range(20):
+        get(task.remote())  # its worker stays leased
+    remove_placement_group(group)
+    with pytest.raises(TaskPlacementGroupRemoved):
+        get(task.remote())
+
+
 def test_a_group_that_waits_can_be_removed(cluster, make):
     first = make(*[{"disk": 2}] * cluster.nodes)
     get(first.ready())

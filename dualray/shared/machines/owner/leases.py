@@ -43,7 +43,7 @@ from dualray.shared.model.events import (
     Outcome,
     TasksWanted,
 )
-from dualray.shared.model.ids import HEAD, Address, LeaseID, NodeID, RequestID, TaskID
+from dualray.shared.model.ids import HEAD, Address, LeaseID, NodeID, PlacementGroupID, RequestID, TaskID
 from dualray.shared.model.specs import FunctionTemplate, LeaseShape, ObjectHint
 
 IDLE_TIMER = "idle-leases"
@@ -388,9 +388,17 @@ class Leases:
         """The node needs the worker for others, or is about to leave."""
         lease = self.leases.get(event.lease_id)
         if lease is not None:
-            lease.is_wanted = True
-            self._withdraw(lease)
-            self._note_idle(lease)
+            self._give_up(lease)
+
+    def _give_up(self, lease: Lease) -> None:
+        lease.is_wanted = True
+        self._withdraw(lease)
+        self._note_idle(lease)
+
+    def leave_group(self, group: PlacementGroupID) -> None:
+        """This process has removed the placement group: what it submits from now on asks for a lease anew."""
+        for lease in [lease for lease in self.leases.values() if lease.queue.shape.strategy.group == group]:
+            self._give_up(lease)
 
     def on_refused(self, event: LeaseRefused) -> None:
         """The demand can never be met: every task of the shape that still waits for a lease fails."""

@@ -175,7 +175,7 @@ class Owner(OwnerQueries):
             executor=self.executor,
             explanation=self.explanation,
         )
-        self.questions = Questions(out=self.out, address=self.address, state_rows=self.state_rows)
+        self.questions = Questions(out=self.out, address=self.address, state_rows=self.state_rows, leases=self.leases)
 
     # ---- What the user's code asks ---------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 
 from dualray.shared.machines.base import Outbox
+from dualray.shared.machines.owner.leases import Leases
 from dualray.shared.machines.owner.rows import OwnerRows
 from dualray.shared.model.commands import ArmTimer, CancelTimer, CompleteWait
 from dualray.shared.model.events import (
@@ -40,8 +41,9 @@ ROWS_TIMER = "rows:"
 class Questions:
     """See the module."""
 
-    def __init__(self, *, out: Outbox, address: Address, state_rows: OwnerRows) -> None:
+    def __init__(self, *, out: Outbox, address: Address, state_rows: OwnerRows, leases: Leases) -> None:
         self.out = out
+        self._leases = leases
         self.address = address
         self.state_rows = state_rows
         self.cluster_state: dict[WaitID, tuple[NodeState, ...]] = {}
@@ -87,6 +89,7 @@ class Questions:
     def on_group_removal_asked(self, event: PlacementGroupRemovalAsked) -> None:
         """User code wants a placement group no more."""
         self.out.send(HEAD, PlacementGroupUnwanted(group_id=event.group_id))
+        self._leases.leave_group(event.group_id)
 
     def on_group_noted(self, event: PlacementGroupNoted) -> None:
         """The head will make a placement group, or cannot."""

@@ -15,6 +15,7 @@ from dualray.shared.model.events import (
     LeaseReturned,
     LeasesGranted,
     LeasesReturned,
+    PlacementGroupRemovalAsked,
     TaskPushed,
     TasksFinished,
     TasksPushed,
@@ -22,7 +23,7 @@ from dualray.shared.model.events import (
     TasksWanted,
     TimerFired,
 )
-from dualray.shared.model.ids import Address, LeaseID, NodeID, RequestID
+from dualray.shared.model.ids import HEAD, Address, LeaseID, NodeID, PlacementGroupID, RequestID
 from dualray.shared.model.specs import Strategy, StrategyKind
 from dualray.shared.model.states import ValueState
 from tests.shared.builders import (
@@ -161,6 +162,22 @@ def test_an_idle_lease_goes_back_after_its_time(driver):
     driver.now_ns = Config().lease_idle_ns
     (returned,) = of(driver(TimerFired(timer=IDLE_TIMER)), Send)
     assert returned == Send(to=Address(NODE), message=LeaseReturned(lease_id="lease-0"))
+
+
+def test_who_removes_a_placement_group_gives_back_its_leases_in_it(driver):
+    strategies = [
+        Strategy(kind=StrategyKind.PLACEMENT_GROUP, group=PlacementGroupID(name * 20)) for name in (b"a", b"b")
+    ]
+    for number, strategy in enumerate(strategies):
+        driver.submit(task(number, strategy=strategy))
+        driver.grant(number, request=number)
+        driver.finish(number)
+    commands = driver(PlacementGroupRemovalAsked(group_id=strategies[0].group))
+    assert sends(commands) == [(HEAD, "PlacementGroupUnwanted"), (NODE, "LeaseReturned")]
+    assert sent(commands, LeaseReturned) == [LeaseReturned(lease_id="lease-0")]
+    assert list(driver.machine.leases.leases) == ["lease-1"]
+    driver.now_ns += OVERDUE_NS  # the next task is no burst
+    assert len(sent(driver.submit(task(2, strategy=strategies[0])), LeaseRequested)) == 1
 
 
 def test_a_lease_that_was_used_meanwhile_stays_for_the_rest_of_its_time(driver):
