@@ -279,7 +279,7 @@ def get(refs: Any, *, timeout: float | None = None) -> Any:
 
     Args:
         refs: one ObjectRef, or a list of them. An ObjectRefGenerator is returned as it is, as in Ray.
-        timeout: the longest wait in seconds. None waits without limit; 0 does not wait.
+        timeout: the longest wait in seconds. None waits without limit, and so does -1, as in Ray; 0 does not wait.
 
     Returns:
         The value of one reference, or a list with the values of a list of references.
@@ -292,7 +292,7 @@ def get(refs: Any, *, timeout: float | None = None) -> Any:
     """
     if isinstance(refs, ObjectRef):
         refs._check_usable()
-        return runtime.current("get").verbs.get([refs.ref], _timeout_ns(timeout))[0]
+        return runtime.current("get").verbs.get([refs.ref], _timeout_ns(timeout, -1))[0]
     if isinstance(refs, ObjectRefGenerator):
         return refs
     if not isinstance(refs, list | tuple):
@@ -301,7 +301,7 @@ def get(refs: Any, *, timeout: float | None = None) -> Any:
     verbs = started("get").verbs
     if not refs:
         return []
-    return verbs.get([ref.ref for ref in refs], _timeout_ns(timeout))
+    return verbs.get([ref.ref for ref in refs], _timeout_ns(timeout, -1))
 
 
 def put(value: T) -> ObjectRef[T]:
@@ -388,12 +388,15 @@ def _check_refs(verb: str, refs: Sequence[Any]) -> None:
         ref._check_usable()
 
 
-def _timeout_ns(timeout: float | None) -> int | None:
+def _timeout_ns(timeout: float | None, no_limit: float | None = None) -> int | None:
+    """The timeout in ns. `no_limit`: a number that means none."""
     if timeout is None:
         return None
     if isinstance(timeout, bool) or not isinstance(timeout, int | float):
         raise TypeError(f"timeout={timeout!r} must be a number of seconds, or None")
     if not timeout >= 0:
+        if timeout == no_limit:
+            return None
         raise ValueError(f"timeout={timeout!r} must not be negative; it is in seconds, and None means no limit")
     if timeout == math.inf:
         return None

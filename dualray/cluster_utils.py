@@ -22,7 +22,7 @@ from typing import Any, Self
 import psutil
 
 from dualray import api
-from dualray.as_ray.system_config import all_limits_of_ray
+from dualray.as_ray.system_config import all_limits_of_ray, limits_of_variables
 from dualray.cluster_address import ClusterAddress, planned
 from dualray.exceptions import DualrayError, rays_words
 from dualray.options import unknown_name
@@ -63,6 +63,10 @@ tracing_startup_hook webui worker_path worker_port_list _system_config
 """
 _WITHOUT_EFFECT = frozenset(_NAMES.split())
 """Arguments of a node that Ray's `Cluster.add_node` knows and that say nothing to dualray."""
+_PORTS = frozenset(name for name in (*_WITHOUT_EFFECT, "metrics_port") if name.endswith("_port")) - {
+    "max_worker_port",
+    "min_worker_port",
+}
 OF_THE_FIRST_NODE = (
     "limits, seed, decision_log, num_redis_shards and autoscale belong to the cluster: give them to its first node"
 )
@@ -355,8 +359,10 @@ class Cluster:
         """
         _check_first(self.head_node, limits or None, seed, decision_log, num_redis_shards or None, autoscale)
         _check_names(of_ray)
+        _check_ports({**of_ray, "metrics_port": metrics_port})
         if self.head_node is None:
-            limits = {**all_limits_of_ray(of_ray.get("_system_config")), **(limits or {})}
+            of_variables = limits_of_variables() if rays_words() is not None else {}
+            limits = {**of_variables, **all_limits_of_ray(of_ray.get("_system_config")), **(limits or {})}
         offers: dict[str, Any] = {"num_cpus": num_cpus, "num_gpus": num_gpus, "resources": resources, "labels": labels}
         offers["memory"] = None if memory is None else SETTINGS["memory"].parse("memory", memory)
         offers["object_store_memory"] = _bytes("object_store_memory", object_store_memory)
@@ -520,6 +526,29 @@ def _check_names(given: Mapping[str, Any]) -> None:
         if name not in _WITHOUT_EFFECT:
             known = [each for each in inspect.signature(Cluster.add_node).parameters if each not in ("self", "of_ray")]
             raise TypeError(unknown_name("argument", name, known, "Cluster.add_node"))
+
+
+def _check_ports(given: Mapping[str, Any]) -> None:
+    """That the ports that Ray's arguments name differ, though dualray opens none but `metrics_port`.
+
+    Raises:
+        ValueError: two are the same, or lie in the range of the workers' ports.
+    """
+    named = {name: port for name, port in given.items() if name in _PORTS and port}
+    for name, port in named.items():
+        same = [other for other in named if named[other] == port and other != name]
+        if same:
+            raise ValueError(f"add_node: {name}={port} is the port of {same[0]}, too; give each its own")
+    text = given.get("worker_port_list") or ""
+    ports = [int(port) for port in text.split(",")] if text else []
+    taken = [port for port in ports if port in named.values()]
+    if taken:
+        raise ValueError(f"add_node: worker_port_list has {taken}, which are the ports of other processes")
+    least, most = given.get("min_worker_port"), given.get("max_worker_port")
+    if least and most:
+        taken = [port for port in named.values() if least <= port <= most]
+        if taken:
+            raise ValueError(f"add_node: ports of workers from {least} to {most} include {taken} of other processes")
 
 
 def _alive() -> set[str]:

@@ -21,6 +21,7 @@
     ├── ObjectLostError                  the value is gone and cannot be recomputed
     │   ├── ObjectReconstructionFailedError
     │   └── OwnerDiedError               the process that owns the value died
+    ├── ReferenceEndedError              (also ValueError) the cluster of a reference was shut down
     ├── ObjectStoreFullError             the object store has no space, even after eviction and a wait
     ├── OutOfMemoryError                 the node's memory monitor ended the worker
     ├── GetTimeoutError                  (also TimeoutError)
@@ -280,6 +281,10 @@ class ActorPlacementGroupRemoved(DualrayError):
 
 class ObjectLostError(DualrayError):
     """The value is gone, evicted or lost with its node, and cannot be recomputed."""
+
+
+class ReferenceEndedError(DualrayError, ValueError):
+    """The cluster that a reference belongs to was shut down, which Ray reports as a ValueError."""
 
 
 class ObjectReconstructionFailedError(ObjectLostError):

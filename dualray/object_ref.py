@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, NoReturn, Self, TypeVar
 
 from dualray import runtime
-from dualray.exceptions import DualrayError
+from dualray.exceptions import DualrayError, ReferenceEndedError
 from dualray.hex_id import HexId
 from dualray.shared.handles import Reference
 from dualray.shared.model.ids import ObjectID, job_of, task_of
@@ -48,11 +48,11 @@ class CountedReference(Reference):
 
         Raises:
             NotInitializedError: this process was forked from the one that holds the reference.
-            DualrayError: it was shut down; the next one uses ids again, so the reference would mean another object.
+            ReferenceEndedError: it was shut down. The next one uses ids again, so it would mean another object.
         """
         if self.holder.is_closed:
             runtime.check_no_fork(f"a function that reads {self!r}")
-            raise DualrayError(
+            raise ReferenceEndedError(
                 f"{self!r} belongs to a cluster that was shut down: create it again after dualray.init(). "
                 f"(It might be dead or it's from a different cluster.)"
             )

@@ -161,7 +161,7 @@ def test_remote_of_something_else(make, words):
         (lambda: ray.get(f), "(a RemoteFunction)"),
         (lambda: ray.get(A.remote()), "(a ActorHandle)"),
         (lambda: ray.get(ray.put(1), timeout="1"), "timeout='1' must be a number of seconds, or None"),
-        (lambda: ray.get(ray.put(1), timeout=-1), "timeout=-1 must not be negative"),
+        (lambda: ray.get(ray.put(1), timeout=-2), "timeout=-2 must not be negative"),
         (lambda: ray.get(ray.put(1), timeout=float("nan")), "timeout=nan must not be negative"),
         (lambda: ray.wait(ray.put(1)), "wait takes a list of ObjectRefs, not ObjectRef("),
         (lambda: ray.wait((ray.put(1),)), "(a tuple)"),

@@ -12,7 +12,7 @@ from typing import Any, Final
 from dualray import api
 from dualray.as_ray.job_config import JobConfig
 from dualray.as_ray.metadata import RAYS_VERSION
-from dualray.as_ray.system_config import limits_of_ray
+from dualray.as_ray.system_config import limits_of_ray, limits_of_variables
 from dualray.cluster_address import ClusterAddress, planned
 from dualray.cluster_context import ClusterContext
 from dualray.exceptions import AlreadyInitializedError, DualrayError
@@ -106,7 +106,7 @@ def init(address: str | None = None, *, local_mode: bool = False, job_config: An
     if isinstance(address, ClusterAddress):
         context = api.init(address, **said)
     elif address in (None, "local") or is_simulated:
-        context = api.init(**defaults() | said)
+        context = api.init(**_starting(said))
     else:
         context = _join(str(address), said)
     context.ray_version = RAYS_VERSION
@@ -150,8 +150,7 @@ def defaults() -> dict[str, Any]:
 
 def defaults_of_first_verb() -> dict[str, Any]:
     """Those of a cluster that a verb starts which comes before `init`: RAY_ENABLE_AUTO_CONNECT=0 forbids it."""
-    forbids = os.environ.get(AUTO_CONNECT_VARIABLE) == "0"
-    return {**defaults(), **({"auto_init": False} if forbids else {})}
+    return _starting({"auto_init": False} if os.environ.get(AUTO_CONNECT_VARIABLE) == "0" else {})
 
 
 def defaults_of_tasks() -> dict[str, Any]:
@@ -237,6 +236,14 @@ def _add_limits(said: dict[str, Any]) -> None:
             said["limits"] = {**(said.get("limits") or {}), limit: os.fspath(value)}
 
 
+def _starting(said: Mapping[str, Any]) -> dict[str, Any]:
+    """What the program says of a cluster that it starts, what Ray's variables say of it, and the defaults."""
+    whole = {**defaults(), **said}
+    if limits := limits_of_variables():
+        whole["limits"] = {**limits, **(whole.get("limits") or {})}
+    return whole
+
+
 def _checked(address: str | None) -> str | None:
     if address is not None and "://" in address:
         raise ConnectionError(
@@ -249,7 +256,7 @@ def _checked(address: str | None) -> str | None:
 def _join(address: str, said: dict[str, Any]) -> ClusterContext:
     try:
         if address == "auto" and not _runs_here():
-            return api.init(**defaults() | said)
+            return api.init(**_starting(said))
         return api.init(address=address, **said)
     except AlreadyInitializedError:
         raise

@@ -61,6 +61,12 @@ ENTRIES: Final[dict[str, Entry]] = {
         fix="Return large values from tasks with max_retries, or put() them again. dualray explain ID DIRECTORY tells "
         "the object's history.",
     ),
+    "reference-ended": Entry(
+        errors=("ReferenceEndedError",),
+        means="The cluster that a reference or a handle belongs to was shut down.",
+        cause="The program kept it over shutdown(), and the next cluster does not know it.",
+        fix="Call put() or .remote() again after init().",
+    ),
     "pickled-reference": Entry(
         errors=("OufOfBandObjectRefSerializationException",),
         means="The program pickled a reference, and RAY_allow_out_of_band_object_ref_serialization=0 forbids it.",

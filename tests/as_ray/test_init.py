@@ -97,6 +97,36 @@ def test_settings_of_ray_that_say_where_tasks_run():
             assert dualray.get(where.options(num_cpus=0).remote(small)) == "node-1", "its argument lies there"
 
 
+def test_variables_say_what_system_config_says(monkeypatch):
+    monkeypatch.setenv("RAY_max_num_generator_returns", "2")
+    monkeypatch.setenv("RAY_lineage_pinning_enabled", "True")
+
+    @dualray.remote(max_retries=0)
+    def count(end):
+        yield from range(end)
+
+    for start in (init, lambda: initializing.api.init(**initializing.defaults_of_first_verb())):
+        with start():
+            assert [dualray.get(ref) for ref in count.remote(2)] == [0, 1]
+            with pytest.raises(ValueError, match=r"count has yielded more than 2 items; limits=.'generator_items_max'"):
+                [dualray.get(ref) for ref in count.remote(3)]
+    monkeypatch.setenv("RAY_max_num_generator_returns", "two")
+    with pytest.raises(ValueError, match=r"RAY_max_num_generator_returns='two' must be a number"):
+        init()
+
+
+def test_the_ports_of_a_node_differ():
+    with Cluster(mode="sim") as cluster:
+        with pytest.raises(ValueError, match="dashboard_port=30000 is the port of metrics_export_port, too"):
+            cluster.add_node(dashboard_port=30000, metrics_export_port=30000)
+        ports = {"redis_port": 30000, "gcs_server_port": 30001}
+        with pytest.raises(ValueError, match=r"worker_port_list has \[30001\], which are the ports of other"):
+            cluster.add_node(**ports, worker_port_list="30001,30002")
+        with pytest.raises(ValueError, match=r"from 29000 to 30000 include \[30000\] of other processes"):
+            cluster.add_node(**ports, min_worker_port=29000, max_worker_port=30000)
+        cluster.add_node(**ports, min_worker_port=29000, max_worker_port=29900, worker_port_list="30002")
+
+
 def test_where_the_cluster_is(monkeypatch):
     for address in (None, "local", "auto", "10.0.0.1:6379"):
         init(address).disconnect()  # a simulation begins

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -94,6 +95,10 @@ assert (stats["scheduling_state"], stats["end_to_end_creation_latency_ms"]) == (
 never = ray.util.placement_group([{"CPU": 3}])
 assert ray.util.placement_group_table(never)["stats"]["scheduling_state"] == "INFEASIBLE"
 ray.util.remove_placement_group(never)
+for resources in (ray.cluster_resources(), ray.available_resources()):
+    marks = {name: amount for name, amount in resources.items() if name.startswith("bundle_group")}
+    group = pair.id.hex()
+    assert marks == {f"bundle_group_{group}": 2000, f"bundle_group_0_{group}": 1000, f"bundle_group_1_{group}": 1000}
 inside = PlacementGroupSchedulingStrategy(pair)
 raises(ValueError, "bundle", where.options, resources={"bundle": 1}, scheduling_strategy=inside)
 raises(ray.exceptions.RaySystemError, "reserved", internal_kv._internal_kv_put, "@namespace_x", "v")
@@ -109,6 +114,28 @@ def test_what_programs_for_ray_see_around_them(tmp_path, mode):
     variables.pop("CUDA_VISIBLE_DEVICES", None)
     done = subprocess.run([sys.executable, script], env=variables, capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_rays_variable_says_where_the_directories_of_sessions_are(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import os\n"
+        "import ray\n"
+        "context = ray.init(num_cpus=1)\n"
+        "temporary = ray.remote(lambda: ray.get_runtime_context().get_temp_dir())\n"
+        "assert ray.get(temporary.remote()) == os.path.dirname(context['session_dir'])\n"
+        "print(context['session_dir'])\n"
+    )
+    variables = {**os.environ, "DUALRAY_MODE": "real", "DUALRAY_AS_RAY": "1", "PYTHONPATH": str(ROOT)}
+    with tempfile.TemporaryDirectory() as short:  # the paths of sockets have a limit
+        place = Path(short, "new")
+        variables["RAY_TMPDIR"] = str(place)
+        done = subprocess.run(
+            [sys.executable, "-m", "dualray.as_ray", script], env=variables, capture_output=True, text=True, timeout=100
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert Path(done.stdout.strip()).parent == place
+        assert not list(place.iterdir()), "the session's directory ends with it"
 
 
 def test_who_names_gpus_without_a_driver_has_their_names(tmp_path):

@@ -14,6 +14,7 @@ from dualray.exceptions import (
     AlreadyInitializedError,
     DualrayError,
     NotInitializedError,
+    ReferenceEndedError,
     TaskCancelledError,
     TaskUnschedulableError,
 )
@@ -81,6 +82,26 @@ def test_init_twice(start, mode):
     assert "ignore_reinit_error=True" in message
     assert ray.init(mode=mode, ignore_reinit_error=True) == ray.init(ignore_reinit_error=True)
     assert get(f.remote()) == ((), {})
+
+
+def test_a_reference_of_a_cluster_that_was_shut_down_is_a_value_error(start):
+    start()
+    old = [ray.put(1), ray.put(bytes(1 << 20))]
+    ray.shutdown()
+    start()
+    for use in (ray.get, lambda ref: ray.wait([ref]), lambda ref: ray.remote(len).remote(ref)):
+        for ref in old:
+            with pytest.raises(ValueError, match="belongs to a cluster that was shut down") as caught:
+                use(ref)
+            assert isinstance(caught.value, ReferenceEndedError)
+
+
+def test_a_timeout_of_minus_one_is_none_as_in_ray(start):
+    start()
+    assert ray.get(ray.put(1), timeout=-1) == 1
+    assert ray.get([ray.put(2)], timeout=-1) == [2]
+    with pytest.raises(ValueError, match="must not be negative"):
+        ray.wait([ray.put(1)], timeout=-1)
 
 
 def test_init_after_shutdown(start):

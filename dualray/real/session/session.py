@@ -30,14 +30,16 @@ import signal
 import tempfile
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+from dualray.exceptions import rays_words
 from dualray.real import files
 from dualray.real.net.addresses import home_of
 from dualray.shared.model.config import Config
 from dualray.shared.model.ids import HEAD, NodeID
 from dualray.shared.model.resources import Resources
 
+RAYS_VARIABLE: Final = "RAY_TMPDIR"
 _PREFIX = "dualray-"
 SHARED_MEMORY = Path("/dev/shm")
 _NAMES_TRIED_MAX = 100
@@ -238,11 +240,22 @@ def create(
     return session
 
 
+def directory_of_sessions() -> Path:
+    """The directory that has the directories of sessions: that of temporary files. Under the name `ray`, RAY_TMPDIR
+    names another one, which is made where it is not there."""
+    named = os.environ.get(RAYS_VARIABLE) if rays_words() is not None else None
+    if not named:
+        return Path(tempfile.gettempdir())
+    directory = Path(named).absolute()
+    directory.mkdir(parents=True, exist_ok=True)
+    return directory
+
+
 def _make_directories(spill_directory: str) -> tuple[Path, Path]:
     """The directories of a new session, all of one new name: its own, and its object store's."""
     mark = _mark_of(os.getpid())
     for _ in range(_NAMES_TRIED_MAX):
-        directory = Path(tempfile.gettempdir()) / f"{_PREFIX}{os.getpid()}-{mark}-{secrets.token_hex(3)}"
+        directory = directory_of_sessions() / f"{_PREFIX}{os.getpid()}-{mark}-{secrets.token_hex(3)}"
         shared_memory = SHARED_MEMORY if SHARED_MEMORY.is_dir() else directory
         made: list[Path] = []
         try:
@@ -255,7 +268,7 @@ def _make_directories(spill_directory: str) -> tuple[Path, Path]:
             continue
         return directory, shared_memory / directory.name
     raise FileExistsError(
-        f"the directories of new sessions in {tempfile.gettempdir()} or {SHARED_MEMORY} existed before this process "
+        f"the directories of new sessions in {directory_of_sessions()} or {SHARED_MEMORY} existed before this process "
         f"could create them, {_NAMES_TRIED_MAX} times in a row; set TMPDIR to a directory of your own"
     )
 
@@ -333,7 +346,7 @@ def running() -> list[Session]:
 def all_running() -> list[Session]:
     """The sessions of this user on this machine whose founder lives, oldest first."""
     found = []
-    for directory in files.own_directories(Path(tempfile.gettempdir()), _PREFIX):
+    for directory in files.own_directories(directory_of_sessions(), _PREFIX):
         if founder_of(directory) is None:
             continue
         try:
@@ -397,7 +410,7 @@ def _mark_of(pid: int) -> str:
 def sweep(*parents: Path) -> None:
     """Remove what sessions of this user have left whose driver and head were killed; `parents` hold their directories,
     by default those for temporary files and for shared memory."""
-    for parent in parents or (Path(tempfile.gettempdir()), SHARED_MEMORY):
+    for parent in parents or (directory_of_sessions(), SHARED_MEMORY):
         for path in files.own_directories(parent, _PREFIX):
             if _founder_in(path.name) is not None and founder_of(path) is None:
                 files.remove_directory(path)

@@ -166,8 +166,17 @@ class ItemMaker:
             return self._core.machine.is_item_wanted(task.spec.task_id, task.attempt)
 
     def _make(self, task: RunTask | TaskPushed, index: int, value: Any) -> None:
-        """Store and report an item."""
+        """Store and report an item.
+
+        Raises:
+            ValueError: the generator has yielded more than it may.
+        """
         spec, core = task.spec, self._core
+        if index > core.config.generator_items_max:
+            raise ValueError(
+                f"{spec.template.name} has yielded more than {core.config.generator_items_max} items; "
+                f"limits={{'generator_items_max': ...}} allows more"
+            )
         object_id = return_object_id(spec.task_id, index)
         serialized = serialize(value, "item {} of {}", index - 1, spec.template.name)
         inline = serialized.size_bytes <= core.config.inline_bytes_max

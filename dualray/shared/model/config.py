@@ -126,6 +126,7 @@ class Config:
         5 * SECOND_NS, "ns", "most time that a process has to answer a query about its state"
     )
     bundles_max: int = _limit(1_000, "bundles", "most bundles of a placement group")
+    generator_items_max: int = _limit(100_000_000, "items", "most items that a generator may yield, as in Ray")
     infeasible: str = _limit("raise", "raise|wait", "whether a demand that no node can meet fails or waits")
     actor_lifetime: str = _limit(
         "non_detached",
