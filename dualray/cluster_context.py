@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import platform
 from collections.abc import Iterator, Mapping
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from dualray import runtime
+from dualray.exceptions import rays_words
+
+DASHBOARD_VARIABLE: Final = "RAY_OVERRIDE_DASHBOARD_URL"
+
+
+def hosted_dashboard() -> str:
+    """Return where somebody hosts a dashboard, as a program for Ray is told; "": nowhere."""
+    return os.environ.get(DASHBOARD_VARIABLE, "").rpartition("://")[2] if rays_words() is not None else ""
 
 
 class ClusterContext(Mapping[str, Any]):
@@ -24,13 +33,14 @@ class ClusterContext(Mapping[str, Any]):
         address_info: `address` and `gcs_address` (of the head), `node_ip_address`, `node_id`, `object_store_address`,
             `raylet_socket_name`, `session_dir`, `metrics_export_port` and others that Ray names; None or "" where
             dualray has none. `context["address"]` reads it, too.
-        dashboard_url: "": dualray has no dashboard.
+        dashboard_url: "", as `dualray dashboard` is a command of its own. Under the name `ray`, the address of a hosted
+            dashboard that RAY_OVERRIDE_DASHBOARD_URL gives, without its scheme.
         python_version, dualray_version: of this process. `ray_version` is the latter under Ray's name.
     """
 
     def __init__(self, running: runtime.Runtime, version: str) -> None:
         self.runtime = running
-        self.dashboard_url = ""
+        self.dashboard_url = hosted_dashboard()
         self.python_version = platform.python_version()
         self.dualray_version = self.ray_version = version
         self.ray_commit = ""
@@ -44,7 +54,7 @@ class ClusterContext(Mapping[str, Any]):
             "redis_address": None,
             "object_store_address": places["object_store_address"],
             "raylet_socket_name": places["local_scheduler_address"],
-            "webui_url": "",
+            "webui_url": self.dashboard_url,
             "session_dir": places["session_dir"],
             "metrics_export_port": int(metrics_address.rpartition(":")[2]) if metrics_address else None,
             "dashboard_agent_listen_port": None,

@@ -18,6 +18,7 @@ from dualray.exceptions import OufOfBandObjectRefSerializationException
 from dualray.options import MethodOptions, Returns, TaskOptions
 from dualray.runtime import CoreVerbs
 from dualray.shared.core.execution import Execution
+from dualray.shared.core.serialization import serialize
 from dualray.shared.core.task_runner import Export
 from dualray.shared.handles import EXIT_OUTSIDE, SHUTDOWN, ActorExit, ProcessKey
 from dualray.shared.labels import parse_selector
@@ -25,6 +26,7 @@ from dualray.shared.model.demands import parse_named
 from dualray.shared.model.ids import (
     ActorID,
     Address,
+    FunctionID,
     ObjectID,
     PlacementGroupID,
     actor_handle_id,
@@ -65,6 +67,16 @@ def _pin(core: CoreVerbs, reference: Ref, /) -> None:
             "dualray cannot know how long it is needed. Pass the reference to a task or an actor, or return it."
         )
     core.adopt(reference)  # and nobody drops it
+
+
+def _exported(core: CoreVerbs, exported: Export, what: str) -> FunctionID:
+    """Export a function or class that holds no reference, where the program forbids that references are pickled."""
+    if os.environ.get(PICKLED_BY_ANYBODY) == "0" and (captured := serialize(exported, what).refs):
+        raise OufOfBandObjectRefSerializationException(
+            f"The {what} holds ObjectRef({captured[0].object_id.hex()}), which {PICKLED_BY_ANYBODY}=0 forbids: pass "
+            f"the reference as an argument."
+        )
+    return core.export(exported, what)
 
 
 class _PreparedClass(NamedTuple):
@@ -197,7 +209,8 @@ class VerbsOverCore:
         retried = options.retry_exceptions
         what = f"remote function {name}"
         return FunctionTemplate(
-            function_id=self.core.export(
+            function_id=_exported(
+                self.core,
                 Export(
                     target,
                     options.duration,
@@ -254,8 +267,8 @@ class VerbsOverCore:
         )
         what = f"actor class {name}"
         template = FunctionTemplate(
-            function_id=self.core.export(
-                Export(target, options.duration, request.collect, None, options.sim_unsafe), what
+            function_id=_exported(
+                self.core, Export(target, options.duration, request.collect, None, options.sim_unsafe), what
             ),
             name=name,
             resources=held,

@@ -54,7 +54,9 @@ raises(RuntimeError, "auto_init=False", where.remote)
 raises(ray.exceptions.RaySystemError, "Ray has not been started yet. You can start Ray", lambda: ray.get([]))
 del os.environ["RAY_ENABLE_AUTO_CONNECT"]
 
-ray.init(num_cpus=2, num_gpus=1)
+os.environ["RAY_OVERRIDE_DASHBOARD_URL"] = "https://host/path?query=1"
+context = ray.init(num_cpus=2, num_gpus=1)
+assert context.dashboard_url == context.address_info["webui_url"] == "host/path?query=1"
 title = "ray::where" if MODE == "real" else None
 assert ray.get(where.remote()) == (None, title)  # who holds no GPU sees what the node sees
 assert ray.get(where.options(num_gpus=1, name="other").remote()) == ("0", "ray::other" if MODE == "real" else None)

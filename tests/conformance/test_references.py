@@ -287,3 +287,17 @@ def test_a_variable_forbids_that_references_are_pickled_by_hand():
     forbidding = pickled_by_hand.options(runtime_env={"env_vars": {PICKLED_BY_ANYBODY: "0"}})
     with pytest.raises(ray.exceptions.OufOfBandObjectRefSerializationException, match="Pass the reference to a task"):
         get(forbidding.remote())
+
+
+def test_the_variable_forbids_that_a_function_holds_a_reference(cluster):
+    if cluster.mode == "ray":
+        pytest.skip("Ray reads the variable when it starts")
+
+    @ray.remote(runtime_env={"env_vars": {PICKLED_BY_ANYBODY: "0"}})
+    def submits():
+        held = ray.put(1)
+        with pytest.raises(ray.exceptions.OufOfBandObjectRefSerializationException, match="pass the reference"):
+            ray.remote(lambda: held).remote()
+        return ray.get(ray.remote(lambda ref: ref).remote(held))
+
+    assert get(submits.remote()) == 1
