@@ -155,13 +155,41 @@ def large():
     return bytes(1 << 20)
 
 
+@ray.remote(num_cpus=0, max_restarts=-1)
+class Taking:
+    def __init__(self, argument):
+        pass
+
+    def take(self, argument):
+        pass
+
+
 cluster = Cluster()
 cluster.add_node(num_cpus=0, _system_config={"lineage_pinning_enabled": False})
 ray.init(address=cluster.address)
-far = cluster.add_node(num_cpus=1)
+far = cluster.add_node(num_cpus=1, resources={"far": 1})
 ref = large.remote()
 ray.wait([ref], fetch_local=False)
+kept = Taking.options(resources={"far": 1}).remote(ref)
+ray.get(kept.take.remote(ref))
 cluster.remove_node(far, allow_graceful=False)
+cluster.add_node(num_cpus=0, resources={"far": 1})
+
+
+def constructor_has_failed():
+    try:
+        ray.get(kept.take.remote(1))
+    except ray.exceptions.ActorDiedError as error:
+        assert error.actor_init_failed
+        return True
+
+
+wait_for_condition(constructor_has_failed)
+for argument in (1, ref):
+    error, text = words(kept.take.remote(argument))
+    assert isinstance(error, ray.exceptions.ActorDiedError), error
+    end = "(Its arguments: ObjectReconstructionFailedError) [OBJECT_UNRECONSTRUCTABLE_LINEAGE_DISABLED]"
+    assert text.endswith(end), text
 error, text = words(ref)
 assert isinstance(error, ray.exceptions.ObjectReconstructionFailedError), error
 assert text.endswith(" [OBJECT_UNRECONSTRUCTABLE_LINEAGE_DISABLED]"), text

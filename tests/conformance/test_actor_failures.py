@@ -116,6 +116,23 @@ def test_kill_ends_an_actor_at_once(gate):
             get(ref)
 
 
+@ray.remote
+def fails():
+    raise LookupError("it has failed")
+
+
+def test_a_call_of_a_dead_actor_says_so_though_its_argument_failed():
+    actor = Counter.remote()
+    get(actor.add.remote())
+    argument = fails.remote()
+    ray.wait([argument])
+    ray.kill(actor)
+    with pytest.raises(ActorDiedError):
+        get(actor.add.remote())
+    with pytest.raises(ActorDiedError):
+        get(actor.die.remote(argument))
+
+
 def test_calls_after_kill_fail_however_fast_they_are():
     for _ in range(10):
         counter = Counter.remote()

@@ -41,7 +41,7 @@ _ERRORS: dict[ErrorKind, type[DualrayError]] = {
 _LOSSES = (ErrorKind.OBJECT_LOST, ErrorKind.RECONSTRUCTION_FAILED, ErrorKind.OWNER_DIED, ErrorKind.UNREACHABLE)
 
 
-_OF_CONSTRUCTOR = "The constructor of actor "
+_CONSTRUCTOR_RAISED = "The constructor of actor "
 """Begins the reason for the end of an actor whose constructor has failed."""
 
 
@@ -55,13 +55,18 @@ def as_exception(error: ErrorInfo, payload: bytes | None, task_id: TaskID | None
             made.actor_id = error.actor.hex()
         if task_id is not None and isinstance(made, exceptions.TaskCancelledError):
             made.task_id = task_id.hex()
-        if error.kind is ErrorKind.ACTOR_DIED and error.message.startswith(_OF_CONSTRUCTOR):
+        if error.kind is ErrorKind.ACTOR_DIED and (
+            error.message.startswith(_CONSTRUCTOR_RAISED) or _OF_CONSTRUCTOR in error.message
+        ):
             vars(made)["actor_init_failed"] = True
         return made
     if payload is None:
         return TaskError("a task", error.message)
     failure: TaskError = deserialize(payload)
     return failure.as_instance_of_cause()
+
+
+_OF_CONSTRUCTOR = "an argument of its constructor failed"
 
 
 def _class_of(error: ErrorInfo) -> type[DualrayError]:
@@ -72,7 +77,7 @@ def _class_of(error: ErrorInfo) -> type[DualrayError]:
         and " cannot be made: a group exists with the name " in error.message
     ):
         return exceptions.PlacementGroupAlreadyExistsError
-    is_constructor = error.kind is ErrorKind.ACTOR_DIED and error.message.startswith(_OF_CONSTRUCTOR)
+    is_constructor = error.kind is ErrorKind.ACTOR_DIED and error.message.startswith(_CONSTRUCTOR_RAISED)
     if is_constructor and "RuntimeEnvSetupError: " in error.message and "setup hook" not in error.message:
         return exceptions.RuntimeEnvSetupError
     return _ERRORS[error.kind]
@@ -111,7 +116,8 @@ def _in_full(message: str) -> str:
     if exceptions.rays_words() is not None:
         for why, name in _NOT_MADE_AGAIN:
             if why in message:
-                return f"{message} [OBJECT_UNRECONSTRUCTABLE_{name}]"
+                of_actor = " (Its arguments: ObjectReconstructionFailedError)" if _OF_CONSTRUCTOR in message else ""
+                return f"{message}{of_actor} [OBJECT_UNRECONSTRUCTABLE_{name}]"
     for reason, more in _IN_FULL if exceptions.rays_words() is None else (*_IN_FULL, *_UNDER_THE_NAME):
         if reason in message:
             return f"{message} ({more})"

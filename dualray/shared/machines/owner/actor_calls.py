@@ -64,6 +64,7 @@ class ActorCalls:
         self._push = push
         self.address = address
         self.tasks = tasks
+        tasks.why_dead = self._why_dead
         self.clients: dict[ActorID, ActorClient] = {}
         # Worklist that the owner machine drains.
         self.dirty: dict[ActorID, None] = {}
@@ -81,6 +82,10 @@ class ActorCalls:
             client = self.clients[actor_id] = ActorClient(actor_id)
             self.out.send(HEAD, ActorSubscribed(actor_id=actor_id, subscriber=self.address, owner=owner))
         return client
+
+    def _why_dead(self, actor_id: ActorID) -> ErrorInfo | None:
+        client = self.clients.get(actor_id)
+        return client.error if client is not None and client.state is ActorState.DEAD else None
 
     def has_pending(self, actor_id: ActorID, count: int) -> bool:
         """Whether there are so many calls of this process that the actor has not answered."""

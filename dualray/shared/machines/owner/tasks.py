@@ -21,6 +21,7 @@ Guarantees: every task accepted reaches FINISHED or FAILED exactly once, unless 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 
 from dualray.exceptions import InvariantViolation
 from dualray.shared.machines.base import Outbox, ensure
@@ -45,6 +46,7 @@ from dualray.shared.model.events import (
 )
 from dualray.shared.model.ids import (
     HEAD,
+    ActorID,
     Address,
     LeaseID,
     ObjectID,
@@ -61,6 +63,10 @@ from dualray.shared.model.states import TASK, TaskState, ValueState
 from dualray.shared.policies import load_policy
 from dualray.shared.policies.reconstruction import Plan
 from dualray.shared.policies.retry import RETRY_FOREVER, RetryPolicy
+
+
+def _alive(actor: ActorID) -> ErrorInfo | None:
+    return None
 
 
 class Tasks:
@@ -98,6 +104,8 @@ class Tasks:
         self.newest_result: ObjectID | None = None
         """Of the call that stands alone, has one result and was submitted last: a runner that keeps the very object
         that is the key here has it found sooner."""
+        self.why_dead: Callable[[ActorID], ErrorInfo | None] = _alive
+        """Why an actor is dead that this process has called."""
         # Worklist that the owner machine drains.
         self.ready: deque[TaskID] = deque()
         self.given_back: list[TaskID] = []
@@ -188,7 +196,11 @@ class Tasks:
             value = self.values.table[ref.object_id]
             if value.state is ValueState.FAILED:
                 assert value.error is not None
-                self.fail(record, value.error, payload=ref.object_id)
+                of_actor = self.why_dead(record.spec.actor_id) if record.spec.actor_id is not None else None
+                if of_actor is not None:
+                    self.fail(record, of_actor)  # whatever becomes of the call's arguments
+                else:
+                    self.fail(record, value.error, payload=ref.object_id)
                 return
         self._set_state(record, TaskState.QUEUED)
         self.ready.append(task)

@@ -90,6 +90,15 @@ def test_a_call_whose_argument_failed_lets_those_behind_it_go(alive):
     assert pushes(alive.finish(5, failed=RAISED)) == [(3, 0, HOME)]
 
 
+def test_a_call_of_a_dead_actor_fails_with_its_end_whatever_its_arguments_did(alive):
+    alive.submit(task(5))
+    alive.grant()
+    alive.finish(5, failed=RAISED)
+    alive.actor_is(1, ActorState.DEAD, failed=GONE)
+    alive.submit(call(2, deps=(ref(oid(5)),)))
+    assert error_of(alive, oid(2)) == GONE.message
+
+
 def test_a_handle_from_elsewhere_asks_the_head_where_the_actor_is(driver):
     commands = driver.submit(call(2))
     assert sent(commands, ActorSubscribed, HEAD) == [ActorSubscribed(actor_id=aid(1), subscriber=DRIVER)]
