@@ -638,7 +638,7 @@ def limits_of(resolved: Mapping[str, Resolved]) -> Config:
     """The core's configuration.
 
     Raises:
-        ValueError: a limit that is not of its type, or a policy that cannot be loaded.
+        ValueError: a limit that is not of its type or out of bounds, or a policy that cannot be loaded.
     """
     scenario = resolved["scenario"].value
     given = {**(scenario.limits if scenario is not None else {}), **(resolved["limits"].value or {})}
@@ -652,9 +652,8 @@ def limits_of(resolved: Mapping[str, Resolved]) -> Config:
     if resolved["infeasible"].value is not None:
         given["infeasible"] = resolved["infeasible"].value
     for name, value in given.items():
-        default = getattr(Config(), name)
-        if not isinstance(value, type(default)) or isinstance(value, bool):
-            raise ValueError(f"limits: {name}={value!r} must be of type {type(default).__name__}, like {default!r}")
+        if (fault := Config.fault_of(name, value)) is not None:
+            raise ValueError(f"limits: {name}={value!r} {fault}")
         if name.endswith("_policy"):
             load_policy(value)  # here, and not first in a process that the user does not see
     return Config(**given)

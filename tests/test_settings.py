@@ -136,11 +136,26 @@ def test_a_value_that_a_setting_cannot_have(arguments, words):
     assert words in str(caught.value)
 
 
+HANG_AT_ZERO = (
+    "lease_requests_max",
+    "push_window_max",
+    "store_objects_max",
+    "worker_starts_max",
+    "broadcast_receivers_max",
+    "link_patience_ns",
+    "transfer_chunk_bytes",
+)
+"""With these limits at 0 no task would start, or no object would reach another node."""
+
+
 @pytest.mark.parametrize(
     ("limits", "words"),
     [
         ({"push_window_max": "many"}, "push_window_max='many' must be of type int, like 64"),
         ({"push_window_max": True}, "must be of type int"),
+        *(({name: 0}, f"{name}=0 must be between 1 and ") for name in HANG_AT_ZERO),
+        ({"workers_prestarted": 2**63}, "must be between -1 and 10,000 workers"),
+        ({"store_wait_ns": -1}, "store_wait_ns=-1 must be between 0 and "),
         ({"placement_policy": 3}, "placement_policy=3 must be of type str"),
         ({"placement_policy": "nowhere:Policy"}, "module 'nowhere' cannot be imported"),
         ({"placement_policy": "tests.planted.policies:None_"}, "has no 'None_'"),

@@ -9,8 +9,12 @@ MILLISECOND_NS = 1_000_000
 SECOND_NS = 1_000_000_000
 
 
-def _limit(default: Any, unit: str, why: str) -> Any:
-    return field(default=default, metadata={"unit": unit, "why": why})
+_MOST = 2**62
+
+
+def _limit(default: Any, unit: str, why: str, *, least: int = 0, most: int = _MOST) -> Any:
+    """A limit. `least` and `most` bound a number: below the first of them no task would end."""
+    return field(default=default, metadata={"unit": unit, "why": why, "least": least, "most": most})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,14 +47,14 @@ class Config:
     )
     inline_bytes_max: int = _limit(100 * 1024, "bytes", "larger values go to the object store, as in Ray")
     lease_requests_max: int = _limit(
-        16, "leases", "requests for leases that one owner may have waiting for each shape of task"
+        16, "leases", "requests for leases that one owner may have waiting for each shape of task", least=1
     )
     lease_idle_ns: int = _limit(2 * MILLISECOND_NS, "ns", "an owner returns a lease that was idle for this time")
     lease_turn_ns: int = _limit(
         100 * MILLISECOND_NS, "ns", "how often a driver above its fair share gives a lease to a waiting driver"
     )
     push_window_ns: int = _limit(2 * MILLISECOND_NS, "ns", "work that an owner pushes ahead to a leased worker")
-    push_window_max: int = _limit(64, "tasks", "most tasks that an owner pushes ahead to a leased worker")
+    push_window_max: int = _limit(64, "tasks", "most tasks that an owner pushes ahead to a leased worker", least=1)
     wait_told_ns: int = _limit(
         10 * SECOND_NS, "ns", "dualray warns once when a task waits longer for resources that only actors hold"
     )
@@ -69,7 +73,7 @@ class Config:
     )
     refusals_max: int = _limit(6, "times", "refusals by a full store and disk before a queued request fails")
     store_objects_max: int = _limit(
-        131_072, "objects", "most objects in a node's store, whose index takes 64 bytes for each"
+        131_072, "objects", "most objects in a node's store, whose index takes 64 bytes for each", least=1
     )
     store_warm_bytes: int = _limit(
         256 * 1024 * 1024, "bytes", "free memory that a store keeps for new objects, at most a quarter of the store"
@@ -90,8 +94,12 @@ class Config:
     )
     spill_directory: str = _limit("", "path", "directory for spilled objects; '' means the session's directory")
     store_holders_named: int = _limit(5, "objects", "number of largest objects that the error of a full store names")
-    workers_prestarted: int = _limit(-1, "workers", "workers that start with the node; -1 means one for each CPU")
-    worker_starts_max: int = _limit(8, "workers", "most worker processes that start at the same time on a node")
+    workers_prestarted: int = _limit(
+        -1, "workers", "workers that start with the node; -1 means one for each CPU", least=-1, most=10_000
+    )
+    worker_starts_max: int = _limit(
+        8, "workers", "most worker processes that start at the same time on a node", least=1
+    )
     memory_limit_percent: int = _limit(
         95, "percent", "a node ends a worker when more of the machine's memory is in use"
     )
@@ -106,13 +114,16 @@ class Config:
         256 * 1024 * 1024, "bytes", "most bytes of objects that a node pulls at a time; one object is always allowed"
     )
     broadcast_receivers_max: int = _limit(
-        2, "nodes", "most nodes to which a node sends an object at a time; others wait"
+        2, "nodes", "most nodes to which a node sends an object at a time; others wait", least=1
     )
     link_patience_ns: int = _limit(
-        10 * SECOND_NS, "ns", "a node probes a sender that was silent for this time, and gives up after four probes"
+        10 * SECOND_NS,
+        "ns",
+        "a node probes a sender that was silent for this time, and gives up after four probes",
+        least=1,
     )
     transfer_chunk_bytes: int = _limit(
-        1024 * 1024, "bytes", "size of the pieces in which an object goes to another node"
+        1024 * 1024, "bytes", "size of the pieces in which an object goes to another node", least=1
     )
     transfer_chunks_ahead: int = _limit(16, "pieces", "pieces that a node sends before the first one is acknowledged")
     heartbeat_timeout_ns: int = _limit(1 * SECOND_NS, "ns", "the head suspects a node that sent nothing for this time")
@@ -162,3 +173,14 @@ class Config:
     def describe(cls) -> list[tuple[str, Any, str, str]]:
         """Each setting as (name, default, unit, why)."""
         return [(f.name, f.default, f.metadata["unit"], f.metadata["why"]) for f in fields(cls)]
+
+    @classmethod
+    def fault_of(cls, name: str, value: Any) -> str | None:
+        """Why a limit cannot have this value; None if it can."""
+        limit = next(one for one in fields(cls) if one.name == name)
+        if type(value) is not type(limit.default):
+            return f"must be of type {type(limit.default).__name__}, like {limit.default!r}"
+        least, most = limit.metadata["least"], limit.metadata["most"]
+        if isinstance(value, int) and not least <= value <= most:
+            return f"must be between {least:,} and {most:,} {limit.metadata['unit']}"
+        return None

@@ -558,8 +558,8 @@ def _bad_config(scenario: Scenario | Growth) -> Iterator[tuple[Path, str]]:
             yield path, "leave it out, and write the groups under cluster, as in cluster: {groups: {cpu: {max: 4}}}"
         elif name not in known:
             yield path, f"dualray has no limit {name!r}{nearest(name, known)}"
-        elif isinstance(value, bool) or type(value) is not type(known[name]):
-            yield path, f"{value!r} must be of type {type(known[name]).__name__}, like {known[name]!r}"
+        elif (fault := Config.fault_of(name, value)) is not None:
+            yield path, f"{value!r} {fault}"
     policies = [name.removesuffix("_policy") for name in known if name.endswith("_policy")]
     for name, dotted in scenario.policies.items():
         path = ("policies", name)

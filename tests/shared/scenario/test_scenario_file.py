@@ -141,6 +141,7 @@ def test_a_scenario_is_written_and_read_back():
             "dualray has no limit 'push_windw_max'. Did you mean 'push_window_max'?",
         ),
         ("push_window_max: 8", "push_window_max: many", "'many' must be of type int, like 64"),
+        ("push_window_max: 8", "push_window_max: 0", "0 must be between 1 and "),
         ("SpreadPlacement", "SpredPlacement", "module 'dualray.shared.policies.spread' has no 'SpredPlacement'"),
         ("placement:", "placemnt:", "dualray has no policy for 'placemnt'. Did you mean 'placement'?"),
         ("lognormal(2s, 0.5)", "lognorm(2s, 0.5)", "there is no distribution 'lognorm'; write 2.5s, uniform(1s, 3s)"),
