@@ -181,8 +181,9 @@ def _scenario(name: str, value: Any) -> Any:
 
     try:
         text = Path(value).read_text()
-    except OSError as error:
-        raise ValueError(f"{name}={str(value)!r} cannot be read: {error.strerror}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", "it is not text in UTF-8")
+        raise ValueError(f"{name}={str(value)!r} cannot be read: {why}") from None
     scenario = parse_scenario(text, str(value), lambda file: (Path(value).parent / file).read_text())
     if scenario.profile is not None and not Path(scenario.profile).exists():  # then it lies beside the file
         beside = Path(value).parent / scenario.profile

@@ -49,6 +49,8 @@ def load_scenario(path: Path) -> Scenario:
         text = path.read_text()
     except OSError as error:
         raise ScenarioError(f"{path}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ScenarioError(f"{path}: cannot be read: it is not text in UTF-8") from None
     scenario = parse_scenario(text, str(path), partial(_read_beside, path.parent))
     for name, value in scenario.costs.items():
         try:

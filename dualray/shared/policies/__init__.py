@@ -39,9 +39,11 @@ def _class_of(dotted_path: str) -> Any:
         raise ValueError(f"policy {dotted_path!r} must be written 'package.module:Class'")
     try:
         module = import_module(MOVED.get(module_name, module_name))
-    except ImportError as error:
+    except (ImportError, TypeError, ValueError) as error:  # the latter two: no name of a module
         raise ValueError(f"policy {dotted_path!r}: module {module_name!r} cannot be imported: {error}") from error
     policy = getattr(module, class_name, None)
     if policy is None:
         raise ValueError(f"policy {dotted_path!r}: module {module_name!r} has no {class_name!r}")
+    if not isinstance(policy, type):  # a decision log or a scenario of somebody else's may name any function
+        raise ValueError(f"policy {dotted_path!r}: {class_name!r} is a {type(policy).__name__}, and must be a class")
     return policy

@@ -59,11 +59,14 @@ def load_yaml(text: str, *, is_lenient: bool = False) -> Any:
 
     Raises:
         DuplicateKeyError: a key stands twice.
-        yaml.YAMLError: the text is no YAML, or several documents.
+        yaml.YAMLError: the text is no YAML, or several documents, or is too large or too deep.
     """
     loader = (_LenientLoader if is_lenient else _Loader)(text)
     try:
-        return loader.get_single_data()
+        node = loader.get_single_node()
+        return None if node is None else _constructed(loader, node)
+    except RecursionError:
+        raise yaml.YAMLError(_TOO_DEEP) from None
     finally:
         loader.dispose()
 
@@ -74,10 +77,44 @@ def load_all_yaml(text: str) -> list[Any]:
     documents = []
     try:
         while loader.check_node():
-            documents.append(loader.construct_document(loader.get_node()))
+            documents.append(_constructed(loader, loader.get_node()))
+    except RecursionError:
+        raise yaml.YAMLError(_TOO_DEEP) from None
     finally:
         loader.dispose()
     return documents
+
+
+def _constructed(loader: _Loader, node: yaml.Node) -> Any:
+    _check_size(node, {}, set(), 0)
+    return loader.construct_document(node)
+
+
+_DEPTH_MAX, _NODES_MAX = 100, 1_000_000
+_TOO_DEEP = f"more than {_DEPTH_MAX} mappings and lists lie in one another"
+
+
+def _check_size(node: yaml.Node, sizes: dict[int, int], within: set[int], depth: int) -> int:
+    """How many nodes the text has if each alias is written out. A text of ten lines can have a billion."""
+    key = id(node)
+    if key in sizes:
+        return sizes[key]
+    if key in within:
+        raise yaml.constructor.ConstructorError(None, None, "a mapping or list contains itself", node.start_mark)
+    if depth > _DEPTH_MAX:
+        raise yaml.constructor.ConstructorError(None, None, _TOO_DEEP, node.start_mark)
+    size = 1
+    if isinstance(node, yaml.CollectionNode):
+        within.add(key)
+        for item in node.value:
+            for part in item if isinstance(item, tuple) else (item,):
+                size += _check_size(part, sizes, within, depth + 1)
+        within.discard(key)
+    if size > _NODES_MAX:
+        problem = f"with its aliases written out, this has more than {_NODES_MAX:,} parts"
+        raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
+    sizes[key] = size
+    return size
 
 
 def dump_yaml(plain: Any) -> str:
@@ -119,7 +156,11 @@ class _Loader(yaml.SafeLoader):
         sign = -1 if text.startswith("-") else 1
         digits = text.lstrip("+-")
         base = {"0x": 16, "0o": 8, "0b": 2}.get(digits[:2], 10)
-        return sign * int(digits if base == 10 else digits[2:], base)
+        try:
+            return sign * int(digits if base == 10 else digits[2:], base)
+        except ValueError:
+            problem = f"a number of {len(digits):,} digits is not understood"
+            raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark) from None
 
     def float_of(self, node: yaml.ScalarNode) -> float:
         text = str(node.value).replace("_", "").lower()

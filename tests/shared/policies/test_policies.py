@@ -483,6 +483,9 @@ def test_the_default_policies_load(setting):
         ("json:", "must be written 'package.module:Class'"),
         ("no_such_module:Class", "module 'no_such_module' cannot be imported"),
         ("json:NoSuchClass", "module 'json' has no 'NoSuchClass'"),
+        ("os:abort", "'abort' is a builtin_function_or_method, and must be a class"),
+        ("..json:JSONDecoder", "module '..json' cannot be imported"),
+        (".:JSONDecoder", "module '.' cannot be imported"),
     ],
 )
 def test_a_policy_that_cannot_be_loaded_is_named_with_its_wrong_part(path, message):

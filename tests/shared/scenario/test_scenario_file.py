@@ -11,6 +11,7 @@ from dualray.shared.scenario.distributions import Distribution, parse_distributi
 from dualray.shared.scenario.fault_model import Fault, FaultKind
 from dualray.shared.scenario.file import ScenarioError, dump_scenario, json_schema, parse_scenario
 from dualray.shared.scenario.file_faults import FaultModel
+from dualray.testing.run import load_scenario
 
 GOOD = """\
 name: pong
@@ -206,3 +207,37 @@ def test_what_comes_about_every_so_often_is_drawn_from_the_seed():
 def test_a_fault_of_the_file_behind_its_last_line_is_refused_in_one_line():
     with pytest.raises(ScenarioError, match=r"x\.yaml:2: the file is not valid YAML: could not find expected ':'"):
         parse_scenario("name: x\nEOF\n", "x.yaml")
+
+
+NINE_TIMES_NINE = "a0: &a0 [x]\n" + "".join(
+    f"a{index}: &a{index} [{', '.join([f'*a{index - 1}'] * 9)}]\n" for index in range(1, 10)
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (NINE_TIMES_NINE, "with its aliases written out, this has more than 1,000,000 parts"),
+        ("&a\nname: x\ncluster: *a\n", "a mapping or list contains itself"),
+        ("name: " + "[" * 300 + "]" * 300, "more than 100 mappings and lists lie in one another"),
+        ("name: " + "{a: " * 20_000 + "1" + "}" * 20_000, "more than 100 mappings and lists lie in one another"),
+        ("seed: " + "9" * 6_000, "a number of 6,000 digits is not understood"),
+    ],
+    ids=["aliases", "itself", "deep", "deeper", "digits"],
+)
+def test_a_file_that_would_take_all_time_or_memory_is_refused_in_one_line(text, message):
+    with pytest.raises(ScenarioError, match=r"^hostile\.yaml:\d+: the file is not valid YAML: ") as refused:
+        parse_scenario(text, "hostile.yaml")
+    assert message in str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_a_file_that_is_not_utf_8_is_refused_in_one_line(tmp_path):
+    path = tmp_path / "latin.yaml"
+    path.write_bytes(b"name: caf\xe9\n")
+    with pytest.raises(ScenarioError, match="cannot be read: it is not text in UTF-8"):
+        load_scenario(path)
+
+
+@pytest.mark.parametrize("policy", ["os:abort", "..x:Y"])
+def test_no_function_is_called_in_the_place_of_a_policy(policy):
+    assert policy in refusal("dualray.shared.policies.spread:SpreadPlacement", policy)
