@@ -343,3 +343,27 @@ def test_an_actor_ends_with_its_maker_that_still_waited_for_an_argument(gate):
         get(parent.die.remote())
     with pytest.raises(ActorDiedError, match="its owner has died"):
         get(child.add.remote())
+
+
+@ray.remote(num_cpus=0)
+class Part:
+    def value(self):
+        return "of the part"
+
+
+@ray.remote
+def make_part_and_object():
+    return Part.remote(), [ray.put("of the object")]
+
+
+def test_an_actor_that_is_killed_takes_nothing_with_it_that_earlier_tasks_have_made():
+    made = ray.get([make_part_and_object.remote() for _ in range(4)])
+    others = [Counter.options(num_cpus=0).remote() for _ in range(6)]
+    assert get([other.add.remote() for other in others]) == [1] * 6
+    for other in others:
+        ray.kill(other)
+    for other in others:
+        with pytest.raises(ActorDiedError):
+            get(other.add.remote())
+    assert get([part.value.remote() for part, _ in made]) == ["of the part"] * 4
+    assert get([ref for _, [ref] in made]) == ["of the object"] * 4

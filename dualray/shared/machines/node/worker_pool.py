@@ -5,7 +5,8 @@ DEAD. The last one used is the first to be used again.
 
 A worker that has had a runtime environment is for slots of the same one; a slot with one gets such a worker, or a fresh
 one. GPUs go to fresh workers, that have run nothing before: CUDA reads once in a process's life which ones it may see,
-and keeps their memory. A worker that is started though others are idle has the longest idle one retire, when there are
+and keeps their memory. An actor gets a fresh worker, too: its process ends with the actor, and would take along the
+objects and actors that earlier tasks in the process have made. A worker that is started though others are idle has the longest idle one retire, when there are
 as many as CPUs.
 
 When the machine is out of memory, the memory policy chooses a worker, and that one is ended; its lease's owner learns
@@ -125,13 +126,14 @@ class WorkerPool:
     # ---- Choosing --------------------------------------------------------------------------------------------
 
     def fitting(self, slot: Slot, lease: Lease) -> Worker | None:
-        """The idle worker for a lease, the one that was used last first: a fresh one for GPUs; one of the same
-        environment, else a fresh one."""
+        """The idle worker for a lease, the one that was used last first: a fresh one for GPUs or an actor; one of the
+        same environment, else a fresh one."""
         fresh: Worker | None = None
+        needs_fresh = bool(lease.gpu_shares) or lease.owner == HEAD
         for worker in reversed(self.idle):
             if worker.is_fresh:
                 fresh = fresh or worker
-            if lease.gpu_shares:
+            if needs_fresh:
                 if fresh is not None:
                     return fresh
             elif worker.runtime_env == slot.shape.runtime_env:
@@ -139,7 +141,8 @@ class WorkerPool:
         return fresh
 
     def make_way(self) -> None:
-        """A worker is started though others are idle, of other environments: there are not to be more and more."""
+        """A worker is started though others are idle, of other environments or not fresh: there are not to be more and
+        more."""
         if len(self.idle) * UNITS >= max(self.total.get(CPU, 0), UNITS):
             self.retire_idle(self.idle[0])
 

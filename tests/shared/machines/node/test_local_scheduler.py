@@ -427,6 +427,19 @@ def test_gpus_go_to_workers_that_have_run_nothing_and_one_is_started_if_there_is
     assert grants(node(WorkerReady(worker=start.worker))) == [start.worker]
 
 
+def test_actors_go_to_workers_that_have_run_nothing_and_one_is_started_if_there_is_none():
+    node = NodeStepper(total=cpus(2)).with_workers(2)
+    used = grants(node.ask(shape(cpus(1))))[0]
+    node(returned(0))
+    fresh = grants(node.ask(shape(cpus(1)), owner=HEAD))[0]
+    assert fresh not in (used, None)
+    commands = node.ask(shape(cpus(1)), owner=HEAD)
+    assert not grants(commands)
+    [start] = of(commands, StartWorker)
+    assert grants(node(WorkerReady(worker=start.worker))) == [start.worker]
+    assert [worker.address for worker in node.machine.scheduler.idle] == [used]
+
+
 def test_who_waits_for_a_fresh_worker_keeps_nobody_from_a_used_one():
     node = NodeStepper(total=cpus(2, gpus=1)).with_workers(1)
     node.ask(shape(cpus(1)))
