@@ -2,40 +2,94 @@
 
 from __future__ import annotations
 
+import atexit
 import runpy
 import sys
+import traceback
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from types import ModuleType
+from typing import Any, Self
 
 from dualray import api
 
 
+class _ExitFunctions:
+    """The functions that a program registers with `atexit`: they are called at its end, while its cluster still runs.
+
+    Functions of dualray and of the standard library stay with Python, which calls them when the process ends.
+    """
+
+    def __init__(self) -> None:
+        self._register, self._unregister = atexit.register, atexit.unregister
+        self._functions: list[partial[Any]] = []
+
+    def __enter__(self) -> Self:
+        atexit.register, atexit.unregister = self.register, self.unregister
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        atexit.register, atexit.unregister = self._register, self._unregister
+
+    def register(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Callable[..., Any]:
+        """Stands for `atexit.register`."""
+        package = (getattr(function, "__module__", None) or "").partition(".")[0]
+        if package == "dualray" or (package in sys.stdlib_module_names and package != "builtins"):
+            return self._register(function, *args, **kwargs)
+        self._functions.append(partial(function, *args, **kwargs))
+        return function
+
+    def unregister(self, function: Callable[..., Any], /) -> None:
+        """Stands for `atexit.unregister`."""
+        self._functions = [each for each in self._functions if each.func != function]
+        self._unregister(function)
+
+    def call(self) -> None:
+        """Call them, the last one first. One that fails does not keep the others from being called."""
+        while self._functions:
+            function = self._functions.pop()
+            try:
+                function()
+            except SystemExit:
+                pass  # as in Python
+            except BaseException as error:  # noqa: BLE001 - it is the user's
+                sys.stderr.write(f"Exception ignored in atexit callback: {function.func!r}\n")
+                traceback.print_exception(type(error), error, error.__traceback__, chain=False)
+
+
 def run(words: Sequence[str], on_error: Callable[[Exception], None] | None = None) -> None:
     """Run `["script.py", ...]`, `["-m", "module", ...]` or `["-c", "code", ...]` as the main module; a cluster that it
-    leaves running is shut down. on_error: is called with the exception that ended the program, before that shutdown.
+    leaves running is shut down, after the functions that it gave to `atexit`. on_error: is called with the exception
+    that ended the program, before both.
 
     Raises:
         FileNotFoundError, ImportError: there is no such script or module.
         BaseException: what the program raises.
     """
-    try:
-        if words[0] == "-m":
-            sys.argv = list(words[1:])
-            sys.path[0] = str(Path.cwd())
-            runpy.run_module(words[1], run_name="__main__", alter_sys=True)
-        elif words[0] == "-c":
-            sys.argv = ["-c", *words[2:]]
-            sys.path[0] = ""
-            main = sys.modules["__main__"] = ModuleType("__main__")
-            exec(compile(words[1], "<string>", "exec"), vars(main))
-        else:
-            sys.argv = list(words)
-            sys.path[0] = str(Path(words[0]).resolve().parent)
-            runpy.run_path(words[0], run_name="__main__")
-    except Exception as error:
-        if on_error is not None:
-            on_error(error)
-        raise
-    finally:
-        api.shutdown()
+    with _ExitFunctions() as exit_functions:
+        try:
+            _run(words)
+        except Exception as error:
+            if on_error is not None:
+                on_error(error)
+            raise
+        finally:
+            exit_functions.call()
+            api.shutdown()
+
+
+def _run(words: Sequence[str]) -> None:
+    if words[0] == "-m":
+        sys.argv = list(words[1:])
+        sys.path[0] = str(Path.cwd())
+        runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+    elif words[0] == "-c":
+        sys.argv = ["-c", *words[2:]]
+        sys.path[0] = ""
+        main = sys.modules["__main__"] = ModuleType("__main__")
+        exec(compile(words[1], "<string>", "exec"), vars(main))
+    else:
+        sys.argv = list(words)
+        sys.path[0] = str(Path(words[0]).resolve().parent)
+        runpy.run_path(words[0], run_name="__main__")

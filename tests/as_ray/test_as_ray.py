@@ -281,3 +281,49 @@ def test_private_names_that_rays_guide_uses(mode, tmp_path):
     assert finished.returncode == 0, finished.stderr
     assert finished.stdout == "units='bits' must be one of B, KB, MB, GB\nTrue\n"
     assert "free() has no effect" in finished.stderr
+
+
+AT_EXIT = """\
+import atexit
+import sys
+
+import ray
+
+atexit.register(lambda: print("first", ray.get(tally.add.remote())))
+ray.init(num_cpus=1)
+
+
+@ray.remote
+class Tally:
+    def __init__(self):
+        self.n = 0
+
+    def add(self):
+        self.n += 1
+        return self.n
+
+
+tally = Tally.remote()
+
+
+@atexit.register
+def last():
+    print("last", ray.get(tally.add.remote()))
+
+
+atexit.register(lambda: 1 / 0)
+atexit.register(print, "an argument")
+atexit.unregister(atexit.register(lambda: print("taken back")))
+print("ends")
+sys.exit(3)
+"""
+
+
+@pytest.mark.parametrize("mode", ["real", "sim"])
+def test_functions_of_atexit_are_called_before_the_cluster_ends(mode, tmp_path):
+    (tmp_path / "program.py").write_text(AT_EXIT)
+    finished = run(sys.executable, "-m", "dualray.as_ray", "program.py", cwd=tmp_path, DUALRAY_MODE=mode)
+    assert finished.stdout == "ends\nan argument\nlast 1\nfirst 2\n", finished.stderr
+    assert finished.returncode == 3
+    assert finished.stderr.count("Exception ignored in atexit callback") == 1
+    assert "SystemExit" not in finished.stderr

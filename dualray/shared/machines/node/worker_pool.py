@@ -6,8 +6,8 @@ DEAD. The last one used is the first to be used again.
 A worker that has had a runtime environment is for slots of the same one; a slot with one gets such a worker, or a fresh
 one. GPUs go to fresh workers, that have run nothing before: CUDA reads once in a process's life which ones it may see,
 and keeps their memory. An actor gets a fresh worker, too: its process ends with the actor, and would take along the
-objects and actors that earlier tasks in the process have made. A worker that is started though others are idle has the longest idle one retire, when there are
-as many as CPUs.
+objects and actors that earlier tasks in the process have made. A worker that is started though others are idle has the
+longest idle one retire, when there are as many as CPUs.
 
 When the machine is out of memory, the memory policy chooses a worker, and that one is ended; its lease's owner learns
 why. One at a time: while a worker that was chosen has not exited, what the runner says of memory is old news.
