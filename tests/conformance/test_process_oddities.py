@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
+import time
 
 import pytest
 
@@ -199,3 +202,20 @@ def test_a_forked_child_of_the_driver_cannot_use_the_cluster():
         assert words in said
     assert said_in_a_fork(ray.is_initialized) == "False"
     assert get(two.remote()) == get(ref) == 2
+
+
+def test_a_signal_that_the_driver_sends_to_itself_calls_its_handler():
+    received = []
+    before = signal.signal(signal.SIGUSR1, lambda number, frame: received.append(number))
+    try:
+        os.kill(os.getpid(), signal.SIGUSR1)
+        signal.raise_signal(signal.SIGUSR1)
+        thread = threading.Thread(target=os.kill, args=(os.getpid(), signal.SIGUSR1))
+        thread.start()
+        thread.join()
+        time.sleep(0.1)
+        assert received == [signal.SIGUSR1] * 3
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+        os.kill(os.getpid(), signal.SIGUSR1)
+    finally:
+        signal.signal(signal.SIGUSR1, before)

@@ -222,6 +222,13 @@ class ProcessCalls:
             self._of(signal, "setitimer", no_alarm),
         ]
 
+    def _handler_of(self, fiber: Fiber, signal_number: int) -> Any:
+        """What is done at a signal. The driver's handlers are the interpreter's."""
+        if fiber.owner is self._driver_owner():
+            handler = _real_getsignal(signal_number) if signal_number else signal.SIG_DFL
+            return signal.SIG_DFL if handler is signal.default_int_handler else handler
+        return self._handlers_of(fiber).get(signal_number, signal.SIG_DFL)
+
     def _handlers_of(self, fiber: Fiber) -> dict[int, Any]:
         return self._handlers.setdefault(fiber.owner, {})
 
@@ -250,7 +257,7 @@ class ProcessCalls:
 
     def _receive(self, fiber: Fiber, signal_number: int) -> None:
         """What a signal to oneself does to a virtual process."""
-        handler = self._handlers_of(fiber).get(signal_number, signal.SIG_DFL)
+        handler = self._handler_of(fiber, signal_number)
         if handler == signal.SIG_IGN:
             return
         if callable(handler):
@@ -287,6 +294,7 @@ _TO_OTHERS: Final = (0, signal.SIGKILL, signal.SIGTERM)
 
 
 _real_kill: Final = os.kill
+_real_getsignal: Final = signal.getsignal
 
 
 def _is_child(pid: int) -> bool:
