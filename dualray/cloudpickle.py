@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
+import io
 from pickle import PicklingError
-from typing import Any
+from typing import IO, Any
 
-from cloudpickle import (
-    CloudPickler,
-    Pickler,
-    dump,
-    dumps,
-    load,
-    loads,
-    register_pickle_by_value,
-    unregister_pickle_by_value,
-)
+import cloudpickle
+from cloudpickle import load, loads, register_pickle_by_value, unregister_pickle_by_value
 
 from dualray.shared.core import serialization
+from dualray.shared.handles import Reference
 
 __all__ = [
     "CloudPickler",
@@ -29,6 +23,34 @@ __all__ = [
     "register_pickle_by_value",
     "unregister_pickle_by_value",
 ]
+
+
+class CloudPickler(cloudpickle.CloudPickler):  # type: ignore[misc]  # cloudpickle ships no types
+    """The pickler of cloudpickle. If it pickles the handle of an actor, this process keeps the actor until the process
+    ends, because nobody knows how long the bytes are needed. Python's own pickle does not, as in Ray."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, Reference) and not obj.is_value and obj.is_counted:
+            reduced = obj.__reduce__()  # it checks that the handle can be used
+            obj.holder.adopt(obj.ref)  # and nobody drops it
+            return reduced
+        return super().reducer_override(obj)
+
+
+Pickler = CloudPickler
+
+
+def dump(obj: Any, file: IO[bytes], protocol: int | None = None, buffer_callback: Any = None) -> None:
+    """Write the pickled object to a file, as `dump` of cloudpickle does."""
+    CloudPickler(file, protocol=protocol, buffer_callback=buffer_callback).dump(obj)
+
+
+def dumps(obj: Any, protocol: int | None = None, buffer_callback: Any = None) -> bytes:
+    """Return the pickled object, as `dumps` of cloudpickle does."""
+    with io.BytesIO() as file:
+        dump(obj, file, protocol, buffer_callback)
+        return file.getvalue()
+
 
 _DEPTH_MAX = 3
 """As of `dualray.util.inspect_serializability`."""

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import io
 import os
 import pickle
 import time
@@ -272,6 +273,40 @@ def test_an_object_whose_reference_the_program_pickles_is_kept(pickler):
     del ref
     gc.collect()
     assert get(pickle.loads(pickled)) == [1, 2]
+
+
+@ray.remote(num_cpus=0)
+class Kept:
+    def value(self):
+        return 3
+
+
+def test_an_actor_whose_handle_cloudpickle_pickles_is_kept_and_by_pickle_it_is_not():
+    handle = Kept.remote()
+    assert get(handle.value.remote()) == 3
+    pickled = cloudpickle.dumps([handle])
+    del handle
+    gc.collect()
+    time.sleep(0.5)
+    [again] = cloudpickle.loads(pickled)
+    assert get(again.value.remote()) == 3
+    with io.BytesIO() as file:
+        cloudpickle.dump(again, file)
+        assert cloudpickle.loads(file.getvalue()) == again
+
+    handle = Kept.remote()
+    assert get(handle.value.remote()) == 3
+    pickled = pickle.dumps(handle)
+    del handle
+    gc.collect()
+    with pytest.raises(ActorDiedError):
+        eventually_fails(lambda: get(pickle.loads(pickled).value.remote()))
+
+
+def eventually_fails(call):
+    for _ in range(100):
+        call()
+        time.sleep(0.1)
 
 
 @ray.remote
