@@ -88,6 +88,11 @@ class ActorClass(Generic[C]):
                 f"{cls.__name__}.__init__ is async, and an actor's constructor runs before its event loop. Make it a "
                 f"plain function, and await in a method that you call first"
             )
+        if missing := getattr(cls, "__abstractmethods__", None):
+            raise TypeError(
+                f"Can't instantiate abstract class {cls.__name__} with abstract method "
+                f"{', '.join(sorted(missing))}: make a class remote that defines them"
+            )
         self._cls = cls
         self._options = options
         self._name = cls.__name__
@@ -332,7 +337,8 @@ class ActorHandle(CountedReference, Generic[C]):
     `handle.__ray_terminate__.remote()` ends the actor after the calls that were made before.
     """
 
-    __slots__ = ("_actor", "_last", "_methods", "_prepared")
+    # Programs note what they like on a handle, as on Ray's: such attributes stay in this process.
+    __slots__ = ("__dict__", "_actor", "_last", "_methods", "_prepared")
 
     is_value = False
 

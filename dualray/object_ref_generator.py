@@ -99,6 +99,22 @@ class ObjectRefGenerator(CountedReference):
         """Return a reference that is ready when the generator has ended; `get` raises the generator's exception."""
         return self._completed
 
+    def send(self, value: Any) -> NoReturn:
+        """Not supported: the generator runs in another process. Ray refuses it, too."""
+        raise NotImplementedError(
+            f"{self!r} has no send(): give its function an actor or a queue to read"
+        )
+
+    def throw(self, *error: Any) -> NoReturn:
+        """Not supported, see `send`."""
+        raise NotImplementedError(
+            f"{self!r} has no throw(): dualray.cancel(generator) ends its task"
+        )
+
+    def close(self) -> NoReturn:
+        """Not supported, see `send`."""
+        raise NotImplementedError(f"{self!r} has no close(): dualray.cancel(generator) ends its task")
+
     @property
     def _generator_ref(self) -> ObjectRef[None]:
         """As `completed()`, under the name that Ray's own tests use."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import asyncio
 import inspect
 import os
@@ -643,3 +644,43 @@ def _group_of_store_memory():
         return ray.util.placement_group([{"object_store_memory": 1}])
     except PlacementGroupUnschedulableError:  # a closed cluster says at once that no node has it
         return PlacementGroup.empty()
+
+
+def test_an_abstract_class_is_refused_when_it_is_made_remote():
+    class Abstract(abc.ABC):
+        @abc.abstractmethod
+        def area(self):
+            """Of a shape."""
+
+    class Square(Abstract):
+        def area(self):
+            return 4
+
+    with pytest.raises(TypeError, match="abstract class Abstract with abstract method area"):
+        ray.remote(Abstract)
+    assert get(ray.remote(Square).remote().area.remote()) == 4
+
+
+def test_a_generator_of_references_has_no_two_way_traffic():
+    @ray.remote
+    def items():
+        yield 1
+
+    generator = items.remote()
+    for call in (lambda: generator.send(1), lambda: generator.throw(ValueError()), generator.close):
+        with pytest.raises(NotImplementedError):
+            call()
+    assert get(next(generator)) == 1
+
+
+def test_a_program_notes_what_it_likes_on_a_handle():
+    @ray.remote
+    class Worker:
+        def rank(self):
+            return 1
+
+    worker = Worker.remote()
+    worker.label = "first"
+    assert worker.label == "first"
+    assert get(worker.rank.remote()) == 1
+    assert not hasattr(get(ray.put(worker)), "label")  # the note stays in its process
