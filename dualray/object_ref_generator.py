@@ -101,15 +101,11 @@ class ObjectRefGenerator(CountedReference):
 
     def send(self, value: Any) -> NoReturn:
         """Not supported: the generator runs in another process. Ray refuses it, too."""
-        raise NotImplementedError(
-            f"{self!r} has no send(): give its function an actor or a queue to read"
-        )
+        raise NotImplementedError(f"{self!r} has no send(): give its function an actor or a queue to read")
 
     def throw(self, *error: Any) -> NoReturn:
         """Not supported, see `send`."""
-        raise NotImplementedError(
-            f"{self!r} has no throw(): dualray.cancel(generator) ends its task"
-        )
+        raise NotImplementedError(f"{self!r} has no throw(): dualray.cancel(generator) ends its task")
 
     def close(self) -> NoReturn:
         """Not supported, see `send`."""
