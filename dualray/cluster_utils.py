@@ -405,7 +405,7 @@ class Cluster:
             allow_graceful: let the node finish its tasks and hand on the objects that only it has. If False, kill it.
         """
         if node is self.head_node and self.worker_nodes:
-            raise ValueError("the head's node cannot go before the others; remove them first, or call shutdown()")
+            raise ValueError("remove the other nodes before the head's node, or call shutdown()")
         if not allow_graceful:
             node.kill()
         elif node is not self.head_node:

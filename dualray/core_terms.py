@@ -132,7 +132,7 @@ def _in_group(chosen: PlacementGroupSchedulingStrategy, what: str, captured: Str
     if group is None or getattr(group, "is_empty", False):
         return DEFAULT_STRATEGY
     if not hasattr(group, "bundle_specs"):
-        raise TypeError(f"{what}: placement_group={group!r} must be what placement_group() returns, or None")
+        raise TypeError(f"{what}: placement_group={group!r} must be a PlacementGroup from placement_group(), or None")
     if isinstance(index, bool) or not isinstance(index, int):
         raise TypeError(f"{what}: placement_group_bundle_index={index!r} must be an int")
     if not -1 <= index < group.bundle_count:

@@ -566,7 +566,7 @@ def _check_address(resolved: dict[str, Resolved]) -> None:
     if isinstance(address, ClusterAddress):
         given = [name for name in given if name not in address.settings]
         if mode != address.settings["mode"]:
-            raise ValueError(f"mode={mode!r} must be {address.settings['mode']!r}, as of the Cluster at this address")
+            raise ValueError(f"mode={mode!r} must be {address.settings['mode']!r}, the mode of the Cluster")
     elif mode not in ("real", "ray") or address == "local":
         return
     if mode == "ray":

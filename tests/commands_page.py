@@ -18,9 +18,11 @@ def page() -> str:
     lines = [
         "# Command line",
         "",
-        "Made by `python -m tests.commands_page --write`. Exit codes: 0; 1 when a check failed;",
+        "`python -m tests.commands_page --write` writes this page from the commands' help.",
+        "",
+        "A command exits with 0 after success, with 1 if a check failed, and with 2 if it cannot use an",
     ]
-    lines += ["2 when a command cannot use what it was given. `run` ends as the script does.", ""]
+    lines += ["argument or option. `dualray run` exits with the exit code of the script.", ""]
     for title, commands in GROUPS.items():
         lines += [f"## {title}", ""]
         for name in commands:

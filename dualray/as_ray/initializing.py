@@ -128,8 +128,8 @@ def _own_cluster(address: str | None, said: Mapping[str, Any], *, is_simulated: 
     given = [name for name in ("num_cpus", "num_gpus") if said.get(name) is not None]
     if address is None and given:
         raise ValueError(
-            f"ray.init({given[0]}={said[given[0]]!r}): this process has a Cluster, at {own}, and init joins that: say "
-            f"{given[0]} in add_node(), or address='local' for another cluster. (When connecting to an existing "
+            f"ray.init({given[0]}={said[given[0]]!r}): this process has a Cluster at {own}, which init joins: pass "
+            f"{given[0]} to add_node(), or address='local' to start another cluster. (When connecting to an existing "
             f"cluster, num_cpus and num_gpus must not be provided.)"
         )
     return own

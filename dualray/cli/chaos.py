@@ -52,22 +52,22 @@ def chaos_command(
     seed: Annotated[int, Option(min=0, help=f"{SEED_HELP} The same seed draws the same faults.")] = 0,
     random_faults: Annotated[int, Option(min=1, help="Number of random faults to perform.")] = 300,
     nodes: Annotated[
-        int, Option(min=1, help=f"{NODES_HELP} Faults spare node-0, which runs the head and the driver.")
+        int, Option(min=1, help=f"{NODES_HELP} No fault hits node-0, which runs the head and the driver.")
     ] = 3,
     workload: Annotated[
         str,
-        Option(help="Program to run: mixed (tasks, large objects and actors), or the name of a generated one."),
+        Option(help="Program to run: mixed (tasks, large objects and actors), or the name of a generated workload."),
     ] = "mixed",
     decision_log: Annotated[
         Path | None,
-        Option("--decision-log", "--record", help=f"{DECISION_LOG_HELP} Default: a temporary one."),
+        Option("--decision-log", "--record", help=f"{DECISION_LOG_HELP} Default: a temporary directory."),
     ] = None,
     faults: Annotated[
         list[str] | None,
-        Option("--faults", "--fault", help=f"{FAULTS_HELP} They replace the random faults."),
+        Option("--faults", "--fault", help=f"{FAULTS_HELP} These faults replace the random faults."),
     ] = None,
     patience: Annotated[
-        float, Option(min=1, help="Seconds without progress after which the run counts as hanging.")
+        float, Option(min=1, help="Seconds without progress after which the command reports a hang.")
     ] = 60,
     dry_run: Annotated[bool, Option("--dry-run", help=f"{DRY_RUN_HELP} It lists the faults.")] = False,
     as_json: AsJson = False,

@@ -49,7 +49,7 @@ def start_command(
     ] = None,
     node_ip: Annotated[
         str | None,
-        Option(help="Address at which other machines reach this one. Default: 127.0.0.1, this machine only."),
+        Option(help="Address at which other machines reach this machine. Default: 127.0.0.1, this machine only."),
     ] = None,
     num_cpus: Annotated[float | None, Option(help="CPUs of this node. Default: all CPUs of this machine.")] = None,
     num_gpus: Annotated[float | None, Option(help="GPUs of this node. Default: all GPUs of this machine.")] = None,
@@ -59,7 +59,7 @@ def start_command(
     memory: Annotated[
         str | None,
         Option(
-            help="Memory that tasks can reserve here with memory=, in bytes or such as 16GiB. Default: 70 % of all."
+            help="Memory that tasks can reserve with memory=, in bytes or such as 16GiB. Default: 70 % of the total."
         ),
     ] = None,
     labels: Annotated[str | None, Option(help="Labels of this node, such as 'zone=a,market=spot', or as JSON.")] = None,
@@ -67,7 +67,7 @@ def start_command(
         str | None, Option(help="Size of this node's object store, in bytes or such as 2GiB.")
     ] = None,
     num_workers: Annotated[
-        int | None, Option(help="With --head: number of workers that each node starts at once.")
+        int | None, Option(help="With --head: number of workers that each node starts in advance.")
     ] = None,
     object_manager_port: Annotated[
         int | None,
@@ -82,7 +82,7 @@ def start_command(
     ] = None,
     num_redis_shards: Annotated[
         int | None,
-        Option(help="With --head: number of Redis servers to add, which share the first one's tables.", min=0, max=64),
+        Option(help="With --head: number of additional Redis servers, which share the tables.", min=0, max=64),
     ] = None,
     metrics_port: Annotated[
         int | None,
@@ -101,7 +101,7 @@ def start_command(
     ] = None,
     tls_key: Annotated[Path | None, Option(help="PEM file with the private key of --tls-cert.")] = None,
     tls_ca: Annotated[
-        Path | None, Option(help="PEM file with the authority that signed the nodes' certificates.")
+        Path | None, Option(help="PEM file with the certificate of the authority that signed the nodes' certificates.")
     ] = None,
 ) -> None:
     """Start a node of a cluster on this machine. The node runs until `dualray stop`.
@@ -227,7 +227,7 @@ def status_command(
         Option(help="With --dry-run: scaling policy to ask, package.module:Class. Default: the cluster's own."),
     ] = None,
     dry_run: Annotated[
-        bool, Option("--dry-run", help=f"{DRY_RUN_HELP} The scaling policy says what to launch and end.")
+        bool, Option("--dry-run", help=f"{DRY_RUN_HELP} The scaling policy chooses the nodes to launch and end.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -322,7 +322,7 @@ def _show_dry_run(rows: list[dict[str, Any]], path: str | None) -> None:
     path = path or str(rows[0]["policy"])
     made: Any = load_policy(path)
     if not callable(getattr(made, "choose", None)):
-        raise ValueError(f"--policy {path!r} has no method 'choose'; the page growing.md describes it")
+        raise ValueError(f"--policy {path!r} has no method 'choose', which docs/growing.md describes")
     try:
         decision = made.choose(view)
         check_decision(view, decision)

@@ -43,8 +43,8 @@ def dashboard_command(
         list[str] | None,
         Argument(
             metavar="[SOURCE]...",
-            help="Decision log directory of a run, scenario file, host:port of a cluster, or script with options of "
-            "`dualray run`; at most two, side by side. Default: the cluster on this machine.",
+            help="Decision log directory, scenario file, host:port of a cluster, or script with options of "
+            "`dualray run`. Give two to compare them. Default: the cluster on this machine.",
         ),
     ] = None,
     host: Annotated[
@@ -54,12 +54,12 @@ def dashboard_command(
     port: Annotated[int, Option(help=PORT_HELP, min=0, max=65535)] = 0,
     pace: Annotated[
         float | None,
-        Option(help="Most seconds of virtual time in a real second, for a simulation that this command starts."),
+        Option(help="Largest number of virtual seconds in a real second, for a simulation that this command starts."),
     ] = None,
     logs: Annotated[Path | None, Option(help=KEPT_LOGS_HELP)] = None,
     open_: Annotated[bool, Option("--open", help="Open the page in this machine's browser.")] = False,
 ) -> None:
-    """Serve a live page about a cluster or a run, until Ctrl-C. The page changes nothing in them.
+    """Serve a live page about a cluster or a run, until Ctrl-C. The page only reads.
 
     Example: dualray dashboard train.py --mode sim --nodes 4 --open
     """

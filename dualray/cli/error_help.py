@@ -29,37 +29,38 @@ class Entry:
 ENTRIES: Final[dict[str, Entry]] = {
     "actor-died": Entry(
         errors=("ActorDiedError",),
-        means="The actor is gone for good, and its calls fail.",
-        cause="Its constructor raised, it died more often than max_restarts allows, or kill() ended it.",
+        means="The actor has ended and will not restart. All its calls fail.",
+        cause="The actor's constructor raised an error, the actor died more often than max_restarts allows, or kill() "
+        "ended it.",
         fix="Give the class max_restarts=N, and its methods max_task_retries=N. A restarted actor runs __init__ "
-        "again and loses its state: save what must survive.",
+        "again and loses its state, so save the state that you need.",
     ),
     "actor-unavailable": Entry(
         errors=("ActorUnavailableError",),
-        means="The actor was lost during the call, or is restarting. The call is not repeated.",
-        cause="The actor has max_restarts, and the called method has no max_task_retries left.",
+        means="The actor died during the call, or is restarting. dualray does not repeat the call.",
+        cause="The actor may restart (max_restarts), but the method has no retry left (max_task_retries).",
         fix="Call again, or set max_task_retries=N when a method may run twice.",
     ),
     "actor-name": Entry(
         errors=("ActorAlreadyExistsError", "ActorHandleNotFoundError"),
-        means="The name of an actor is taken, or no actor has it.",
+        means="Another actor already has this name, or no actor has this name.",
         cause="Names are unique within a namespace, and an actor without lifetime='detached' ends with its creator.",
-        fix="Use options(name=..., get_if_exists=True), or list the names: dualray list actors.",
+        fix="Use options(name=..., get_if_exists=True), or list the names with dualray list actors.",
     ),
     "not-initialized": Entry(
         errors=("NotInitializedError", "AlreadyInitializedError"),
-        means="A call needs a running cluster, or init() was called twice.",
+        means="The call needs a running cluster, or the program called init() twice.",
         cause="The first call of the API starts a cluster unless DUALRAY_AUTO_INIT=0. A forked process cannot use the "
         "cluster of its parent.",
         fix="Call dualray.init() once at the start, or dualray.init(ignore_reinit_error=True).",
     ),
     "object-lost": Entry(
         errors=("ObjectLostError", "ObjectReconstructionFailedError", "OwnerDiedError"),
-        means="The value of a reference is gone and cannot be computed again.",
-        cause="Its last copy was lost with a node, and it came from put(), from an actor, or from a task out of "
-        "retries. OwnerDiedError: the process that created the reference died.",
-        fix="Return large values from tasks with max_retries, or put() them again. dualray explain ID DIRECTORY tells "
-        "the object's history.",
+        means="The value of a reference is lost, and dualray cannot compute it again.",
+        cause="The last copy was lost with a node. The value came from put(), from an actor, or from a task without a "
+        "retry left. For OwnerDiedError, the process that created the reference died.",
+        fix="Return large values from tasks with max_retries, or put() them again. dualray explain ID DIRECTORY "
+        "prints the object's history.",
     ),
     "reference-ended": Entry(
         errors=("ReferenceEndedError",),
@@ -70,27 +71,29 @@ ENTRIES: Final[dict[str, Entry]] = {
     "pickled-reference": Entry(
         errors=("OufOfBandObjectRefSerializationException",),
         means="The program pickled a reference, and RAY_allow_out_of_band_object_ref_serialization=0 forbids it.",
-        cause="pickle.dumps(ref) hides a reference from dualray, so the process that calls it keeps the object for "
-        "life.",
+        cause="dualray cannot count a reference that pickle.dumps(ref) has copied. So the process that calls it would "
+        "keep the object until the process ends.",
         fix="Pass the reference to a task or an actor, or return it. Unset the variable to allow pickling "
         "references by hand.",
     ),
     "out-of-memory": Entry(
         errors=("OutOfMemoryError",),
-        means="The node was out of memory, and its memory monitor ended the worker.",
-        cause="The tasks that ran at once used more memory than the machine has.",
-        fix="Give the tasks memory=BYTES or more num_cpus, so that fewer run at once.",
+        means="A node had too little memory, so its memory monitor ended the worker.",
+        cause="The tasks that ran at the same time used more memory than the machine has.",
+        fix="Give the tasks memory=BYTES or a larger num_cpus, so that fewer tasks run at the same time.",
     ),
     "out-of-reach": Entry(
         errors=("NodeDiedError", "WorkerUnreachableError", "ControlPlaneError", "AuthenticationError"),
         means="The program cannot reach a process of the cluster, or that process refuses the connection.",
-        cause="A node died, the network is cut, the head or Redis has ended, or the secret or the version differs.",
-        fix="Run dualray status and dualray logs. Use the same dualray version and the head's secret file everywhere.",
+        cause="A node died, the network is down, or the head or Redis has ended. Or the processes have different "
+        "secrets or versions.",
+        fix="Run dualray status and dualray logs. Use the same version of dualray and the head's secret file on all "
+        "machines.",
     ),
     "pending-calls": Entry(
         errors=("PendingCallsLimitExceeded",),
-        means="Too many calls of an actor have no answer yet.",
-        cause="The actor's max_pending_calls is reached.",
+        means="An actor has too many calls that have not ended yet.",
+        cause="The number of calls has reached the actor's max_pending_calls.",
         fix="Wait for some results with wait() before you submit more.",
     ),
     "placement-group": Entry(
@@ -101,23 +104,25 @@ ENTRIES: Final[dict[str, Entry]] = {
             "RunningTaskPlacementGroupRemoved",
             "ActorPlacementGroupRemoved",
         ),
-        means="A placement group cannot be placed, or was removed while it was in use.",
-        cause="The bundles ask for more than the nodes can ever offer, or remove_placement_group() was called.",
-        fix="Compare the bundles with dualray status. Remove a group only when its tasks and actors have ended.",
+        means="The cluster cannot place the placement group, or the program removed the group while tasks or actors "
+        "used it.",
+        cause="The bundles demand more than the nodes can ever offer, or the program called remove_placement_group().",
+        fix="Compare the bundles with the nodes in dualray status. Remove a group only after its tasks and actors "
+        "have ended.",
     ),
     "runtime-env": Entry(
         errors=("RuntimeEnvSetupError",),
-        means="The environment of a worker could not be prepared.",
-        cause="working_dir or py_modules names a path that is missing or too large, a package is not installed, or the "
-        "setup hook failed.",
-        fix="dualray installs no packages: install them on every node, or ship code with py_modules.",
+        means="dualray could not prepare the runtime environment of a worker.",
+        cause="A path in working_dir or py_modules is missing or too large, a package is not installed, or the setup "
+        "hook failed.",
+        fix="dualray installs no packages. Install them on every node, or send code with py_modules.",
     ),
     "serialization": Entry(
         errors=("SerializationError",),
-        means="A value, an argument or a function cannot be pickled.",
-        cause="It holds a lock, a socket, a file or a generator, often through a captured variable.",
+        means="dualray cannot pickle a value, an argument or a function.",
+        cause="The value contains a lock, a socket, a file or a generator, often through a captured variable.",
         fix="Create locks, files and connections inside the task or the actor. "
-        "dualray.util.inspect_serializability(f) finds the part.",
+        "dualray.util.inspect_serializability(f) finds the part that cannot be pickled.",
     ),
     "unreadable-exception": Entry(
         errors=("UnserializableException",),
@@ -129,45 +134,50 @@ ENTRIES: Final[dict[str, Entry]] = {
     "simulation-stuck": Entry(
         errors=("SimulationDeadlockError",),
         means="The program waits for something that can never happen.",
-        cause="Tasks wait for one another, or for resources that idle actors hold, or for a lost message.",
-        fix="The message names each wait. Free the resources, or give waits a timeout.",
+        cause="Tasks wait for one another, for resources that idle actors hold, or for a lost message.",
+        fix="The error names what each task waits for. Free the resources, or give the waits a timeout.",
     ),
     "store-full": Entry(
         errors=("ObjectStoreFullError", "OutOfDiskError"),
-        means="The object store of a node has no room, and nothing more can be written to disk.",
-        cause="Variables of the program keep more objects than memory and disk can hold.",
-        fix="Delete references that you no longer need, set init(object_store_memory=...), or free the disk. The "
-        "message names the lines that keep the objects, and dualray memory lists them.",
+        means="The object store of a node is full, and dualray cannot write more objects to disk.",
+        cause="The program keeps references to more objects than memory and disk can hold.",
+        fix="Delete references that you no longer need, set a larger init(object_store_memory=...), or free space "
+        "on the disk. The error names the lines that keep objects, and dualray memory lists the objects.",
     ),
     "task-cancelled": Entry(
         errors=("TaskCancelledError",),
-        means="The task was cancelled, or one of its arguments comes from a cancelled task.",
-        cause="dualray.cancel(ref) was called.",
+        means="The program cancelled the task, or one of its arguments comes from a cancelled task.",
+        cause="The program called dualray.cancel(ref).",
         fix="Catch the error where you get the result.",
     ),
     "task-failed": Entry(
         errors=("TaskError",),
         means="Your function raised an error in a worker.",
-        cause="The second traceback shows the line in the worker. The first one shows the line that read the result.",
-        fix="Debug it in one process: dualray run script.py --mode sim. A debugger stops inside tasks there.",
+        cause="The first traceback shows the line that read the result. The second traceback shows the line that "
+        "failed in the worker.",
+        fix="Debug the program in one process with dualray run script.py --mode sim. A debugger stops inside tasks "
+        "there.",
     ),
     "timeout": Entry(
         errors=("GetTimeoutError",),
-        means="get() did not have every value within its timeout.",
-        cause="Tasks are slow, or wait for resources.",
-        fix="Use wait(refs, timeout=...) for those that are ready. dualray list tasks shows why each of them waits.",
+        means="Some values were not ready within the timeout of get().",
+        cause="The tasks are slow, or wait for resources.",
+        fix="To get the values that are ready, use wait(refs, timeout=...). dualray list tasks shows why each task "
+        "waits.",
     ),
     "unschedulable": Entry(
         errors=("TaskUnschedulableError", "ActorUnschedulableError"),
         means="No node of the cluster can ever meet the demand of a task or an actor.",
-        cause="It asks for more CPUs, GPUs or memory than any node has, or for a node or label that is gone.",
-        fix="The message names the nearest node and what is missing. Ask for less, or start a node: dualray start.",
+        cause="The task or actor demands more CPUs, GPUs or memory than any node has, or a node or label that no "
+        "longer exists.",
+        fix="The error names the nearest node and its missing resources. Demand less, or start another node with "
+        "dualray start.",
     ),
     "worker-crashed": Entry(
         errors=("WorkerCrashedError",),
         means="The process that ran a task died, and the task has no retry left.",
-        cause="A library crashed (SIGSEGV), the system killed it (SIGKILL), or the code called os._exit.",
-        fix="dualray logs shows what it printed. Give the task max_retries=N when it may run twice.",
+        cause="A library crashed (SIGSEGV), the system killed the process (SIGKILL), or the code called os._exit.",
+        fix="dualray logs prints the output of the process. If the task may run twice, give it max_retries=N.",
     ),
 }
 """By key."""

@@ -45,9 +45,11 @@ def explore_command(
     seeds: Annotated[int, Option(min=1, help=SEEDS_HELP)] = 100,
     first: Annotated[int, Option(help="The first seed.")] = 0,
     jobs: Annotated[int, Option(min=1, max=256, help=JOBS_HELP)] = 1,
-    seed_timeout: Annotated[float, Option(min=1, help="Most seconds of real time that one seed may take.")] = 60,
+    seed_timeout: Annotated[float, Option(min=1, help="Largest real time for one seed, in seconds.")] = 60,
     shrink: Annotated[bool, Option(help="Search for the fewest faults that cause each kind of failure.")] = True,
-    shrink_runs: Annotated[int, Option(min=1, help="Most runs in the search for the fewest faults.")] = RUNS_MAX,
+    shrink_runs: Annotated[
+        int, Option(min=1, help="Largest number of runs in the search for the fewest faults.")
+    ] = RUNS_MAX,
     output: Output = Path("failures"),
     stop_after: Annotated[int, Option(min=1, help="Stop after this number of failing seeds.")] = 10,
     repeat: Repeat = "5%",
@@ -55,7 +57,7 @@ def explore_command(
     verbose: Verbose = False,
     quiet: Quiet = False,
 ) -> None:
-    """Run a scenario with many seeds, each with random faults of its own, and report the failures.
+    """Run a scenario with many seeds, each with different random faults, and report the failures.
 
     The command shrinks each kind of failure to a scenario file with few faults.
 

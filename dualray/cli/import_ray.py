@@ -19,10 +19,10 @@ def import_ray_command(
     logs: Annotated[Path, Argument(help="Directory of a Ray session, or the directory logs/export_events in it.")],
     output: Annotated[Path, Option("--output", "-o", help=OUTPUT_HELP)] = Path("run.parquet"),
     job: Annotated[
-        str | None, Option(help="Id in hex of the job to import. You need it if the events have several jobs.")
+        str | None, Option(help="Id in hex of the job to import. Required if the events have several jobs.")
     ] = None,
     timeline: Annotated[
-        Path | None, Option(help="JSON file that `ray timeline` wrote. It adds times that the events lack.")
+        Path | None, Option(help="JSON file from `ray timeline`, with times that the events do not have.")
     ] = None,
     sizes: Annotated[
         Path | None,

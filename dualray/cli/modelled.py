@@ -66,7 +66,7 @@ def workload_command(
     object_store: Annotated[str, Option(help="Size of each node's object store, such as 2GiB.")] = "2GiB",
     scenario: ScenarioFile = None,
     faults: Annotated[list[str] | None, Option(help=FAULTS_HELP)] = None,
-    seed: Annotated[int | None, Option(help=f"{SCENARIO_SEED_HELP} Without a file: 0.")] = None,
+    seed: Annotated[int | None, Option(help=f"{SCENARIO_SEED_HELP} Without a scenario: 0.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Schedule a model of a program on a virtual cluster of any size, without executing its tasks.

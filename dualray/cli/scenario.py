@@ -47,7 +47,8 @@ OUTPUT_LINES_MAX = 30
 """Of what a failing program printed: the last ones."""
 
 scenario = Commands(
-    "scenario", help="Work with scenario files. Each describes a cluster, a workload, faults and expectations."
+    "scenario",
+    help="Work with scenario files. A scenario file describes a cluster, a workload, faults and expectations.",
 )
 
 File = Annotated[Path, Argument(help="Scenario file.")]
@@ -69,9 +70,9 @@ def run_command(
     mode: Annotated[str, Option(help=MODE_HELP)] = "sim",
     seed: Seed = None,
     decision_log: Annotated[Path | None, Option(help=DECISION_LOG_HELP)] = None,
-    report: Annotated[Path | None, Option(help=f"{REPORT_HELP} It is a page about the run.")] = None,
+    report: Annotated[Path | None, Option(help=f"{REPORT_HELP} The page describes the run.")] = None,
     timeline: Annotated[
-        Path | None, Option(help="JSON file to write, a timeline to open in https://ui.perfetto.dev.")
+        Path | None, Option(help="JSON file to write. You can open this timeline in https://ui.perfetto.dev.")
     ] = None,
     as_json: AsJson = False,
     quiet: Quiet = False,

@@ -168,17 +168,19 @@ def explain_command(
         ),
     ] = None,
     seed: Annotated[int | None, Option(help=SCENARIO_SEED_HELP)] = None,
-    log: Annotated[Path | None, Option(help=f"{LOG_HELP} The same as giving it as the second argument.")] = None,
+    log: Annotated[
+        Path | None, Option(help=f"{LOG_HELP} You can also give the directory as the second argument.")
+    ] = None,
     regret: Annotated[
-        bool, Option("--regret", help="Run SCENARIO again with each other node that had room, and show the time saved.")
+        bool, Option("--regret", help="Run SCENARIO again with each other possible node, and show the time saved.")
     ] = False,
     address: Address = "auto",
     as_json: AsJson = False,
 ) -> None:
     """Show the history of a task, an actor or an object: each decision with its candidates and reasons.
 
-    The history of an actor follows its constructor through all restarts. Without a run, the command asks the running
-    cluster what a task does now, and why it waits.
+    The history of an actor shows its constructor and all restarts. If you name no run, the command asks the running
+    cluster what the task does now, and why it waits.
 
     Example: dualray explain train run1
     """

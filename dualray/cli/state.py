@@ -37,7 +37,7 @@ LISTED_MAX = 10
 app = Commands()
 
 Address = Annotated[str, Option(help=f"{ADDRESS_HELP} auto finds the cluster on this machine.")]
-Log = Annotated[Path | None, Option(help=f"{LOG_HELP} The command reads it in place of a cluster.")]
+Log = Annotated[Path | None, Option(help=f"{LOG_HELP} The command reads the log, and no cluster.")]
 Format = Annotated[str, Option("--format", help=f"{FORMAT_HELP} --json means --format json.")]
 
 
@@ -83,10 +83,11 @@ def list_command(
     filters: Annotated[
         list[str] | None,
         Option(
-            "--filter", help="Condition on a field, field=value or field!=value. Repeat the option to give several."
+            "--filter",
+            help="Condition on a field, field=value or field!=value. Repeat the option for several conditions.",
         ),
     ] = None,
-    limit: Annotated[int, Option(help="Most rows to show.")] = state.DEFAULT_LIMIT,
+    limit: Annotated[int, Option(help="Largest number of rows to show.")] = state.DEFAULT_LIMIT,
     as_json: AsJson = False,
     format_: Format = "table",
     verbose: Verbose = False,
@@ -174,7 +175,7 @@ def find_row(found: state.State, table: str, resource: str, wanted: str) -> stat
     length = shortest(str(row[key]) for row in rows)
     shown = "".join(f"\n  {str(row[key])[:length]}  {row.get('state') or ''}" for row in matching[:LISTED_MAX])
     more = f"\n  and {len(matching) - LISTED_MAX} more" if len(matching) > LISTED_MAX else ""
-    raise ValueError(f"{len(matching)} {table} match {wanted!r}; give the id of one:{shown}{more}")
+    raise ValueError(f"{len(matching)} {table} match {wanted!r}; give one of these ids:{shown}{more}")
 
 
 @app.add("summary")
@@ -209,7 +210,7 @@ def summary_command(
 
 @app.add("memory")
 def memory_command(
-    limit: Annotated[int, Option(help="Most rows to show.")] = state.DEFAULT_LIMIT,
+    limit: Annotated[int, Option(help="Largest number of rows to show.")] = state.DEFAULT_LIMIT,
     as_json: AsJson = False,
     format_: Format = "table",
     verbose: Verbose = False,

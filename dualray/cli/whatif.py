@@ -131,15 +131,15 @@ def _list(text: str | None) -> list[str] | None:
 def calibrate_command(
     output: Annotated[Path, Option("--output", "-o", help=OUTPUT_HELP)] = Path("calibration.yaml"),
     seconds: Annotated[
-        float, Option(help="Most seconds to measure, from 1 to 60. One round takes about 10 s.")
+        float, Option(help="Largest time to measure in seconds, from 1 to 60. One round takes about 10 s.")
     ] = SECONDS_MAX,
-    report: Annotated[Path | None, Option(help=f"{REPORT_HELP} It is a page about the fit and its residuals.")] = None,
+    report: Annotated[Path | None, Option(help=f"{REPORT_HELP} The page describes the fit and its residuals.")] = None,
     engine: Annotated[
         str, Option(help="What to measure: dualray (real mode on this machine) or ray (a Ray cluster).")
     ] = "dualray",
     address: Annotated[
         str | None,
-        Option(help=f"{ADDRESS_HELP} For --engine ray; auto finds the cluster, and the default starts a local Ray."),
+        Option(help=f"{ADDRESS_HELP} For --engine ray. auto finds the cluster. Default: start a local Ray."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -224,10 +224,12 @@ def predict_command(
     ] = "cost",
     fault_files: Annotated[
         str,
-        Option(help="Scenario files whose faults to perform, JSON files that describe spot machines, or none."),
+        Option(help="Scenario files whose faults to inject, JSON files that describe spot machines, or none."),
     ] = "none",
     faults: Annotated[str | None, Option("--faults", help="Earlier name of --fault-files.", is_hidden=True)] = None,
-    seeds: Annotated[int, Option(min=1, max=1000, help=f"{SEEDS_HELP} Each configuration gets as many.")] = SEEDS,
+    seeds: Annotated[
+        int, Option(min=1, max=1000, help=f"{SEEDS_HELP} The number applies to each configuration.")
+    ] = SEEDS,
     jobs: Annotated[int | None, Option(min=1, max=256, help=f"{JOBS_HELP} Default: one for each core.")] = None,
     price: Annotated[
         str | None,
@@ -244,7 +246,7 @@ def predict_command(
     ] = None,
     probability: Annotated[
         float,
-        Option(min=0.01, max=0.99, help="How likely a run must meet --deadline, where spot machines are compared."),
+        Option(min=0.01, max=0.99, help="With spot machines: probability with which a run must meet --deadline."),
     ] = LIKELY,
     calibration: Annotated[
         Path | None, Option(help="Calibration file with measured costs, from `dualray calibrate`.")
@@ -254,25 +256,25 @@ def predict_command(
     ] = None,
     host_cores: Annotated[
         float | None,
-        Option(min=0.01, help="Physical cores that all nodes share, where they are containers of one machine."),
+        Option(min=0.01, help="Physical cores that all nodes share, if the nodes are containers of one machine."),
     ] = None,
     cold_start: Annotated[
         str | None,
         Option(
             help="Time that the first workers of a new node take to start, such as 300ms, or `recorded`. Default: "
-            "`recorded` for launched nodes with --autoscale, else not counted."
+            "`recorded` for launched nodes with --autoscale, else 0."
         ),
     ] = None,
     autoscale: Annotated[
         Path | None,
-        Option(help=f"{AUTOSCALE_HELP} Predict for such a cluster."),
+        Option(help=f"{AUTOSCALE_HELP} Predict for the cluster in this file."),
     ] = None,
     idle_timeout: Annotated[
         str | None,
-        Option(help="With --autoscale: idle times after which a node leaves, such as 1m,5m. Default: the file's."),
+        Option(help="With --autoscale: idle times after which a node leaves, such as 1m,5m. Default: from the file."),
     ] = None,
     causes: Annotated[
-        bool, Option("--causes", help="Show what the time of the chosen configuration consists of.")
+        bool, Option("--causes", help="Show how much of the chosen configuration's time each cause takes.")
     ] = False,
     needs: Annotated[
         bool, Option("--memory-needs", help="Show how much memory and store the chosen configuration needs.")
@@ -281,7 +283,7 @@ def predict_command(
         bool, Option("--what-would-help", help="Try single changes to the chosen configuration, and rank them.")
     ] = False,
     strict: Annotated[bool, Option(help="Refuse configurations outside the calibrated range.")] = False,
-    report: Annotated[Path | None, Option(help=f"{REPORT_HELP} It is a page about the predictions.")] = None,
+    report: Annotated[Path | None, Option(help=f"{REPORT_HELP} The page describes the predictions.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Predict how long a recorded run would take on other clusters, and compare them.

@@ -131,9 +131,9 @@ def read_events(logs: Path, *, job: str | None = None, timeline: Path | None = N
     if read.lost_share > LOST_MAX:
         words = ", ".join(f"{count} {what}" for what, count in lost.items() if count)
         raise ValueError(
-            f"{logs}: {read.lost_share:.1%} of the events of job {chosen} are lost ({words}), and more than "
-            f"{LOST_MAX:.0%} make no prediction. Let the program end with ray.shutdown(), and copy the logs some "
-            "seconds later"
+            f"{logs}: {read.lost_share:.1%} of the events of job {chosen} are lost ({words}), and a "
+            f"prediction allows at most {LOST_MAX:.0%}. Let the program end with ray.shutdown(), and copy the logs "
+            "some seconds later"
         )
     if not kept:
         raise ValueError(f"{logs}: job {chosen} has no tasks, so dualray cannot make a record of it")

@@ -82,8 +82,8 @@ def hindsight_of(
     found = teller.placement_of(subject)
     if found is None:
         raise ValueError(
-            f"{subject[:8]} was not placed by the head: its own node had room, it is a method of an actor, or it is "
-            f"no task. There was nothing to choose"
+            f"the head did not place {subject[:8]}, so no other node can be tried: its own node ran it, it is a call "
+            f"of an actor, or it is not a task"
         )
     choice, number = found
     usual = _Diversion(choice.request.request_id, number, None)

@@ -131,8 +131,8 @@ def _run(scenario: Scenario, test: Callable[[], Any], seeds: int, faults: tuple[
             ) from failure.__cause__
     if never:
         raise SimtestFailure(
-            f"these faults happened in no seed: {', '.join(sorted(never))}; "
-            f"the test ended before, or no task or actor had the name"
+            f"these faults did not happen with any seed: {', '.join(sorted(never))}; "
+            f"the test ended earlier, or no task or actor has the name"
         )
 
 

@@ -203,4 +203,4 @@ def _made(path: str, name: str) -> object:
 def _check_has(policy: object, name: str, *methods: str) -> None:
     missing: Sequence[str] = [method for method in methods if not callable(getattr(policy, method, None))]
     if missing:
-        raise ValueError(f"policy {name!r} has no method {missing[0]!r}: see docs/whatif.md for what a policy is asked")
+        raise ValueError(f"policy {name!r} has no method {missing[0]!r}: docs/whatif.md describes the methods")

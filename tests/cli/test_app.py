@@ -388,7 +388,7 @@ def test_a_first_scenario_is_written_and_runs_and_nothing_is_overwritten(
     assert "'first.yaml' exists" in CliRunner().invoke(app, ["scenario", "new"]).output
     several = CliRunner().invoke(app, ["explain", "square", "log"])
     assert several.exit_code == 2
-    assert "'square' is the name of 20 tasks; give the id of one:" in several.output
+    assert "'square' is the name of 20 tasks; give one of these ids:" in several.output
     assert "2 attempts" in several.output.splitlines()[1]
     one = CliRunner().invoke(app, ["get", "task", "14cfc9", "--log", "log"])
     assert one.exit_code == 0 and "14cfc9a496ebc658" in one.output

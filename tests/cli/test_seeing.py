@@ -127,7 +127,7 @@ def test_explain_runs_a_scenario(scenario: Path):
         (["feed", "LOG", "--seed", "3"], "a finished run; it is for scenario files"),
         (["feed", "nowhere"], "nowhere is not a directory"),
         (["feed", "nowhere.yaml"], "nowhere.yaml: cannot be read: No such file or directory"),
-        (["load", "LOG"], "'load' is the name of 3 tasks; give the id of one:"),
+        (["load", "LOG"], "'load' is the name of 3 tasks; give one of these ids:"),
     ],
 )
 def test_explain_refuses_what_it_cannot_use(log: Path, args: list[str], why: str):

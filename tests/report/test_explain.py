@@ -185,7 +185,7 @@ def test_unknown_id_names_the_nearest(lives: Lives):
 def test_name_of_a_function_lists_its_tasks(lives: Lives):
     with pytest.raises(
         ValueError,
-        match=r"'digest' is the name of 20 tasks; give the id of one:\n  [0-9a-f]{8}  returned on node-\d/w\d, 2 at",
+        match=r"'digest' is the name of 20 tasks; give one of these ids:\n  [0-9a-f]{8}  returned on node-\d/w\d, 2 at",
     ):
         find_id(lives, "digest")
 

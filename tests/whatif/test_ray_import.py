@@ -92,7 +92,7 @@ def test_an_attempt_of_which_nobody_tells_the_begin_is_lost(tmp_path: Path):
     rows = [row for row in rows_of(tree(16)) if "profile_events" not in row]
     for row in rows:
         del row["state_updates"]["state_ts_ns"]["5"]
-    with pytest.raises(ValueError, match=r"31 begins.*make no prediction"):
+    with pytest.raises(ValueError, match=r"31 begins.*a prediction allows at most"):
         import_ray(write(tmp_path, rows))
 
 

@@ -609,4 +609,4 @@ def cuts_driver_off(fault: Fault) -> str:
     """Why a partition would end the program, or "": the head takes the driver for dead with its node."""
     ends, one, other = {DRIVER_NODE_NAME, HEAD_NAME}, set(fault.nodes), set(fault.others)
     apart = one & ends and (other & ends if other else not ends <= one)
-    return f"it cuts the driver, on {DRIVER_NODE_NAME}, off from the head, which ends the program" if apart else ""
+    return f"the driver, on {DRIVER_NODE_NAME}, would lose the head, and the program would end" if apart else ""

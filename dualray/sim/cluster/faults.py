@@ -92,9 +92,7 @@ class FaultInjector:
         grows = bool(self._cluster.groups)
         joining = {f"node-{index}" for index in range(len(known), len(known) + later)}
         if fault.group and fault.group not in self._cluster.groups:
-            raise ValueError(
-                f"fault '{fault}': the cluster has no group {fault.group!r}; a scenario's groups are named"
-            )
+            raise ValueError(f"fault '{fault}': the cluster has no group {fault.group!r}; name a group of the scenario")
         for name in fault.named_nodes:
             if NodeID(name) not in self._cluster.nodes and name not in joining and not grows:
                 raise ValueError(f"fault '{fault}': there is no {name!r}; nodes are {known[0]} to {known[-1]}")
@@ -105,7 +103,7 @@ class FaultInjector:
             one, other = set(fault.nodes), set(fault.others)
             if (one & ends and not ends <= one and not other) or (one & ends and other & ends):
                 raise ValueError(
-                    f"fault '{fault}': it cuts the driver, on {driver_node}, off from the head, which ends the program"
+                    f"fault '{fault}': the driver, on {driver_node}, would lose the head, and the program would end"
                 )
         if fault.kind is FaultKind.CLOG_NODE and fault.node == driver_node:
             raise ValueError(

@@ -125,7 +125,7 @@ def test_a_scenario_is_written_and_read_back():
         ("reboot: rack=b, for: 1s", "reboot: rack=b", "the fault needs a duration, as in 'for 3s'"),
         ("kill: worker", "kill: worker, slow: node-1", "give exactly one of kill, kill_actor, reboot"),
         ("at: 1s, part", "part", "pong.yaml:16: faults[1]: give exactly one of at, every and when, not none"),
-        ("[node-1, node-2]", "[node-0]", "it cuts the driver, on node-0, off from the head"),
+        ("[node-1, node-2]", "[node-0]", "the driver, on node-0, would lose the head"),
         ("retries:", "retires:", "dualray has no counter 'retires'. Did you mean 'retries'?"),
         ("{max: 3}", "{max: 3, min: 5}", "min must not be above max"),
         (
