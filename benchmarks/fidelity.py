@@ -226,19 +226,20 @@ def page(predictions: dict[str, Any], measured: Times, noise_then: float, slowed
     ]
     text = f"""# Fidelity: predicted, then run
 
-`python -m benchmarks.fidelity` calibrates this machine, records {number} programs with one worker, predicts them
-for two workers and for two to four nodes in network namespaces of {RATE}, commits the predictions
-(`benchmarks/fidelity/predictions.json`), and only then runs the programs there. All nodes share {CORES} cores.
+`python -m benchmarks.fidelity` calibrates this machine, and records {number} programs with one worker. Then it predicts
+their times for two workers and for two to four nodes in network namespaces of {RATE}. The command commits the
+predictions (`benchmarks/fidelity/predictions.json`) before it runs the programs there. All nodes share {CORES} cores.
 
 - {predictions["machine"]}; predicted {predictions["date"]}
 - **median absolute error {median(found.values()):.1%}**, worst {found[worst]:.1%} ({worst[0]} on {worst[1]}), of
   {len(found)} pairs{f"; of those that a generator has drawn: {median(of_drawn):.1%}" if of_drawn else ""}
-- noise of the machine (a fixed piece of computing, median above least): {predictions["noise"]:.1%} when it was
-  predicted, {noise_then:.1%} when it was run; spread of the repeats, median of all pairs: {scatter:.1%}
+- noise of the machine (how much the median time of a fixed computation exceeds the shortest):
+  {predictions["noise"]:.1%} during the predictions, {noise_then:.1%} during the runs
+- spread of the repeated runs, median of all pairs: {scatter:.1%}
 - held-out error of the calibration: {predictions["held_out_error"]:.1%}
-- pairs beside which others used the machine, in all repeats: {", ".join(disturbed) or "none"}
+- pairs during which other programs used the machine, in all repeats: {", ".join(disturbed) or "none"}
 
-Seconds; measured: the median, with the least and the most of the repeats.
+All times are in seconds. The column `measured` has the median, with the shortest and the longest repeat in brackets.
 
 | program | recorded | cluster | predicted | measured | error |
 |---|--:|---|--:|--:|--:|"""
@@ -344,7 +345,8 @@ def ranking(predictions: dict[str, Any], measured: Times) -> list[str]:
         rows.append(f"| {program} | {cells} | {policy} | {behind:.1%} |")
     heads = " | ".join(f"{policy}: predicted / measured" for policy in POLICIES)
     return [
-        f"The policy that is predicted to be best is the best, or within 5 % of it, in **{right} of {count}**.",
+        f"In **{right} of {count}** programs, the policy with the best prediction is the best policy, or at most "
+        "5 % slower.",
         "",
         f"| program | {heads} | predicted best | behind |",
         f"|---|{'--:|' * len(POLICIES)}---|--:|",

@@ -33,15 +33,15 @@ ARGUMENTS = "arguments of ray.init"
 WORKS, IGNORED, REFUSED = "works", "accepted and ignored", "refused"
 
 PREFACE = """\
-# Ray's names, and what dualray answers to them
+# Names of Ray, and their support in dualray
 
-Made by `python -m tests.as_ray.page --write`, and held by `tests/as_ray/test_names.py` against the names of
-Ray {version} (`tests/data/rays_names.json`: what its `__all__`s and its documentation name).
-[as_ray.md](as_ray.md) says how a program gets the name `ray`;
+This page lists the names in Ray {version}'s `__all__` lists and documentation (`tests/data/rays_names.json`).
+`python -m tests.as_ray.page --write` writes the page, and `tests/as_ray/test_names.py` checks it.
+[as_ray.md](as_ray.md) shows how `import ray` imports dualray.
 [compatibility.md](api/compatibility.md) has a test for each name of the core.
 
-Of {counted} counted names {works} work ({share:.1f} %), and {refused} are refused. Of the arguments of `ray.init`,
-{ignored} are accepted and ignored.
+Of {counted} names, {works} work ({share:.1f} %), and dualray refuses {refused}.
+dualray accepts and ignores {ignored} arguments of `ray.init`.
 
 """
 

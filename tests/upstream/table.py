@@ -130,11 +130,11 @@ _HEAD: Final = """\
 
 This page counts Ray's tests of tasks, actors, objects, generators, placement groups, scheduling, failures and utilities
 ({source}, commit {commit}) by file. The columns `real` and `sim` show how many tests pass with dualray on processes and
-in a simulation. The column `counted` has the tests that pass on Ray 2.60 or did not run on it. The column `apart` has
-the tests that need private parts of Ray: daemons, the dashboard, the client, the command line, `ray._private` or the
-control plane.
+in a simulation. The column `counted` has the number of tests that pass on Ray 2.60 or did not run on it. The column
+`apart` has the number of tests that need private parts of Ray, and are not counted: daemons, the dashboard, the client,
+the command line, `ray._private` or the control plane.
 
-On processes {real} pass, and in simulations {sim}. A dash marks a file that did not run there.
+On processes {real} pass, and in simulations {sim}. A dash marks a file whose tests did not run in that mode.
 
 `python -m tests.upstream.table --write` makes this page from the results of `python -m tests.upstream.run rays_core
 --engine real` and `--engine sim`. `tests/upstream/missing.md` lists each missing test with its reason.
