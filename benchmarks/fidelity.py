@@ -345,8 +345,7 @@ def ranking(predictions: dict[str, Any], measured: Times) -> list[str]:
         rows.append(f"| {program} | {cells} | {policy} | {behind:.1%} |")
     heads = " | ".join(f"{policy}: predicted / measured" for policy in POLICIES)
     return [
-        f"In **{right} of {count}** programs, the policy with the best prediction is the best policy, or at most "
-        "5 % slower.",
+        f"In **{right} of {count}** programs, the predicted best policy is at most 5 % slower than the best.",
         "",
         f"| program | {heads} | predicted best | behind |",
         f"|---|{'--:|' * len(POLICIES)}---|--:|",
