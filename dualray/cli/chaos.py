@@ -69,7 +69,7 @@ def chaos_command(
     patience: Annotated[
         float, Option(min=1, help="Seconds without progress after which the command reports a hang.")
     ] = 60,
-    dry_run: Annotated[bool, Option("--dry-run", help=f"{DRY_RUN_HELP} It lists the faults.")] = False,
+    dry_run: Annotated[bool, Option("--dry-run", help=f"{DRY_RUN_HELP} The output lists the faults.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Kill, pause and slow down real processes while a workload runs, and check its results.

@@ -88,7 +88,7 @@ def _check_calibrates() -> None:
 
 
 def record_command(
-    script: Annotated[Path, Argument(help="Python file to run. It must call dualray.init().")],
+    script: Annotated[Path, Argument(help="Python file to run. The script must call dualray.init().")],
     args: Annotated[list[str] | None, Argument(help=SCRIPT_ARGS_HELP)] = None,
     output: Annotated[Path, Option("--output", "-o", help=OUTPUT_HELP)] = Path("run.parquet"),
     mode: Annotated[str | None, Option(help=MODE_HELP)] = None,
