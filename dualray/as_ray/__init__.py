@@ -41,7 +41,7 @@ REFUSED: Final = {
     "ray._private": "the module is private to Ray, and dualray has only the names that test suites import",
     "ray._common": "the module is private to Ray, and dualray has only the names that test suites import",
     "ray._raylet": "the module is private to Ray, and dualray has only references, generators and ids",
-    "ray.air": "it is a common part of Ray's libraries; use dualray.train and dualray.data",
+    "ray.air": "the module is private to Ray's libraries; use dualray.train and dualray.data",
     "ray.autoscaler": "dualray has only the module ray.autoscaler.sdk, with request_resources",
     "ray.autoscaler.sdk": "dualray has only request_resources; `dualray start --autoscale` starts machines",
     "ray.client_builder": "there is no Ray Client: a driver runs on a node of its cluster",

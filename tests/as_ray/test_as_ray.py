@@ -135,7 +135,7 @@ def test_the_command_runs_scripts_and_modules(tmp_path):
         ("from ray import tune", "dualray has no library for tuning"),
         ("from ray import get, serve", "dualray has no library for serving"),
         ("from ray.util import collective", "dualray has no collective operations between actors"),
-        ("from ray.air import session", "it is a common part of Ray's libraries"),
+        ("from ray.air import session", "the module is private to Ray's libraries"),
         ("from ray.dag import nonsense", "docs/ray_names.md lists the names that dualray has"),
     ],
 )
