@@ -181,7 +181,7 @@ def section(
         f"- spread of the repeats, median of all pairs: {median(spreads):.1%}; noise of the machine when it was",
         f"  predicted: {predictions['noise']:.1%}",
         f"- held-out error of the calibration: {predictions['held_out_error']:.1%}",
-        f"- pairs beside which others used the machine, in all repeats: {', '.join(disturbed) or 'none'}",
+        f"- pairs during which other programs used the machine, in all repeats: {', '.join(disturbed) or 'none'}",
         "",
         head,
         *rows,

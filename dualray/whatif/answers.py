@@ -126,8 +126,8 @@ def grounds_of(prediction: Predicted) -> list[str]:
         )
     if calibration is not None and calibration.noise > NOISE_WORTH_A_WORD:
         lines.append(
-            f"Others used the machine while it was calibrated, which slowed it by {noise_words(calibration.noise)}: "
-            f"the intervals are wider for it."
+            f"During the calibration, other programs slowed the machine by {noise_words(calibration.noise)}. "
+            f"So the intervals are wider."
         )
     lines += _outside(prediction.rows)
     lines += _about_the_record(prediction)
@@ -148,7 +148,7 @@ def _outside(rows: Sequence[Row]) -> list[str]:
         for reason in row.outside:
             about.setdefault(reason, []).append(row.configuration.short(varying))
     return [
-        f"Outside of what was calibrated, so with a wider interval: {reason} ({'; '.join(which[:3])}"
+        f"Outside the calibrated range, so with a wider interval: {reason} ({'; '.join(which[:3])}"
         f"{f' and {len(which) - 3} more' * (len(which) > 3)})."
         for reason, which in about.items()
     ]
@@ -161,20 +161,20 @@ def _about_the_record(prediction: Predicted) -> list[str]:
     recorded_s = graph.makespan_ns / 1e9
     if prediction.check_s is not None and recorded_s > 0:
         lines.append(
-            f"Check: replayed on the cluster that it was recorded on, it takes {prediction.check_s:.4g} s; the record "
-            f"took {recorded_s:.4g} s ({prediction.check_s / recorded_s - 1:+.1%})."
+            f"Check: a replay on the recorded cluster takes {prediction.check_s:.4g} s. The recorded run took "
+            f"{recorded_s:.4g} s ({prediction.check_s / recorded_s - 1:+.1%})."
         )
     if graph.delayed_ns > _DELAYED_MIN * graph.makespan_ns:
         lines.append(
-            f"While it was recorded, tasks were ready for {graph.delayed_ns / 1e9:.3g} s in all and had no core: "
-            f"others used the machine, or it has fewer cores than CPUs. Predictions leave that out."
+            f"During the recording, ready tasks waited for a core for {graph.delayed_ns / 1e9:.3g} s in all. Other "
+            f"programs used the machine, or it has fewer cores than CPUs. Predictions leave out these waits."
         )
     if prediction.cold_start_s:
         lines.append(f"The clusters start with the program: their first workers take {prediction.cold_start_s:.3g} s.")
     elif graph.cold_start_ns:
         lines.append(
-            f"Predicted for clusters that are up. In the record the first worker took "
-            f"{graph.cold_start_ns / 1e9:.3g} s to be there: --cold-start recorded adds that."
+            f"The predictions assume that the cluster already runs. In the record, the first worker took "
+            f"{graph.cold_start_ns / 1e9:.3g} s to start: --cold-start recorded adds this time."
         )
     return lines
 

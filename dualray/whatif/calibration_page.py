@@ -62,9 +62,7 @@ def _beside(noise: float) -> str:
     """What is to be said of a machine that others used meanwhile."""
     if noise <= NOISE_WORTH_A_WORD:
         return ""
-    return (
-        f"; others used the machine meanwhile (noise: {noise_words(noise)}), so predictions will have wider intervals"
-    )
+    return f"; other programs used the machine (noise: {noise_words(noise)}), so predictions have wider intervals"
 
 
 def page(fit: Fit) -> str:

@@ -127,5 +127,5 @@ def test_a_noisy_calibration_is_said_and_makes_intervals_wider(chain, tmp_path):
     noisy = whatif.predict(chain, seeds=1, jobs=1, calibration=load_calibration(tmp_path / "noisy.yaml"))
     calm = whatif.predict(chain, seeds=1, jobs=1, calibration=SEEN)
     assert noisy.rows[0].high_s > calm.rows[0].high_s
-    assert any(line.startswith("Others used the machine while it was calibrated") for line in grounds_of(noisy))
+    assert any(line.startswith("During the calibration, other programs slowed") for line in grounds_of(noisy))
     assert not any("Others used" in line for line in grounds_of(calm))
