@@ -185,7 +185,7 @@ def _check_values(given: Mapping[str, Any]) -> None:
         if name in (given.get("resources") or {}):
             raise DefaultResourceError(
                 f"ray.init(resources=...): `{name}` cannot be a custom resource because it is one of the default "
-                f"resources; say it with an argument of its own (_memory= for memory)"
+                f"resources; use the argument for this resource (_memory= for memory)"
             )
     directory = given.get("_temp_dir")
     if directory and not Path(directory).is_absolute():
@@ -248,7 +248,7 @@ def _checked(address: str | None) -> str | None:
     if address is not None and "://" in address:
         raise ConnectionError(
             f"ray.init(address={address!r}): there is no Ray Client in dualray: a driver runs on a node of a cluster. "
-            f"Start one with `dualray start --address HOST:PORT`, and say address='auto'"
+            f"Start one with `dualray start --address HOST:PORT`, and pass address='auto'"
         )
     return address
 

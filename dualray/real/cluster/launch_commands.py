@@ -73,8 +73,8 @@ class Ledger:
         except BlockingIOError:
             self._file.close()
             raise DualrayError(
-                f"another head uses {path}: it would end this one's machines. Name a file of its own under "
-                "provider: {command: {ledger: FILE}}, or end that head"
+                f"another head uses {path}, and would end the machines of this head. Set another file with "
+                "provider: {command: {ledger: FILE}}, or end the other head"
             ) from None
 
     def left(self) -> dict[str, str]:

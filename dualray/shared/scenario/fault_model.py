@@ -357,7 +357,7 @@ def parse_fault(text: str) -> Fault:
                 f"'{text.strip()} at 2.5s'"
             )
         raise ValueError(
-            f"fault {text!r} is not understood; write {EXAMPLES}; the documentation's page scenarios.md lists all"
+            f"fault {text!r} is not understood; write {EXAMPLES}; docs/scenarios.md lists all faults"
         )
     what = f"fault {text!r}"
     kind, words = found

@@ -338,7 +338,7 @@ def command_starter(machines: Path, ledger: Ledger) -> CommandStarter:
 
 def test_two_heads_do_not_share_a_ledger(tmp_path: Path) -> None:
     first = Ledger(tmp_path / "deep" / "ledger.jsonl")
-    with pytest.raises(DualrayError, match=r"another head uses .*ledger.jsonl: it would end this one's machines"):
+    with pytest.raises(DualrayError, match=r"another head uses .*ledger.jsonl, and would end the machines"):
         Ledger(tmp_path / "deep" / "ledger.jsonl")
     first.close()
     with pytest.raises(DualrayError, match="cannot be written"):
