@@ -44,7 +44,7 @@ def dashboard_command(
         Argument(
             metavar="[SOURCE]...",
             help="Decision log directory, scenario file, host:port of a cluster, or script with options of "
-            "`dualray run`. Give two to compare them. Default: the cluster on this machine.",
+            "`dualray run`. Give two sources to compare them. Default: the cluster on this machine.",
         ),
     ] = None,
     host: Annotated[

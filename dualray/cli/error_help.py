@@ -29,7 +29,7 @@ class Entry:
 ENTRIES: Final[dict[str, Entry]] = {
     "actor-died": Entry(
         errors=("ActorDiedError",),
-        means="The actor has ended and will not restart. All its calls fail.",
+        means="The actor has ended and will not restart. All calls of the actor fail.",
         cause="The actor's constructor raised an error, the actor died more often than max_restarts allows, or kill() "
         "ended it.",
         fix="Give the class max_restarts=N, and its methods max_task_retries=N. A restarted actor runs __init__ "
@@ -115,7 +115,7 @@ ENTRIES: Final[dict[str, Entry]] = {
         means="dualray could not prepare the runtime environment of a worker.",
         cause="A path in working_dir or py_modules is missing or too large, a package is not installed, or the setup "
         "hook failed.",
-        fix="dualray installs no packages. Install them on every node, or send code with py_modules.",
+        fix="dualray installs no packages. Install the packages on every node, or send code with py_modules.",
     ),
     "serialization": Entry(
         errors=("SerializationError",),
@@ -155,8 +155,8 @@ ENTRIES: Final[dict[str, Entry]] = {
         means="Your function raised an error in a worker.",
         cause="The first traceback shows the line that read the result. The second traceback shows the line that "
         "failed in the worker.",
-        fix="Debug the program in one process with dualray run script.py --mode sim. A debugger stops inside tasks "
-        "there.",
+        fix="Debug the program in one process with dualray run script.py --mode sim. In a simulation, a debugger "
+        "stops inside tasks.",
     ),
     "timeout": Entry(
         errors=("GetTimeoutError",),

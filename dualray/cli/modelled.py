@@ -46,7 +46,7 @@ Program = Annotated[
 ScenarioFile = Annotated[
     Path | None,
     Option(
-        help="Scenario file whose cluster, costs, limits and faults to use. The command ignores its workload.",
+        help="Scenario file with the cluster, costs, limits and faults. The command ignores the scenario's workload.",
     ),
 ]
 
