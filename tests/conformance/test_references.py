@@ -257,6 +257,22 @@ def test_an_object_is_lost_with_the_process_that_owns_it(size):
         get(ref)
 
 
+def test_what_a_task_has_put_outlives_an_actor_that_comes_after_it():
+    held = get([puts_large.remote(number) for number in range(4)])
+    for _ in range(4):
+        actor = Keeper.remote()
+        assert get(actor.keep.remote([])) is None
+        ray.kill(actor)
+        with pytest.raises(ActorDiedError):
+            get(actor.keep.remote([]))
+    assert [get(ref[0])[0] for ref in held] == list(range(4))
+
+
+@ray.remote
+def puts_large(number):
+    return [ray.put(np.full(MIB, number, np.uint8))]
+
+
 def test_a_value_that_was_read_outlives_its_owner():
     keeper = Keeper.remote()
     [ref] = get(keeper.put.remote(np.full(MIB, 5, dtype=np.uint8)))

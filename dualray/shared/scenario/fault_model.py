@@ -356,9 +356,7 @@ def parse_fault(text: str) -> Fault:
                 f"fault {text!r} does not say when: end it with `at TIME` or `when TASK starts COUNT`, as in "
                 f"'{text.strip()} at 2.5s'"
             )
-        raise ValueError(
-            f"fault {text!r} is not understood; write {EXAMPLES}; docs/scenarios.md lists all faults"
-        )
+        raise ValueError(f"fault {text!r} is not understood; write {EXAMPLES}; docs/scenarios.md lists all faults")
     what = f"fault {text!r}"
     kind, words = found
     count = match["count"] or match["event_count"] or "1"
