@@ -86,7 +86,7 @@ class Node:
     _raylet_socket_name = raylet_socket_name
 
     def get_session_dir_path(self) -> str:
-        """The directory of the session; "" in a simulation."""
+        """The directory of the session; in a simulation, a path of its own where nothing is."""
         return self.address_info["session_dir"]
 
     def get_temp_dir_path(self) -> str:

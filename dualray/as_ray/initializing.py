@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import logging
 import os
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -110,7 +112,22 @@ def init(address: str | None = None, *, local_mode: bool = False, job_config: An
     else:
         context = _join(str(address), said)
     context.ray_version = RAYS_VERSION
+    if is_simulated:
+        _name_session(context)
     return context
+
+
+def _name_session(context: ClusterContext) -> None:
+    """Tell the program of a directory that no other session has. In a simulation nothing is there."""
+    cluster = getattr(context.runtime, "cluster", None)
+    if cluster is not None and not cluster.session_directory:
+        directory = os.environ.get(TMPDIR_VARIABLE) or tempfile.gettempdir()
+        cluster.session_directory = f"{directory}/simulation-{next(_simulations)}"
+        context.address_info["session_dir"] = cluster.session_directory
+
+
+_simulations: Final = itertools.count(1)
+TMPDIR_VARIABLE: Final = "RAY_TMPDIR"
 
 
 def _own_cluster(address: str | None, said: Mapping[str, Any], *, is_simulated: bool) -> str | None:

@@ -115,6 +115,20 @@ def test_variables_say_what_system_config_says(monkeypatch):
         init()
 
 
+def test_each_simulation_names_a_session_of_its_own(monkeypatch):
+    monkeypatch.setenv("RAY_TMPDIR", "/somewhere/else")
+    named = []
+    for _ in range(2):
+        with init(num_cpus=1) as context:
+            told = dualray.remote(lambda: dualray.get_runtime_context().get_session_name()).remote()
+            named.append(context["session_dir"])
+            assert dualray.get(told) == dualray.get_runtime_context().get_session_name() == named[-1].rpartition("/")[2]
+            assert dualray.get_runtime_context().get_temp_dir() == "/somewhere/else"
+    assert named[0] != named[1]
+    with dualray.init(mode="sim") as context:
+        assert context["session_dir"] == ""
+
+
 def test_the_ports_of_a_node_differ():
     with Cluster(mode="sim") as cluster:
         with pytest.raises(ValueError, match="dashboard_port=30000 is the port of metrics_export_port, too"):

@@ -104,7 +104,7 @@ class HostProcess(Process):
             "control_plane_address": f"{HEAD} of a simulation",
             "object_store_address": f"{self.node} of a simulation",
             "local_scheduler_address": f"{self.node} of a simulation",
-            "session_dir": "",
+            "session_dir": self.cluster.session_directory,
         }
 
     def place_of(self, node: NodeID) -> tuple[str, str]:

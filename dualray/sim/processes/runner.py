@@ -63,6 +63,8 @@ class VirtualCluster:
     changes."""
     modules: Modules | None = None
     """Of the user's, once user code may run."""
+    session_directory = ""
+    """What programs for Ray are told of a directory: a path where nothing is."""
 
     config: Config
     cost_model: CostModel
