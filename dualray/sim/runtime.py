@@ -43,6 +43,7 @@ from dualray.sim.processes.worker_streams import UnheardWorkers
 from dualray.sim.usercode.process_calls import ip_of
 from dualray.sim.usercode.program_clock import PROGRAM_CLOCK
 from dualray.user_metrics import METRICS
+from dualray.visible_gpus import names_for_ray
 
 if TYPE_CHECKING:
     # It imports pydantic, which a run without a scenario does not need.
@@ -149,6 +150,15 @@ class SimRuntime:
                 self._driver.environment.enter()
 
 
+def _warn_of_coverage() -> None:
+    if getattr(sys.gettrace(), "concur_id_func", True) is None:  # coverage's tracer, which follows threads only
+        warnings.warn(
+            "coverage follows threads, and sim mode runs tasks on greenlets: it will miss lines. Use "
+            "`coverage run --concurrency=greenlet`, or concurrency = greenlet under [run] in its configuration.",
+            stacklevel=4,
+        )
+
+
 def start(settings: Mapping[str, Any], config: Config) -> SimRuntime:
     """Make a cluster; the calling greenlet becomes its driver.
 
@@ -156,12 +166,7 @@ def start(settings: Mapping[str, Any], config: Config) -> SimRuntime:
         ValueError: resources or faults that are wrong, before anything has been started.
     """
     hardware = _hardware(settings)
-    if getattr(sys.gettrace(), "concur_id_func", True) is None:  # coverage's tracer, which follows threads only
-        warnings.warn(
-            "coverage follows threads, and sim mode runs tasks on greenlets: it will miss lines. Use "
-            "`coverage run --concurrency=greenlet`, or concurrency = greenlet under [run] in its configuration.",
-            stacklevel=3,
-        )
+    _warn_of_coverage()
     root = root_task_id(str(settings["object_id_seed"] or ""), 1)
     growing = _growing(settings)
     if isinstance(growing, Growth):
@@ -180,6 +185,7 @@ def start(settings: Mapping[str, Any], config: Config) -> SimRuntime:
         assert autoscaler is not None
         cluster.growth = GrowthWatch(autoscaler)
         cluster.groups = {name: group.hardware for name, group in groups.items()}
+    cluster.shown_gpus = names_for_ray(shown_gpus())
     driver = cluster.start(nodes=hardware, root=root, namespace=settings["namespace"] or "")
     scenario: Scenario | None = settings["scenario"]
     planned = scenario.planned() if scenario is not None else ()

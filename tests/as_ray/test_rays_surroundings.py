@@ -140,14 +140,15 @@ def test_rays_variable_says_where_the_directories_of_sessions_are(tmp_path):
         assert not list(place.iterdir()), "the session's directory ends with it"
 
 
-def test_who_names_gpus_without_a_driver_has_their_names(tmp_path):
+@pytest.mark.parametrize("mode", ["real", "sim"])
+def test_who_names_gpus_without_a_driver_has_their_names(tmp_path, mode):
     script = tmp_path / "script.py"
     script.write_text(
         "import ray\n"
         "ray.init(num_cpus=1, num_gpus=1)\n"
         "assert ray.get(ray.remote(num_gpus=1)(ray.get_gpu_ids).remote()) == ['uuid1']\n"
     )
-    variables = {**os.environ, "DUALRAY_MODE": "real", "DUALRAY_AS_RAY": "1", "PYTHONPATH": str(ROOT)}
+    variables = {**os.environ, "DUALRAY_MODE": mode, "DUALRAY_AS_RAY": "1", "PYTHONPATH": str(ROOT)}
     variables |= {"CUDA_VISIBLE_DEVICES": "uuid1,uuid2", "DUALRAY_NVML": "off"}
     done = subprocess.run(
         [sys.executable, "-m", "dualray.as_ray", script], env=variables, capture_output=True, text=True, timeout=100

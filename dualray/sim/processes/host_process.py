@@ -113,9 +113,11 @@ class HostProcess(Process):
 
     @property
     def gpu_names(self) -> tuple[str, ...]:
-        """Of this node's GPUs, as they were at first: their numbers."""
+        """Of this node's GPUs, as they were at first: their numbers, or what the program calls them."""
         units = self._nodes[NodeID(self.node)].hardware.total.get(GPU)
-        return tuple([str(gpu) for gpu in range(-(-units // UNITS))]) if units else ()
+        count = -(-units // UNITS)
+        shown = self.cluster.shown_gpus
+        return shown[:count] if len(shown) >= count else tuple([str(gpu) for gpu in range(count)])
 
     def tell(self, words: str) -> None:
         if not self.is_silent:

@@ -63,6 +63,8 @@ class VirtualCluster:
     changes."""
     modules: Modules | None = None
     """Of the user's, once user code may run."""
+    shown_gpus: tuple[str, ...] = ()
+    """Under the name `ray`: the names of the first GPUs of each node, in CUDA_VISIBLE_DEVICES of the program."""
     session_directory = ""
     """What programs for Ray are told of a directory: a path where nothing is."""
 
