@@ -133,7 +133,7 @@ class TaskError(DualrayError):
             error.cause = cause
             if self.heading:
                 error.heading = self.heading
-        except (TypeError, AttributeError) as why:  # a type that allows no second base, or guards its attributes
+        except Exception as why:  # noqa: BLE001 - a type that allows no second base, or whose own code raises
             if self.heading and (words := rays_words()) is not None:
                 words.warn_of_plain_error(cause_type, why)
             return self  # it stays reachable as .cause

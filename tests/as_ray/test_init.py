@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from typing import Any
 
 import pytest
 
@@ -105,7 +106,7 @@ def test_variables_say_what_system_config_says(monkeypatch):
     def count(end):
         yield from range(end)
 
-    for start in (init, lambda: initializing.api.init(**initializing.defaults_of_first_verb())):
+    for start in (init, lambda: dualray.init(**initializing.defaults_of_first_verb())):
         with start():
             assert [dualray.get(ref) for ref in count.remote(2)] == [0, 1]
             with pytest.raises(ValueError, match=r"count has yielded more than 2 items; limits=.'generator_items_max'"):
@@ -133,7 +134,7 @@ def test_the_ports_of_a_node_differ():
     with Cluster(mode="sim") as cluster:
         with pytest.raises(ValueError, match="dashboard_port=30000 is the port of metrics_export_port, too"):
             cluster.add_node(dashboard_port=30000, metrics_export_port=30000)
-        ports = {"redis_port": 30000, "gcs_server_port": 30001}
+        ports: Any = {"redis_port": 30000, "gcs_server_port": 30001}
         with pytest.raises(ValueError, match=r"worker_port_list has \[30001\], which are the ports of other"):
             cluster.add_node(**ports, worker_port_list="30001,30002")
         with pytest.raises(ValueError, match=r"from 29000 to 30000 include \[30000\] of other processes"):

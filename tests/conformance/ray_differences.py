@@ -120,6 +120,10 @@ DIFFERENCES = {
     "Ray sends no text that is not Unicode. An error message with a lone surrogate becomes an encoding error.": (
         "test_errors.py::test_texts_with_lone_surrogates",
     ),
+    "An exception whose own attributes raise ends a worker of Ray, and Ray sends an error's text in full.": (
+        "test_errors.py::test_an_exception_whose_own_code_raises_is_its_tasks_error",
+        "test_errors.py::test_an_error_that_is_longer_than_a_message_leaves_its_actor_alive",
+    ),
     "A full store spills to disk. Ray evicts no object that a task could recompute, and refuses no object that "
     "is larger than the store.": (
         "test_memory.py::test_a_variable_that_keeps_the_store_full_is_named_with_its_line",

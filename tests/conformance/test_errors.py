@@ -447,3 +447,98 @@ def test_texts_with_lone_surrogates(cluster):
     assert get(ray.get_actor(name).read.remote()) == 2  # it kept its state
     with pytest.raises(ActorDiedError, match=name):
         get(Reader.remote(name).read.remote())
+
+
+class Guarded(Exception):
+    """Nobody can read an attribute of it, not even its class."""
+
+    def __getattribute__(self, name):
+        raise RuntimeError(f"{name} is guarded")
+
+
+class GuardedTraceback(Exception):
+    __traceback__ = property(lambda self: 1 / 0)
+
+
+class GuardedCause(Exception):
+    __cause__ = property(lambda self: 1 / 0)
+
+
+class GuardedArguments(Exception):
+    args = property(lambda self: 1 / 0)
+
+
+class Wordless(Exception):
+    def __str__(self):
+        raise Wordless
+
+
+class Unsendable(Exception):
+    def __reduce__(self):
+        raise Wordless
+
+
+@pytest.mark.parametrize("kind", [Guarded, GuardedTraceback, GuardedCause, GuardedArguments, Wordless, Unsendable])
+def test_an_exception_whose_own_code_raises_is_its_tasks_error(kind):
+    @ray.remote(max_retries=0)
+    def fails():
+        raise kind
+
+    @ray.remote(num_cpus=0)
+    class Raiser:
+        def __init__(self, is_broken=False):
+            if is_broken:
+                raise kind
+            self.calls = 0
+
+        def call(self):
+            self.calls += 1
+            if self.calls == 1:
+                raise kind
+            return self.calls
+
+        def items(self):
+            yield 1
+            raise kind
+
+    @ray.remote(num_cpus=0)
+    class AsyncRaiser:
+        async def call(self):
+            raise kind
+
+    for _ in range(3):  # more often than there are workers
+        with pytest.raises(TaskError, match=kind.__name__):
+            get(fails.remote())
+    raiser = Raiser.remote()
+    for call in (raiser.call, AsyncRaiser.remote().call):
+        with pytest.raises(TaskError, match=kind.__name__):
+            get(call.remote())
+    assert get(raiser.call.remote()) == 2  # it kept its state
+    items = raiser.items.options(num_returns="streaming").remote()
+    assert get(next(items)) == 1
+    with pytest.raises(TaskError, match=kind.__name__):
+        get(next(items))
+    with pytest.raises(ActorDiedError, match=kind.__name__):
+        get(Raiser.remote(True).call.remote())
+    assert get(echo.remote(1)) == 1
+
+
+def test_an_error_that_is_longer_than_a_message_leaves_its_actor_alive():
+    @ray.remote(num_cpus=0)
+    class Talker:
+        def __init__(self):
+            self.calls = 0
+
+        def talk(self, length):
+            self.calls += 1
+            if length:
+                raise ValueError("begin" + "x" * length + "end")
+            return self.calls
+
+    talker = Talker.remote()
+    with pytest.raises(ValueError) as raised:
+        get(talker.talk.remote(300_000_000))
+    text = raised.value.remote_traceback
+    assert "ValueError: beginxxx" in text and text.endswith("xxxend\n")
+    assert "characters left out" in text and len(text) < 2_000_000
+    assert get(talker.talk.remote(0)) == 2

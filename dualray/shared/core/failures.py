@@ -6,10 +6,10 @@ import traceback
 from typing import Any, NoReturn
 
 from dualray import exceptions
-from dualray.exceptions import DualrayError, TaskCancelledError, TaskError
+from dualray.exceptions import DualrayError, SerializationError, TaskCancelledError, TaskError
 from dualray.shared.core.host import Host
 from dualray.shared.core.layout import deserialize
-from dualray.shared.core.serialization import serialize
+from dualray.shared.core.serialization import class_name, in_words, serialize
 from dualray.shared.handles import ActorExit
 from dualray.shared.machines.owner.value import PassedBy
 from dualray.shared.model.errors import ErrorInfo, ErrorKind
@@ -37,6 +37,9 @@ _ERRORS: dict[ErrorKind, type[DualrayError]] = {
     ErrorKind.UNREACHABLE: exceptions.ObjectLostError,
     ErrorKind.OUT_OF_MEMORY: exceptions.OutOfMemoryError,
 }
+
+TEXT_MAX = 1 << 20
+"""The most characters of a task's traceback that travel. A longer one keeps its two ends."""
 
 _LOSSES = (ErrorKind.OBJECT_LOST, ErrorKind.RECONSTRUCTION_FAILED, ErrorKind.OWNER_DIED, ErrorKind.UNREACHABLE)
 
@@ -192,6 +195,20 @@ def as_cancellation(name: str, task_id: TaskID, interrupt: BaseException) -> Tas
     return made.with_traceback(interrupt.__traceback__)
 
 
+def readable(exception: BaseException) -> BaseException:
+    """The exception, or an error in its place if its own code raises when Python reads its class or traceback."""
+    try:
+        isinstance(exception, DualrayError)  # reads `__class__`
+        exception.__traceback__  # noqa: B018 - a class may define it as a property
+    except Exception as why:  # noqa: BLE001 - it is the user's code
+        made = DualrayError(f"{class_name(exception)} was raised, but it cannot be read: {in_words(why)}")
+        return made.with_traceback(_TRACEBACK.__get__(exception))
+    return exception
+
+
+_TRACEBACK: Any = vars(BaseException)["__traceback__"]
+
+
 def as_payload(function_name: str, exception: BaseException, instance: Any = None) -> tuple[bytes, ErrorInfo]:
     """What user code raised, pickled, and the error that goes with it. `instance` is the actor that raised it."""
     text = _user_traceback(exception)
@@ -199,10 +216,11 @@ def as_payload(function_name: str, exception: BaseException, instance: Any = Non
     heading = "" if words is None else words.heading(function_name, instance)
     try:
         payload = serialize(_failure(function_name, text, exception, heading)).to_bytes()
-    except Exception as why:  # noqa: BLE001 - pickling runs the user's code
+    except Exception as error:  # noqa: BLE001 - pickling runs the user's code
+        why = str(error) if isinstance(error, SerializationError) else in_words(error)
         note = f"{text}(The exception itself could not be pickled: {why})\n"
         cause = DualrayError(
-            f"{type(exception).__qualname__} isn't serializable, so the exception itself could not be sent: {why}\n"
+            f"{class_name(exception)} isn't serializable, so the exception itself could not be sent: {why}\n"
             f"Its traceback:\n{text}"
         )
         payload = serialize(_failure(function_name, note, cause, heading)).to_bytes()
@@ -255,10 +273,24 @@ def _raise(payload: bytes) -> NoReturn:
 
 def _user_traceback(exception: BaseException) -> str:
     """The traceback without the frames of dualray itself; of an error that came about within dualray, its words."""
-    frames = exception.__traceback__
+    frames = _TRACEBACK.__get__(exception)
     while frames is not None and _is_ours(frames.tb_frame.f_code.co_filename):
         frames = frames.tb_next
-    return "".join(traceback.format_exception(type(exception), exception, frames))
+    try:
+        text = "".join(traceback.format_exception(type(exception), exception, frames))
+    except Exception as why:  # noqa: BLE001 - formatting reads attributes of the user's exception
+        lines = traceback.format_tb(frames)
+        text = "".join(lines) + f"{class_name(exception)} (it cannot be shown: {in_words(why)})\n"
+    return _bounded(text)
+
+
+def _bounded(text: str) -> str:
+    """The text, or the two ends of one that is too long for a message."""
+    left_out = len(text) - TEXT_MAX
+    if left_out <= 0:
+        return text
+    half = TEXT_MAX // 2
+    return f"{text[:half]}\n... {left_out:,} characters left out ...\n{text[-half:]}"
 
 
 def _is_ours(filename: str) -> bool:

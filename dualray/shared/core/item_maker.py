@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import Any
 
-from dualray.shared.core.failures import as_payload, is_of_task
+from dualray.shared.core.failures import as_payload, is_of_task, readable
 from dualray.shared.core.layout import Serialized
 from dualray.shared.core.serialization import serialize
 from dualray.shared.core.tasks_in_hand import CoreTasks
@@ -55,7 +55,8 @@ class ItemMaker:
                     del value
                     if not self._is_wanted(task):
                         break
-            except BaseException as exception:
+            except BaseException as raised:
+                exception = readable(raised)
                 if not _is_item(task.spec) or not is_of_task(exception, self._host):
                     raise
                 made += 1

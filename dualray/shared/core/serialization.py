@@ -295,7 +295,7 @@ def serialize(value: Any, what: str = "the value", *about: object) -> Serialized
         _Pickler(file, refs, keep_out_of_band).dump(value)
     except Exception as error:
         path = _path_to_culprit(value, what.format(*about) if about else what)
-        raise serialization_error(f"{path} cannot be pickled: {type(error).__name__}: {error}", error) from error
+        raise serialization_error(f"{path} cannot be pickled: {in_words(error)}", error) from error
     return Serialized(file.getvalue(), buffers, tuple(dict.fromkeys(refs)))
 
 
@@ -344,6 +344,22 @@ def _is_plain(value: Any) -> bool:
             return False
         todo.extend([part for part in parts if type(part) not in PLAIN_TYPES])
     return True
+
+
+def class_name(error: BaseException) -> str:
+    """The name of an error's class, without any code of the class."""
+    return str(_CLASS_NAME.__get__(type(error)))
+
+
+_CLASS_NAME: Any = vars(type)["__name__"]
+
+
+def in_words(error: BaseException) -> str:
+    """An error's class and text; the class alone if the text cannot be had."""
+    try:
+        return f"{class_name(error)}: {error}"
+    except Exception:  # noqa: BLE001 - it is the user's code
+        return class_name(error)
 
 
 def _path_to_culprit(value: Any, path: str) -> str:
@@ -410,7 +426,7 @@ def _why_not_pickled(value: Any) -> str | None:
     try:
         _Pickler(io.BytesIO(), [], lambda buffer: True).dump(value)
     except Exception as error:  # noqa: BLE001 - pickling runs the user's code
-        return f"{type(error).__name__}: {error}"
+        return in_words(error)
     return None
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from dualray.exceptions import ControlPlaneError, TaskCancelledError
 from dualray.shared.core.arguments import unpack_arguments
 from dualray.shared.core.execution import Execution, new_execution
-from dualray.shared.core.failures import Raising, as_cancellation, as_payload, is_of_task
+from dualray.shared.core.failures import Raising, as_cancellation, as_payload, is_of_task, readable
 from dualray.shared.core.host import Host
 from dualray.shared.core.item_maker import AsyncItems, ItemMaker, store_result
 from dualray.shared.core.layout import PLAIN_TYPES, plain_bytes
@@ -120,8 +120,9 @@ class TaskRunner:
             else:
                 raise
             results, small_bytes = [], 0
-        except Exception as exception:  # noqa: BLE001 - it is the user's, and travels to whoever asked
+        except Exception as raised:  # noqa: BLE001 - it is the user's, and travels to whoever asked
             results, small_bytes = [], 0
+            exception = readable(raised)
             if isinstance(exception, TaskCancelledError) and self._core.was_interrupted(task):
                 error = cancelled(task.spec)  # it waited for one of its own tasks, and both were cancelled
             else:
@@ -133,7 +134,8 @@ class TaskRunner:
             self._core.current_task = None
             self._core.dispatch(ActorExitAsked(task_id=task.spec.task_id))
             return
-        except BaseException as exception:
+        except BaseException as raised:
+            exception = readable(raised)
             if not is_of_task(exception, self._host):
                 raise
             results, small_bytes = [], 0
@@ -174,8 +176,9 @@ class TaskRunner:
             returned = self._returned(task, result)
             del result
             results = self._store_results(task, returned)
-        except Exception as exception:  # noqa: BLE001 - as above
+        except Exception as raised:  # noqa: BLE001 - as above
             results = []
+            exception = readable(raised)
             if isinstance(exception, TaskCancelledError) and self._core.was_call_cancelled(task):
                 error = cancelled(task.spec)
             else:
@@ -186,7 +189,8 @@ class TaskRunner:
                 raise
             self._core.dispatch(ActorExitAsked(task_id=task.spec.task_id))
             return
-        except BaseException as exception:
+        except BaseException as raised:
+            exception = readable(raised)
             if not is_of_task(exception, self._host, is_coroutine=True):
                 raise
             results = []

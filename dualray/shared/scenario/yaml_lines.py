@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Hashable, Iterator
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import yaml
 
@@ -77,7 +77,7 @@ def load_all_yaml(text: str) -> list[Any]:
     documents = []
     try:
         while loader.check_node():
-            documents.append(_constructed(loader, loader.get_node()))
+            documents.append(_constructed(loader, cast("yaml.Node", loader.get_node())))
     except RecursionError:
         raise yaml.YAMLError(_TOO_DEEP) from None
     finally:
