@@ -75,9 +75,6 @@ def explore_command(
             rate = f"{state.seeds_per_s:.1f} seeds/s, {len(state.coverage)} situations reached{failing}"
             progress.update(completed=state.seeds, note=rate)
 
-        def note(words: str) -> None:
-            progress.update(description=words)
-
         try:
             found = explore(
                 loaded,
@@ -90,7 +87,7 @@ def explore_command(
                 shrink_runs_max=shrink_runs,
                 repeat=share,
                 on_progress=advance,
-                on_note=note,
+                on_note=lambda words: progress.update(description=words),
             )
         except (ValueError, RuntimeError) as error:
             refuse(error)

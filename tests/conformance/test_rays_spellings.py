@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import abc
 import asyncio
-import inspect
 import os
 import pickle
 import threading
@@ -559,34 +557,6 @@ def test_more_than_one_accelerator_is_a_whole_number_at_the_call():
         add.options(num_gpus=2.5).remote(1)
 
 
-def test_methods_of_a_class_keep_what_decorators_wrote_on_them():
-    """verl finds the methods of a worker group by such a mark."""
-
-    class Worker:
-        def marked(self, x: int) -> int:
-            """Adds one."""
-            return x + 1
-
-        marked.mark = "dispatch"  # type: ignore[attr-defined]
-
-        def _hidden(self):
-            return 6
-
-        _hidden.mark = "query"  # type: ignore[attr-defined]
-
-        def plain(self):
-            return 0
-
-    remote = ray.remote(Worker)
-    found = [name for name in dir(remote) if hasattr(getattr(remote, name), "mark")]
-    assert found == ["_hidden", "marked"]
-    assert get(remote.remote()._hidden.remote()) == 6
-    assert (remote.marked.mark, remote.marked.__name__, remote.marked.__doc__) == ("dispatch", "marked", "Adds one.")
-    assert list(inspect.signature(remote.marked).parameters) == ["self", "x"]
-    assert get(ray.remote(lambda method: method(None, 4)).remote(remote.marked)) == 5
-    assert get(remote.remote().marked.remote(1)) == 2
-
-
 def test_a_class_says_what_the_state_calls_it():
     assert Counter.__ray_metadata__.class_name == "Counter"
     assert Counter.options(num_cpus=1).__ray_actor_class__ is Counter.__ray_metadata__.modified_class
@@ -646,21 +616,6 @@ def _group_of_store_memory():
         return PlacementGroup.empty()
 
 
-def test_an_abstract_class_is_refused_when_it_is_made_remote():
-    class Abstract(abc.ABC):
-        @abc.abstractmethod
-        def area(self):
-            """Of a shape."""
-
-    class Square(Abstract):
-        def area(self):
-            return 4
-
-    with pytest.raises(TypeError, match="abstract class Abstract with abstract method area"):
-        ray.remote(Abstract)
-    assert get(ray.remote(Square).remote().area.remote()) == 4
-
-
 def test_a_generator_of_references_has_no_two_way_traffic():
     @ray.remote
     def items():
@@ -671,16 +626,3 @@ def test_a_generator_of_references_has_no_two_way_traffic():
         with pytest.raises(NotImplementedError):
             call()
     assert get(next(generator)) == 1
-
-
-def test_a_program_notes_what_it_likes_on_a_handle():
-    @ray.remote
-    class Worker:
-        def rank(self):
-            return 1
-
-    worker = Worker.remote()
-    worker.label = "first"
-    assert worker.label == "first"
-    assert get(worker.rank.remote()) == 1
-    assert not hasattr(get(ray.put(worker)), "label")  # the note stays in its process
