@@ -47,9 +47,7 @@ def explore_command(
     jobs: Annotated[int, Option(min=1, max=256, help=JOBS_HELP)] = 1,
     seed_timeout: Annotated[float, Option(min=1, help="Largest real time for one seed, in seconds.")] = 60,
     shrink: Annotated[bool, Option(help="Search for the fewest faults that cause each kind of failure.")] = True,
-    shrink_runs: Annotated[
-        int, Option(min=1, help="Largest number of runs in the search for the fewest faults.")
-    ] = RUNS_MAX,
+    shrink_runs: Annotated[int, Option(min=1, help="Largest number of runs for shrinking.")] = RUNS_MAX,
     output: Output = Path("failures"),
     stop_after: Annotated[int, Option(min=1, help="Stop after this number of failing seeds.")] = 10,
     repeat: Repeat = "5%",

@@ -76,8 +76,8 @@ def hindsight_of(
     """
     if scenario.workload.script is not None:
         raise ValueError(
-            "hindsight runs a scenario again with another placement, and a script runs in a process of its own: "
-            "use a scenario with a function, a generated workload or a trace"
+            "--regret cannot change the placement of a script, which runs in another process. "
+            "Use a scenario with a function, a generated workload or a trace"
         )
     found = teller.placement_of(subject)
     if found is None:

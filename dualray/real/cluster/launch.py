@@ -214,8 +214,8 @@ def _known_secret(address: str) -> bytes:
         return find_session(address).secret
     except DualrayError:
         raise AuthenticationError(
-            f"to join the cluster at {address} this machine needs its secret: give --secret-file, or set "
-            f"DUALRAY_SECRET, to the content of the file that `dualray start --head` has named"
+            f"this machine needs the secret of the cluster at {address}. `dualray start --head` prints its file: "
+            f"pass a copy with --secret-file, or set DUALRAY_SECRET to its content"
         ) from None
 
 
