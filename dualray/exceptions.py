@@ -364,6 +364,10 @@ class _SerializationErrorOfUser(SerializationError):
 class AlreadyInitializedError(DualrayError, RuntimeError):
     """`dualray.init()` was called twice."""
 
+    def __str__(self) -> str:
+        words, said = rays_words(), super().__str__()
+        return said if words is None else f"{said} ({words.STARTED_TWICE})"
+
 
 class SimulationDeadlockError(DualrayError):
     """The driver of a simulation waits for something that can never happen; the message lists who waits for what."""

@@ -34,6 +34,10 @@ _ERROR_TYPES: Final = {
 }
 """Ray's names of the kinds of errors that dualray calls something else."""
 NOT_STARTED: Final = "Ray has not been started yet. You can start Ray with 'ray.init()'."
+STARTED_TWICE: Final = (
+    "Maybe you called ray.init twice by accident? This error can be suppressed by passing in "
+    "'ignore_reinit_error=True' or by calling 'ray.shutdown()' prior to 'ray.init()'."
+)
 NEVER_REPEATED: Final = "__ray_testing_never_deduplicate__"
 """A line with this in it is always shown: Ray's own tests print it."""
 _log: Final = logging.getLogger("ray.exceptions")

@@ -56,6 +56,7 @@ del os.environ["RAY_ENABLE_AUTO_CONNECT"]
 
 os.environ["RAY_OVERRIDE_DASHBOARD_URL"] = "https://host/path?query=1"
 context = ray.init(num_cpus=2, num_gpus=1)
+raises(RuntimeError, "Maybe you called ray.init twice by accident?", ray.init)
 assert context.dashboard_url == context.address_info["webui_url"] == "host/path?query=1"
 title = "ray::where" if MODE == "real" else None
 assert ray.get(where.remote()) == (None, title)  # who holds no GPU sees what the node sees
