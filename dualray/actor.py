@@ -151,7 +151,7 @@ class ActorClass(Generic[C]):
         """Return the same class with some options changed; see `ActorOptions`."""
         return ActorClass(self._cls, with_changes(self._options, options, f"{self._name}.options()"))
 
-    def remote(self, *args: Any, **kwargs: Any) -> ActorHandle[Any]:
+    def remote(self, /, *args: Any, **kwargs: Any) -> ActorHandle[Any]:
         """Create an actor and return a handle to it at once. `get` of its calls raises what goes wrong later.
 
         Raises:
@@ -172,7 +172,7 @@ class ActorClass(Generic[C]):
         actor = verbs.create_actor(prepared, args, kwargs)
         return handle_to(actor, verbs, self._handle, self._methods)
 
-    def bind(self, *args: Any, **kwargs: Any) -> ClassNode:
+    def bind(self, /, *args: Any, **kwargs: Any) -> ClassNode:
         """Return a node of a graph, which creates the actor when the graph runs; see the package dualray.dag."""
         from dualray.dag import ClassNode  # noqa: PLC0415 - most programs write no graphs
 
@@ -558,7 +558,7 @@ class ActorMethod:
             changed = replace(changed, num_returns=self._options.num_returns)
         return type(self)(self._handle, self._name, changed, self._parameters, self._decorator)
 
-    def remote(self, *args: Any, **kwargs: Any) -> Any:
+    def remote(self, /, *args: Any, **kwargs: Any) -> Any:
         """Call the method and return references to its results, as a remote function does.
 
         Raises:
@@ -587,7 +587,7 @@ class ActorMethod:
             return ObjectRefGenerator(refs, verbs, self._reference)
         return as_returned([self._reference(ref, verbs) for ref in refs])
 
-    def bind(self, *args: Any, **kwargs: Any) -> ClassMethodNode | tuple[ClassMethodNode, ...]:
+    def bind(self, /, *args: Any, **kwargs: Any) -> ClassMethodNode | tuple[ClassMethodNode, ...]:
         """Return a node of a graph for this call, or a tuple of nodes if it has several results. See dualray.dag."""
         from dualray.dag.class_node import calls_of  # noqa: PLC0415 - most programs write no graphs
 

@@ -81,7 +81,7 @@ class RemoteFunction(Generic[R]):
         """
         return RemoteFunction(self._function, with_changes(self._options, options, f"{self._name}.options()"))
 
-    def remote(self, *args: Any, **kwargs: Any) -> ObjectRef[R]:
+    def remote(self, /, *args: Any, **kwargs: Any) -> ObjectRef[R]:
         """Submit a call, and return a reference to its result at once.
 
         If num_returns is above 1, the call returns a list of references; if it is 0, None. A generator returns an
@@ -119,7 +119,7 @@ class RemoteFunction(Generic[R]):
             self._parameters.check(self._call, args, kwargs)
             self._accepted = self._parameters.accepted
 
-    def bind(self, *args: Any, **kwargs: Any) -> FunctionNode:
+    def bind(self, /, *args: Any, **kwargs: Any) -> FunctionNode:
         """Return a node of a graph for this call, which runs with `node.execute()`; see the package dualray.dag."""
         from dualray.dag import FunctionNode  # noqa: PLC0415 - most programs write no graphs
 

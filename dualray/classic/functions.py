@@ -170,7 +170,7 @@ class ClassicFunction(RemoteFunction[R]):
         changed = with_changes(self._options, as_today(options, self._name), f"{self._name}.options()")
         return ClassicFunction(self._function, changed)
 
-    def remote(self, *args: Any, **kwargs: Any) -> Any:
+    def remote(self, /, *args: Any, **kwargs: Any) -> Any:
         """Submit a call, and return the ObjectID of its result, a list of them, or None if it has no result.
 
         In PYTHON_MODE run the call, and return its values or raise its exception.
@@ -203,7 +203,7 @@ class ClassicActorClass(ActorClass[C]):
     def options(self, **options: Any) -> ClassicActorClass[C]:
         return _actor_class(self._cls, self._options, options, f"{self._name}.options()", self._checkpoint_interval)
 
-    def remote(self, *args: Any, **kwargs: Any) -> ClassicActorHandle:
+    def remote(self, /, *args: Any, **kwargs: Any) -> ClassicActorHandle:
         """Create an actor and return a handle to it at once."""
         variables = packed_definitions()
         if variables != self._variables:
@@ -241,7 +241,7 @@ class ClassicActorMethod(ActorMethod):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.remote(*args, **kwargs)
 
-    def remote(self, *args: Any, **kwargs: Any) -> Any:
+    def remote(self, /, *args: Any, **kwargs: Any) -> Any:
         """Call the method, and return the ObjectID of its result, a list of them, or None if it has no result.
 
         In PYTHON_MODE run the method, and return its values or raise its exception.

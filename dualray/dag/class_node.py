@@ -66,7 +66,7 @@ class _UnboundMethod:
         with_changes(MethodOptions(), options, f"{self._node._title()}.{self._name}.options()")
         return _UnboundMethod(self._node, self._name, self._options | options)
 
-    def bind(self, *args: Any, **kwargs: Any) -> ClassMethodNode:
+    def bind(self, /, *args: Any, **kwargs: Any) -> ClassMethodNode:
         """A call of the method, behind the calls that were bound before."""
         node = ClassMethodNode(self._node, self._name, args, kwargs, self._options, previous=self._node._last)
         self._node._last = node

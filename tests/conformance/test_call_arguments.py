@@ -157,3 +157,21 @@ def test_shapes_that_are_noted_are_bounded():
     for number in range(1000):
         parameters.check("f", (), {f"name_{number}": 1})
     assert len(parameters.accepted) == 256
+
+
+def test_an_argument_may_have_the_name_self():
+    def names(**arguments):
+        return sorted(arguments)
+
+    class Named:
+        def __init__(this, **arguments):  # noqa: N805 - its callers name an argument self
+            this.made_with = sorted(arguments)
+
+        def called_with(this, **arguments):  # noqa: N805
+            return this.made_with, sorted(arguments)
+
+    task = ray.remote(names)
+    assert get(task.remote(self=1)) == ["self"]
+    assert get(task.options(num_cpus=0.5).remote(self=1, other=2)) == ["other", "self"]
+    assert get(task.bind(self=1).execute()) == ["self"]
+    assert get(ray.remote(Named).remote(self=1).called_with.remote(self=2)) == (["self"], ["self"])
