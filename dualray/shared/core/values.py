@@ -280,8 +280,11 @@ class CoreValues(CoreQueries):
             if carried is not None and is_of_argument(value.failure, is_own=carried.task_id == task_of(object_id)):
                 raise as_argument_error((*names_of(value.failed_through), carried.name), value.failure)
             failure = self.view_sites.with_holders(value.failure, self.machine.views)
-            error = as_exception(failure, self.payloads.get(object_id), task_of(object_id))
-            raise passed_by(names_of(value.failed_through), error)
+            # No variable here holds the error: with its traceback it would keep what the caller's frames hold.
+            raise passed_by(
+                names_of(value.failed_through),
+                as_exception(failure, self.payloads.get(object_id), task_of(object_id)),
+            )
         self.view_sites.note(object_id, value.size_bytes, self.machine.views)
         return deserialize(self._open(object_id))
 
