@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import inspect
-import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar, overload
@@ -388,6 +387,10 @@ def _check_refs(verb: str, refs: Sequence[Any]) -> None:
         ref._check_usable()
 
 
+_FOR_EVER_S = 2**33
+"""From so many seconds on, 272 years, a timeout is none: its nanoseconds have no room in 64 bits."""
+
+
 def _timeout_ns(timeout: float | None, no_limit: float | None = None) -> int | None:
     """The timeout in ns. `no_limit`: a number that means none."""
     if timeout is None:
@@ -398,7 +401,7 @@ def _timeout_ns(timeout: float | None, no_limit: float | None = None) -> int | N
         if timeout == no_limit:
             return None
         raise ValueError(f"timeout={timeout!r} must not be negative; it is in seconds, and None means no limit")
-    if timeout == math.inf:
+    if timeout >= _FOR_EVER_S:
         return None
     timeout_ns = round(timeout * 1e9)
     return timeout_ns + (timeout_ns / 1e9 < timeout)  # never shorter than asked

@@ -182,6 +182,15 @@ def parse(what: str, said: Mapping[str, Any] | None) -> RuntimeEnv:
     return found
 
 
+def _has_bytes(text: str) -> bool:
+    """Whether the system can have the text. It may have the surrogates that `os.fsdecode` makes of bytes."""
+    try:
+        text.encode(errors="surrogateescape")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def _env_vars(what: str, said: Any) -> tuple[tuple[str, str], ...]:
     if said is None:
         return ()
@@ -190,7 +199,7 @@ def _env_vars(what: str, said: Any) -> tuple[tuple[str, str], ...]:
     for name, value in said.items():
         if not isinstance(name, str) or not isinstance(value, str):
             raise TypeError(f"{what}: env_vars has {name!r}: {value!r}, and both must be str")
-        if not name or "=" in name or "\0" in name + value:
+        if not name or "=" in name or "\0" in name + value or not _has_bytes(name + value):
             raise ValueError(f"{what}: env_vars has {name!r}: {value!r}, which cannot be an environment variable")
     return tuple(sorted(said.items()))
 

@@ -339,3 +339,19 @@ def test_a_store_that_is_too_small():
     assert "is larger than the whole store on node-0" in message
     assert "of 33,554,432 bytes are in use" in message
     assert "object_store_memory= higher" in message
+
+
+# ---- Texts and times that the system cannot have ---------------------------------------------------------------------
+
+
+def test_an_environment_variable_that_the_system_cannot_have():
+    message = message_of(ValueError, lambda: f.options(runtime_env={"env_vars": {"A": "\ud800"}}))
+    assert "which cannot be an environment variable" in message
+    f.options(runtime_env={"env_vars": {"A": os.fsdecode(b"\xff")}})
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_timeout_that_is_longer_than_any_run():
+    for timeout in (1e300, 1e12, float("inf")):
+        assert ray.get(ray.put(1), timeout=timeout) == 1
+        assert ray.wait([ray.put(1)], timeout=timeout)[1] == []

@@ -279,6 +279,7 @@ def main(arguments: list[str]) -> None:
     """Entry: `python -m dualray.real.session.zygote SESSION FD`."""
     session, fd = arguments[:2]
     raise_open_files()
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the thread that called init() may block what ends a session
     del sys.argv[1:]  # they would be those of the workers
     os.set_inheritable(int(fd), False)
     set_title(FOUNDER_MODULE, [session])

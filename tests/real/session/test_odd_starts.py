@@ -68,3 +68,23 @@ def test_a_small_limit_of_file_sizes_is_named(tmp_path: Path) -> None:
     limit = "import resource\nresource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))\n"
     words = said(tmp_path, "", first=limit)
     assert "this process may write files of 1,048,576 bytes (RLIMIT_FSIZE)" in words
+
+
+def test_signals_that_the_driver_blocks_reach_the_other_processes(tmp_path: Path) -> None:
+    """They inherited the mask, and only SIGKILL ended the session, 10 s later."""
+    mask = """
+import signal, sys
+import dualray, psutil
+signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+dualray.init(num_cpus=1, object_store_memory=32 << 20)
+dualray.get(dualray.remote(abs).remote(-1), timeout=60)
+masks = set()
+for process in psutil.Process().children(recursive=True):
+    with open(f"/proc/{process.pid}/status") as file:
+        masks |= {line.split()[1] for line in file if line.startswith("SigBlk")}
+dualray.shutdown()
+with open(sys.argv[1] + ".masks", "w") as file:
+    file.write(" ".join(masks))
+"""
+    assert said(tmp_path, "", first=mask) == ANSWER
+    assert (tmp_path / "said.masks").read_text() == "0" * 16
