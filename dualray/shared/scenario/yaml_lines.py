@@ -63,8 +63,7 @@ def load_yaml(text: str, *, is_lenient: bool = False) -> Any:
     """
     loader = (_LenientLoader if is_lenient else _Loader)(text)
     try:
-        node = loader.get_single_node()
-        return None if node is None else _constructed(loader, node)
+        return _constructed(loader, loader.get_single_node())
     except RecursionError:
         raise yaml.YAMLError(_TOO_DEEP) from None
     finally:
@@ -85,7 +84,9 @@ def load_all_yaml(text: str) -> list[Any]:
     return documents
 
 
-def _constructed(loader: _Loader, node: yaml.Node) -> Any:
+def _constructed(loader: _Loader, node: yaml.Node | None) -> Any:
+    if node is None:
+        return None
     _check_size(node, {}, set(), 0)
     return loader.construct_document(node)
 
