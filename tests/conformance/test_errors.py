@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import gc
 import json
 import os
 import pickle
 import subprocess
 import threading
+import weakref
 
 import pytest
 
@@ -542,3 +544,28 @@ def test_an_error_that_is_longer_than_a_message_leaves_its_actor_alive():
     assert "ValueError: beginxxx" in text and text.endswith("xxxend\n")
     assert "characters left out" in text and len(text) < 2_000_000
     assert get(talker.talk.remote(0)) == 2
+
+
+def test_a_failed_task_leaves_no_cycle_that_keeps_its_variables():
+    """The collector may not run for long: the frame of a failed task ends with it."""
+
+    @ray.remote(num_cpus=0)
+    class Failing:
+        def __init__(self):
+            gc.collect()
+            gc.disable()
+            self.made = []
+
+        def call(self):
+            local = Simple("a local variable")
+            self.made.append(weakref.ref(local))
+            raise ValueError(local)
+
+        def kept(self):
+            gc.enable()
+            return [one() is not None for one in self.made]
+
+    failing = Failing.remote()
+    with pytest.raises(ValueError, match="local"):
+        get(failing.call.remote())
+    assert get(failing.kept.remote()) == [False]

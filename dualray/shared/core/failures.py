@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from dualray import exceptions
 from dualray.exceptions import DualrayError, SerializationError, TaskCancelledError, TaskError
@@ -195,7 +195,10 @@ def as_cancellation(name: str, task_id: TaskID, interrupt: BaseException) -> Tas
     return made.with_traceback(interrupt.__traceback__)
 
 
-def readable(exception: BaseException) -> BaseException:
+_E = TypeVar("_E", bound=BaseException)
+
+
+def readable(exception: _E) -> _E | DualrayError:
     """The exception, or an error in its place if its own code raises when Python reads its class or traceback."""
     try:
         isinstance(exception, DualrayError)  # reads `__class__`

@@ -55,8 +55,8 @@ class ItemMaker:
                     del value
                     if not self._is_wanted(task):
                         break
-            except BaseException as raised:
-                exception = readable(raised)
+            except BaseException as exception:
+                exception = readable(exception)
                 if not _is_item(task.spec) or not is_of_task(exception, self._host):
                     raise
                 made += 1

@@ -120,9 +120,9 @@ class TaskRunner:
             else:
                 raise
             results, small_bytes = [], 0
-        except Exception as raised:  # noqa: BLE001 - it is the user's, and travels to whoever asked
+        except Exception as exception:  # noqa: BLE001 - it is the user's, and travels to whoever asked
             results, small_bytes = [], 0
-            exception = readable(raised)
+            exception = readable(exception)
             if isinstance(exception, TaskCancelledError) and self._core.was_interrupted(task):
                 error = cancelled(task.spec)  # it waited for one of its own tasks, and both were cancelled
             else:
@@ -134,8 +134,8 @@ class TaskRunner:
             self._core.current_task = None
             self._core.dispatch(ActorExitAsked(task_id=task.spec.task_id))
             return
-        except BaseException as raised:
-            exception = readable(raised)
+        except BaseException as exception:
+            exception = readable(exception)
             if not is_of_task(exception, self._host):
                 raise
             results, small_bytes = [], 0
@@ -176,9 +176,9 @@ class TaskRunner:
             returned = self._returned(task, result)
             del result
             results = self._store_results(task, returned)
-        except Exception as raised:  # noqa: BLE001 - as above
+        except Exception as exception:  # noqa: BLE001 - as above
             results = []
-            exception = readable(raised)
+            exception = readable(exception)
             if isinstance(exception, TaskCancelledError) and self._core.was_call_cancelled(task):
                 error = cancelled(task.spec)
             else:
@@ -189,8 +189,8 @@ class TaskRunner:
                 raise
             self._core.dispatch(ActorExitAsked(task_id=task.spec.task_id))
             return
-        except BaseException as raised:
-            exception = readable(raised)
+        except BaseException as exception:
+            exception = readable(exception)
             if not is_of_task(exception, self._host, is_coroutine=True):
                 raise
             results = []
