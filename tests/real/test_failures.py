@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import shutil
 import signal
 import socket
 import subprocess
@@ -208,3 +209,15 @@ def test_what_a_killed_worker_has_started_ends_with_it():
 
 def is_running(pid: int) -> bool:
     return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+
+
+def test_a_session_whose_directory_is_deleted_ends_with_an_error(tmp_path):
+    """As by a program that cleans /tmp. What needed a new connection waited for ever."""
+    runtime = ray.init(num_cpus=1, log_to_driver=False)
+    try:
+        slow = slow_square.options(num_cpus=0)
+        shutil.rmtree(runtime.session.directory)
+        with pytest.raises(DualrayError, match="has been deleted while the session ran"):
+            ray.get([slow.remote(number, str(tmp_path)) for number in range(4)], timeout=TIMEOUT_S)
+    finally:
+        ray.shutdown()

@@ -29,6 +29,7 @@ from dualray.user_metrics import METRICS
 if TYPE_CHECKING:
     from dualray.real.processes.run_recorder import RunNotes
 
+_DIRECTORY_CHECK_S = 2.0
 _START_TIMEOUT_S = 60.0
 _STOP_TIMEOUT_S = 12.0
 """Longer than the founder gives head and node manager."""
@@ -123,6 +124,7 @@ class RealRuntime(ProcessRuntime):
             )
         if self.record is not None:
             self.record.program_begins()
+        self._process.loop.call_later(_DIRECTORY_CHECK_S, self._check_directory)
         atexit.register(self.shutdown)
 
     def _wait_for_news(self, deadline: float) -> None:
@@ -145,6 +147,19 @@ class RealRuntime(ProcessRuntime):
             self._lost.set()
             what = "head process" if peer == HEAD else f"node manager {peer}"
             self.core.fail(f"the {what} is gone{self._last_logs()}\nCall dualray.shutdown() and init() again.")
+
+    def _check_directory(self) -> None:
+        """Processes find one another through the session's directory: without it new connections wait for ever."""
+        if self._is_stopped or self._lost.is_set():
+            return
+        if self.session.sockets.exists():
+            self._process.loop.call_later(_DIRECTORY_CHECK_S, self._check_directory)
+            return
+        self._lost.set()
+        self.core.fail(
+            f"the session's directory {self.session.directory} has been deleted while the session ran. Call "
+            f"dualray.shutdown() and init() again. Set TMPDIR to a directory that no program cleans"
+        )
 
     # ---- What workers print ----------------------------------------------------------------------------------
 
