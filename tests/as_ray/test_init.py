@@ -208,8 +208,8 @@ def test_an_environment_is_a_dict():
         RuntimeEnvConfig(setup_timeout_seconds=-5)
     with init(runtime_env=RuntimeEnv(env_vars={"A": "1"}, config={"setup_timeout_seconds": 9})):
         pass
-    with pytest.raises(ValueError, match="install the packages on each node"):
-        init(runtime_env=RuntimeEnv(uv=["requests"]))
+    with pytest.raises(ValueError, match="has both 'pip' and 'uv'"):
+        init(runtime_env={"pip": ["numpy"], "uv": ["requests"]})
     with init(runtime_env=RuntimeEnv(pip=["numpy"])):
         pass
 

@@ -108,8 +108,8 @@ def test_real_runs_are_recorded_and_replayed_too(tmp_path: Path, program: Callab
     assert found.check_s is not None
     assert found.check_s < 1.2 * recorded_s
     words = "\n".join(answers_of(found, None))
-    assert f"the record took {recorded_s:.4g} s" in words
-    assert not loaded.graph.cold_start_ns or "--cold-start recorded adds that" in words
+    assert f"The recorded run took {recorded_s:.4g} s" in words
+    assert not loaded.graph.cold_start_ns or "--cold-start recorded adds this time" in words
 
 
 def test_a_cluster_that_starts_with_the_program_takes_longer(tmp_path: Path):

@@ -409,7 +409,7 @@ def test_without_the_secret_nobody_joins(stop, tmp_path: Path) -> None:
         (("--head", "--object-manager-port", "3"), "--object-manager-port is for nodes that join"),
         (("--head", "--resources", "{"), "must be JSON"),
         (("--head", "--num-cpus", "-1"), "num_cpus"),
-        (("--address", "127.0.0.1:9"), "needs its secret"),
+        (("--address", "127.0.0.1:9"), "needs the secret of the cluster"),
         (
             ("--address", "127.0.0.1:9", "--secret-file", "/missing"),
             "--secret-file /missing: No such file or directory",
