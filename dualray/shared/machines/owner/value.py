@@ -21,8 +21,9 @@ from dualray.shared.model.states import VALUE, ValueState
 READY = frozenset({ValueState.INLINE, ValueState.STORED, ValueState.FAILED})
 
 
-PassedBy = tuple[str, "PassedBy | None"]
-"""The name of a task that failed because of an argument, and the task before it that did."""
+PassedBy = tuple[str, Any]
+"""The name of a task that failed because of an argument, and the PassedBy of the task before it, or None. Any: mypyc
+cannot compile a type that names itself."""
 
 
 class Failure:
