@@ -60,7 +60,7 @@ class Threaded:
     def chat(self, name):
         for number in range(3):
             self.barrier.wait(WITHIN_S)
-            print(name, number)
+            sys.stdout.write(f"{name} {number}\n")  # Python may mix what two threads print in several writes
         return ray.get_runtime_context().get_task_id()
 
 
