@@ -55,6 +55,9 @@ DIFFERENCES = {
         "test_async_actors.py::test_who_blocks_the_loop_is_told",
         "test_errors.py::test_an_error_that_nobody_reads_is_told_once",
     ),
+    "Ray cannot make an actor with an argument of the name `self`.": (
+        "test_call_arguments.py::test_an_argument_may_have_the_name_self",
+    ),
     "Ray counts a call as pending until it knows of the call's end, so an actor reaches `max_pending_calls` earlier.": (
         "test_actor_endings.py::test_calls_that_fail_count_no_more",
         "test_actor_endings.py::test_max_pending_calls",
