@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 DIFFERENCES = {
-    "Ray has its own words for a lost process, actor or object, for a name in use, and for a value that cannot "
-    "be pickled. The class of the error is the same.": (
+    "Ray has its own words for a lost process, actor or object, for a name in use, for a value that cannot be "
+    "pickled, and for an environment that it cannot set up. The class of the error is the same.": (
+        "test_runtime_env.py::test_environments_that_no_worker_can_set_up",
         "test_placement_groups.py::test_what_can_never_be_placed_is_refused_and_says_what_lacks",
         "test_util.py::test_the_error_has_the_path_to_what_cannot_be_pickled",
     ),
@@ -54,6 +55,17 @@ DIFFERENCES = {
     "Ray reports unread errors and a blocked event loop in its own words and place.": (
         "test_async_actors.py::test_who_blocks_the_loop_is_told",
         "test_errors.py::test_an_error_that_nobody_reads_is_told_once",
+    ),
+    "The error of a task whose exception cannot be pickled or unpickled is a TaskError with the text of the "
+    "exception.": (
+        "test_errors.py::test_an_exception_that_cannot_be_unpickled_is_told_in_words",
+        "test_errors.py::test_what_a_method_of_pickling_raises_reaches_the_caller_under_its_own_type",
+    ),
+    "A handle that the program pickles with cloudpickle does not keep its actor.": (
+        "test_references.py::test_an_actor_whose_handle_cloudpickle_pickles_is_kept_and_by_pickle_it_is_not",
+    ),
+    "On Ray, a task that is submitted to a removed placement group may wait for ever.": (
+        "test_placement_groups.py::test_a_worker_of_a_removed_group_gets_nothing_more",
     ),
     "Ray cannot make an actor with an argument of the name `self`.": (
         "test_call_arguments.py::test_an_argument_may_have_the_name_self",
