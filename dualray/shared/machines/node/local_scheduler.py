@@ -104,7 +104,7 @@ class LocalScheduler:
         self.total = self.resources.total
         self.free = self.resources.free
         self.without_gpus: list[dict[str, int]] = []
-        """What nodes without GPUs have in all, of those that the head has announced."""
+        """The total resources of each announced node without GPUs. Empty if this node itself has none to spare."""
         self._release = release
         self._store = store
         self.leases: dict[LeaseID, Lease] = {}
@@ -174,8 +174,9 @@ class LocalScheduler:
             self.settle(request)
 
     def on_cluster_announced(self, nodes: tuple[NodeInfo, ...]) -> None:
-        """These nodes are alive."""
-        self.without_gpus = [dict(node.total.units) for node in nodes if not node.total.get(GPU)]
+        """These nodes are alive. A node without GPUs keeps nothing of them: on a large cluster that would take long."""
+        if self.resources.gpus:
+            self.without_gpus = [dict(node.total.units) for node in nodes if not node.total.get(GPU)]
 
     def give_back(self, owner: Address) -> None:
         """What a process waits for here is to be placed elsewhere."""
