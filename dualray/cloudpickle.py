@@ -26,13 +26,16 @@ __all__ = [
 
 
 class CloudPickler(cloudpickle.CloudPickler):  # type: ignore[misc]  # cloudpickle ships no types
-    """The pickler of cloudpickle. If it pickles the handle of an actor, this process keeps the actor until the process
-    ends, because nobody knows how long the bytes are needed. Python's own pickle does not, as in Ray."""
+    """The pickler of cloudpickle, which keeps each actor whose handle it pickles.
+
+    The process keeps the actor until the process ends: the bytes may be read at any time. As in Ray, Python's own
+    pickle module keeps no actor.
+    """
 
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, Reference) and not obj.is_value and obj.is_counted:
             reduced = obj.__reduce__()  # it checks that the handle can be used
-            obj.holder.adopt(obj.ref)  # and nobody drops it
+            obj.holder.adopt(obj.ref)  # this reference is never dropped
             return reduced
         return super().reducer_override(obj)
 

@@ -254,7 +254,7 @@ def _add_limits(said: dict[str, Any]) -> None:
 
 
 def _starting(said: Mapping[str, Any]) -> dict[str, Any]:
-    """What the program says of a cluster that it starts, what Ray's variables say of it, and the defaults."""
+    """Return the settings of a new cluster: arguments of the program, then Ray's variables, then the defaults."""
     whole = {**defaults(), **said}
     if limits := limits_of_variables():
         whole["limits"] = {**limits, **(whole.get("limits") or {})}

@@ -106,7 +106,7 @@ def limit_in_words(error: OSError | RuntimeError | MemoryError) -> str:
 
 
 class _Started(threading.Event):
-    """Whether a thread has begun, for which nobody waits long."""
+    """An event that a thread sets when it begins. A wait without a timeout ends after _BEGINS_WITHIN_S."""
 
     def wait(self, timeout: float | None = None) -> bool:
         return super().wait(_BEGINS_WITHIN_S if timeout is None else timeout)

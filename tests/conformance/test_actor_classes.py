@@ -1,4 +1,4 @@
-"""What an actor class shows of the class that it was made of, and what may be an actor class."""
+"""An actor class shows the attributes of the user's class, and some classes cannot be actor classes."""
 
 from __future__ import annotations
 

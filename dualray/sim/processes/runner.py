@@ -66,7 +66,7 @@ class VirtualCluster:
     shown_gpus: tuple[str, ...] = ()
     """Under the name `ray`: the names of the first GPUs of each node, in CUDA_VISIBLE_DEVICES of the program."""
     session_directory = ""
-    """What programs for Ray are told of a directory: a path where nothing is."""
+    """The directory of the session for programs that import `ray`. Nothing exists at this path."""
 
     config: Config
     cost_model: CostModel

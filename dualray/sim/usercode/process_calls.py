@@ -223,7 +223,7 @@ class ProcessCalls:
         ]
 
     def _handler_of(self, fiber: Fiber, signal_number: int) -> Any:
-        """What is done at a signal. The driver's handlers are the interpreter's."""
+        """Return the handler of a signal. The driver has the handlers of the interpreter."""
         if fiber.owner is self._driver_owner():
             handler = _real_getsignal(signal_number) if signal_number else signal.SIG_DFL
             return signal.SIG_DFL if handler is signal.default_int_handler else handler
