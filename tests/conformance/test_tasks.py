@@ -40,8 +40,12 @@ def echo(value):
 
 
 @ray.remote
-def napped(seconds):
-    time.sleep(seconds)
+def napped(seconds, gate=None):
+    """Sleep for some seconds, or until the test opens the gate."""
+    if gate is None:
+        time.sleep(seconds)
+    else:
+        eventually(gate.path.exists, "the test opens the gate", within_s=seconds)
 
 
 @ray.remote
@@ -270,10 +274,10 @@ def test_many_large_arguments_passed_by_value(cluster):
         assert get([length.remote(array) for _ in range(30)]) == [MIB] * 30
 
 
-def test_a_task_does_not_wait_behind_one_that_runs_for_long():
+def test_a_task_does_not_wait_behind_one_that_runs_for_long(gate):
     """Short tasks are pushed ahead to a busy worker. One of the same function may run for long, and a CPU be free."""
     get([napped.remote(0) for _ in range(64)])
-    refs = [napped.remote(60), *(napped.remote(0) for _ in range(8))]
+    refs = [napped.remote(60, gate), *(napped.remote(0) for _ in range(8))]
     ready, _ = ray.wait(refs[1:], num_returns=8, timeout=20)
-    ray.cancel(refs[0])
+    gate.open()
     assert len(ready) == 8
