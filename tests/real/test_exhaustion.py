@@ -250,6 +250,22 @@ def test_a_worker_without_its_descriptors_ends_although_a_thread_runs_on(session
     assert dualray.get(one.remote(), timeout=WITHIN_S) == 1
 
 
+def test_a_worker_that_cannot_load_functions_for_want_of_descriptors_ends(session: Any) -> None:
+    """Its task runs in another worker. Once it failed each task whose function it did not know, ten seconds each."""
+
+    @dualray.remote
+    def takes_all() -> int:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (0, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+        return os.getpid()
+
+    @dualray.remote(max_retries=1)
+    def new_function() -> int:
+        return os.getpid()
+
+    pid = dualray.get(takes_all.remote())
+    assert dualray.get(new_function.remote(), timeout=WITHIN_S) != pid
+
+
 def test_a_forked_child_that_returns_ends_and_the_task_is_its_parents(session: Any) -> None:
     @dualray.remote(max_retries=0)
     def forks(code: int) -> tuple[str, int]:

@@ -13,10 +13,10 @@ import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import FrameType
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
 from dualray import runtime
-from dualray.exceptions import rays_words
+from dualray.exceptions import ControlPlaneError, rays_words
 from dualray.progress_bars import BarState
 from dualray.real.limits import check_room_for_files, is_exhaustion, is_out_of_threads, limit_in_words
 from dualray.real.observe import stacks
@@ -31,7 +31,7 @@ from dualray.real.session.parents import kill_children
 from dualray.real.session.titles import RaysTitles
 from dualray.shared.model.commands import RunTask
 from dualray.shared.model.events import TaskPushed, WorkerReady
-from dualray.shared.model.ids import HEAD, Address, NodeID, root_task_id
+from dualray.shared.model.ids import HEAD, Address, FunctionID, NodeID, root_task_id
 
 _FILES_AT_FIRST: Final = 6
 """That a worker has open soon after it has begun: connections, and the arena."""
@@ -100,6 +100,7 @@ def main(argv: Mapping[str, str]) -> None:
     )
     core = process.core
     process.on_escape = _end_by
+    process.load_function = _or_end(process.load_function)
     process.transport.on_starved = _end_starved
     process.interrupts = TaskInterrupts(
         process.is_busy,
@@ -153,6 +154,22 @@ def _start(process: UserProcess) -> None:
         _end_after_error(error)
     except OSError as error:
         _end_starved(OSError(error.errno, limit_in_words(error)))
+
+
+def _or_end(load: Callable[[FunctionID], Any]) -> Callable[[FunctionID], Any]:
+    """Load functions like `load`. If this process has no descriptor for a connection to the control plane, end: each task
+    with a new function would fail here, and another worker can run it."""
+
+    def loaded(function: FunctionID) -> Any:
+        try:
+            return load(function)
+        except ControlPlaneError as error:
+            cause = error.__cause__
+            if isinstance(cause, OSError) and is_exhaustion(cause):
+                _end_starved(OSError(cause.errno, limit_in_words(cause)))
+            raise
+
+    return loaded
 
 
 def _raise_terminated(_signal: int, _frame: FrameType | None) -> None:
