@@ -31,6 +31,7 @@ import os
 import pickle
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from importlib.machinery import ExtensionFileLoader
 from operator import attrgetter
 from pathlib import Path
@@ -165,6 +166,12 @@ class Shown:
         self.pinned = set()
         self.on_new = _ignore
         self._count, self._up, self._others = -1, {}, set()
+
+
+_SKELETONS: Final = ("_make_skeleton_class", "_make_skeleton_enum")
+"""What cloudpickle makes a class with that it has pickled by value, before it sets its attributes."""
+_TRACKER_ID: Final = -2
+"""The place, among their arguments, of the name by which cloudpickle knows a class again."""
 
 
 def _ignore(view: View) -> None:
@@ -511,7 +518,8 @@ class Modules:
             if not reader.has_code or (process.view is not None and not process.view.is_common):
                 return value
             analysis = Analysis()
-            needed = Needed(analysis.of(value), tuple(analysis.modules))
+            read = _copied(data, buffers) if reader.drivers else value
+            needed = Needed(analysis.of(read), tuple(analysis.modules))
             before = process.view
             self._raise(process, needed)
             if process.view is before:
@@ -559,12 +567,18 @@ class _Reader(pickle.Unpickler):
         self._modules, self._process, self._is_looking = modules, process, is_looking
         self.has_code = False
         """Whether there is a function or a class in it."""
+        self.drivers: list[type] = []
+        """Classes of the driver's that are in it by value, if a worker reads it that has the driver's view."""
 
     def find_class(self, module: str, name: str) -> Any:
         if module.startswith("cloudpickle"):
             self.has_code = True
             if name == "subimport":
                 return self._subimport
+            if name in _SKELETONS and self._process.view is None and not self._is_looking:
+                return partial(self._skeleton, name)
+            if name == "_class_setstate" and self.drivers:
+                return self._set_state
         elif module == _named.__module__ and name == _named.__name__:
             return self.find_class
         elif not is_library(module):
@@ -576,12 +590,34 @@ class _Reader(pickle.Unpickler):
                 self._modules.names_seen.append((module, name))
         return super().find_class(module, name)
 
+    def _skeleton(self, name: str, *args: Any) -> Any:
+        """A class that came by value, with what it has still to come; the driver's own if it is one of those."""
+        is_known = args[_TRACKER_ID] in _cloudpickle._DYNAMIC_CLASS_TRACKER_BY_ID
+        cls = getattr(_cloudpickle, name)(*args)
+        if is_known:
+            self.drivers.append(cls)
+        return cls
+
+    def _set_state(self, cls: type, state: Any) -> type:
+        """What a class has. The driver's own keeps what it has now: on a real cluster the worker reads a copy."""
+        return cls if cls in self.drivers else _cloudpickle._class_setstate(cls, state)
+
     def _subimport(self, name: str) -> ModuleType:
         """As cloudpickle's own."""
         view: View | None = self._process.view
         if view is not None and not self._is_looking:
             self._modules.import_for(self._process, view, name)
         return importlib.import_module(name)
+
+
+def _copied(data: Any, buffers: Iterable[Any] | None) -> Any:
+    """What a pickle has, with classes of its own."""
+    classes = _cloudpickle._DYNAMIC_CLASS_TRACKER_BY_CLASS, _cloudpickle._DYNAMIC_CLASS_TRACKER_BY_ID
+    _set_classes((WeakKeyDictionary(), WeakValueDictionary()))
+    try:
+        return pickle.loads(data, buffers=buffers)
+    finally:
+        _set_classes(classes)
 
 
 def _named(module: str, name: str) -> Any:

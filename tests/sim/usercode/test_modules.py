@@ -118,6 +118,36 @@ def test_a_class_that_comes_by_value_is_each_workers_own(start: Any, mode: str) 
 
 
 @pytest.mark.parametrize("mode", MODES)
+def test_the_drivers_class_stays_as_it_is_when_a_worker_reads_it(start: Any, mode: str) -> None:
+    """It was given what it had when the value was pickled, and functions of its own anew."""
+    start(mode)
+
+    class Local:
+        count = 0
+
+        def one(self) -> int:
+            return 1
+
+    @dualray.remote
+    def raised(value: Local) -> int:
+        type(value).count += 10
+        return type(value).count
+
+    @dualray.remote
+    def one(value: Local) -> int:
+        return value.one()
+
+    method = Local.one
+    ref = raised.remote(Local())
+    Local.count = 5
+    assert dualray.get(ref) == 10
+    assert dualray.get(one.remote(Local())) == 1
+    assert Local.count == 5
+    assert Local.one is method
+    assert type(dualray.get(dualray.remote(lambda value: value).remote(Local()))) is Local
+
+
+@pytest.mark.parametrize("mode", MODES)
 def test_values_are_of_the_drivers_classes(start: Any, mode: str) -> None:
     start(mode)
     found = dualray.get(dualray.remote(module_state.point).remote(3))
