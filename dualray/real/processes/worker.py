@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import FrameType
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, Protocol
 
 from dualray import runtime
 from dualray.exceptions import ControlPlaneError, rays_words
@@ -35,6 +35,10 @@ from dualray.shared.model.ids import HEAD, Address, FunctionID, NodeID, root_tas
 
 _FILES_AT_FIRST: Final = 6
 """That a worker has open soon after it has begun: connections, and the arena."""
+
+
+class _Load(Protocol):
+    def __call__(self, function: FunctionID) -> Any: ...
 
 
 class WorkerRuntime(ProcessRuntime):
@@ -156,9 +160,9 @@ def _start(process: UserProcess) -> None:
         _end_starved(OSError(error.errno, limit_in_words(error)))
 
 
-def _or_end(load: Callable[[FunctionID], Any]) -> Callable[[FunctionID], Any]:
-    """Load functions like `load`. If this process has no descriptor for a connection to the control plane, end: each task
-    with a new function would fail here, and another worker can run it."""
+def _or_end(load: _Load) -> _Load:
+    """Load functions like `load`. If this process has no descriptor for a connection to the control plane, end: each
+    task with a new function would fail here, and another worker can run it."""
 
     def loaded(function: FunctionID) -> Any:
         try:
