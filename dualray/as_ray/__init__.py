@@ -66,7 +66,6 @@ REFUSED: Final = {
     "ray.util.serialization.StandaloneSerializationContext": "the class is private to Ray; use cloudpickle",
     "ray.util.state.StateApiClient": "list_tasks() and the other functions ask the cluster of this program",
     "ray.util.state.list_cluster_events": "`dualray report DIR` shows the events of a run",
-    "ray.util.dask": "dualray has no scheduler for Dask",
     "ray.util.debugpy": "in sim mode breakpoint() opens pdb in a task",
     "ray.util.horovod": "dualray does not run Horovod",
     "ray.util.iter": "Ray has removed its parallel iterators; use dualray.data",
