@@ -17,11 +17,18 @@ from typing import Any
 import dask
 
 from dualray.util.dask.callbacks import ProgressBarCallback, RayDaskCallback
-from dualray.util.dask.scheduler import disable_dask_on_ray, enable_dask_on_ray, ray_dask_get, ray_dask_get_sync
+from dualray.util.dask.scheduler import (
+    dataframe_optimize,
+    disable_dask_on_ray,
+    enable_dask_on_ray,
+    ray_dask_get,
+    ray_dask_get_sync,
+)
 
 __all__ = [
     "ProgressBarCallback",
     "RayDaskCallback",
+    "dataframe_optimize",
     "disable_dask_on_ray",
     "enable_dask_on_ray",
     "ray_dask_get",

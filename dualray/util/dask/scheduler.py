@@ -27,7 +27,7 @@ try:
 except ImportError as error:
     raise ImportError(f"Dask {dask.__version__} is too old; `pip install 'dask>=2025.1'`") from error
 
-__all__ = ["disable_dask_on_ray", "enable_dask_on_ray", "ray_dask_get", "ray_dask_get_sync"]
+__all__ = ["dataframe_optimize", "disable_dask_on_ray", "enable_dask_on_ray", "ray_dask_get", "ray_dask_get_sync"]
 
 _SHARED_BYTES: Final = 100 << 10
 """A value of the graph that is larger is put once, instead of being sent with each task that needs it."""
@@ -50,6 +50,11 @@ def enable_dask_on_ray(shuffle: str | None = "tasks", use_shuffle_optimization: 
         The configuration that Dask had, to be set again at the end of a `with` statement.
     """
     return dask.config.set({"scheduler": ray_dask_get, "dataframe.shuffle.method": shuffle})
+
+
+def dataframe_optimize(dsk: Any, keys: Any, **_kwargs: Any) -> Any:
+    """Return the graph as it is. Ray optimizes the shuffles of Dask before 2025 here; later versions of Dask do so."""
+    return dsk
 
 
 def disable_dask_on_ray() -> dask.config.set:
