@@ -581,6 +581,8 @@ class _Reader(pickle.Unpickler):
                 return self._set_state
         elif module == _named.__module__ and name == _named.__name__:
             return self.find_class
+        elif module == "__main__" and not self._process.is_driver:
+            raise AttributeError(f"Can't get attribute {name!r} on <module '__main__' of a worker>")
         elif not is_library(module):
             if not self._is_looking:
                 self._modules.check_name(self._process, module, name)

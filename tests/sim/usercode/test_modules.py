@@ -147,6 +147,28 @@ def test_the_drivers_class_stays_as_it_is_when_a_worker_reads_it(start: Any, mod
     assert type(dualray.get(dualray.remote(lambda value: value).remote(Local()))) is Local
 
 
+class OfMain:
+    """Pickled by the name that it has in `__main__`, like a function that functools.lru_cache has wrapped there."""
+
+    def __init__(self) -> None:
+        self.__module__ = "__main__"
+
+    def __reduce__(self) -> str:
+        return "of_main"
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_worker_has_no_names_of_the_programs_main_module(
+    start: Any, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    start(mode)
+    monkeypatch.setattr(sys.modules["__main__"], "of_main", OfMain(), raising=False)
+    of_main = vars(sys.modules["__main__"])["of_main"]
+    assert dualray.get(dualray.put(of_main)) is of_main
+    with pytest.raises(AttributeError, match="of_main"):
+        dualray.get(dualray.remote(lambda value: 1).remote(of_main))
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_values_are_of_the_drivers_classes(start: Any, mode: str) -> None:
     start(mode)
