@@ -295,7 +295,7 @@ def get(refs: Any, *, timeout: float | None = None) -> Any:
     if isinstance(refs, ObjectRefGenerator):
         return refs
     if not isinstance(refs, list | tuple):
-        raise WrongTypeError(f"get takes an ObjectRef or a list of them, not {refs!r} (a {type(refs).__name__})")
+        raise WrongTypeError(f"get takes an ObjectRef or a list of them, not {refs!r} (type {type(refs).__name__})")
     _check_refs("get", refs)
     verbs = started("get").verbs
     if not refs:
@@ -339,7 +339,7 @@ def wait(
         ValueError: `refs` has duplicates, or fewer than `num_returns` items.
     """
     if not isinstance(refs, list):
-        raise TypeError(f"wait takes a list of ObjectRefs, not {refs!r} (a {type(refs).__name__})")
+        raise TypeError(f"wait takes a list of ObjectRefs, not {refs!r} (type {type(refs).__name__})")
     if any(isinstance(ref, ObjectRefGenerator) for ref in refs):
         return _wait_with_generators(refs, num_returns, timeout, fetch_local=fetch_local)
     _check_refs("wait", refs)
@@ -383,7 +383,7 @@ def _wait_with_generators(
 def _check_refs(verb: str, refs: Sequence[Any]) -> None:
     for index, ref in enumerate(refs):
         if not isinstance(ref, ObjectRef):
-            raise WrongTypeError(f"{verb}: item {index} is {ref!r} (a {type(ref).__name__}), not an ObjectRef")
+            raise WrongTypeError(f"{verb}: item {index} is {ref!r} (type {type(ref).__name__}), not an ObjectRef")
         ref._check_usable()
 
 
@@ -419,7 +419,7 @@ def kill(actor: ActorHandle[Any], *, no_restart: bool = True) -> None:
     """
     if not isinstance(actor, ActorHandle):
         raise WrongTypeError(
-            f"kill takes an actor handle, not {actor!r} (a {type(actor).__name__}); cancel() is for tasks"
+            f"kill takes an actor handle, not {actor!r} (type {type(actor).__name__}); cancel() is for tasks"
         )
     actor._check_usable()
     runtime.current("kill").verbs.kill_actor(actor.ref, no_restart=no_restart)
@@ -448,7 +448,7 @@ def cancel(ref: ObjectRef[Any] | ObjectRefGenerator, *, force: bool = False, rec
     if isinstance(ref, ObjectRefGenerator):
         ref = ref.completed()
     if not isinstance(ref, ObjectRef):
-        raise TypeError(f"cancel takes an ObjectRef, not {ref!r} (a {type(ref).__name__})")
+        raise TypeError(f"cancel takes an ObjectRef, not {ref!r} (type {type(ref).__name__})")
     ref._check_usable()
     runtime.current("cancel").verbs.cancel(ref.ref, force=force, recursive=recursive)
 

@@ -47,9 +47,9 @@ class EnvironmentVariable:
 
     def __init__(self, initializer: Callable[[], Any], reinitializer: Callable[[Any], Any] | None = None) -> None:
         if not callable(initializer):
-            raise TypeError(f"the initializer {initializer!r} (a {type(initializer).__name__}) cannot be called")
+            raise TypeError(f"the initializer {initializer!r} (type {type(initializer).__name__}) cannot be called")
         if reinitializer is not None and not callable(reinitializer):
-            raise TypeError(f"the reinitializer {reinitializer!r} (a {type(reinitializer).__name__}) cannot be called")
+            raise TypeError(f"the reinitializer {reinitializer!r} (type {type(reinitializer).__name__}) cannot be called")
         self.initializer = initializer
         self.reinitializer = reinitializer
 
@@ -100,7 +100,7 @@ class Environment:
     def __setattr__(self, name: str, variable: Any) -> None:
         if not isinstance(variable, EnvironmentVariable):
             raise TypeError(
-                f"ray.env.{name} was set to {variable!r} (a {type(variable).__name__}): set it to "
+                f"ray.env.{name} was set to {variable!r} (type {type(variable).__name__}): set it to "
                 f"ray.EnvironmentVariable(initializer, reinitializer), whose initializer makes the value"
             )
         state = _states.current()

@@ -286,7 +286,7 @@ def actor(*targets: Any, **options: Any) -> Any:
 
     def decorate(target: Any) -> Any:
         if not inspect.isclass(target):
-            raise TypeError(f"actor was given {target!r} (a {type(target).__name__}), which is not a class")
+            raise TypeError(f"actor was given {target!r} (type {type(target).__name__}), which is not a class")
         return remote(**options)(target)
 
     if len(targets) > 1 or (targets and options):

@@ -206,7 +206,7 @@ def wait(
 def _wait_in_place(values: list[Any], num_returns: int) -> tuple[list[Any], list[Any]]:
     """What `wait` says of values, which are all there."""
     if not isinstance(values, list):
-        raise TypeError(f"wait takes a list, not {values!r} (a {type(values).__name__})")
+        raise TypeError(f"wait takes a list, not {values!r} (type {type(values).__name__})")
     if values and not 1 <= num_returns <= len(values):
         raise ValueError(f"wait: num_returns={num_returns!r} must be between 1 and the {len(values)} values given")
     return values[:num_returns], values[num_returns:]
@@ -220,7 +220,7 @@ def register_class(cls: type[Any], **how: Any) -> None:
         SerializationError: the class cannot be pickled; the message names the part that cannot.
     """
     if not inspect.isclass(cls):
-        raise TypeError(f"register_class was given {cls!r} (a {type(cls).__name__}), which is not a class")
+        raise TypeError(f"register_class was given {cls!r} (type {type(cls).__name__}), which is not a class")
     serialize(cls, f"class {cls.__name__}")
     if how:
         _log.info("register_class(%s): %s ignored: instances are pickled", cls.__name__, ", ".join(sorted(how)))

@@ -62,7 +62,7 @@ def table_of_rows(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
     names: dict[str, None] = {}
     for row in rows:
         if not isinstance(row, Mapping):
-            raise TypeError(f"a row of a dataset is a dict, not {row!r} (a {type(row).__name__})")
+            raise TypeError(f"a row of a dataset is a dict, not {row!r} (type {type(row).__name__})")
         names.update(dict.fromkeys(row))
     return pa.table({name: column_of([row.get(name) for row in rows]) for name in names})
 
@@ -86,7 +86,7 @@ def table_of_batch(batch: Any, what: str) -> pa.Table:
         return pa.Table.from_pandas(batch, preserve_index=False)
     raise TypeError(
         f"{what} must return a dict of arrays, a pandas DataFrame or an Arrow table, not {batch!r} "
-        f"(a {type(batch).__name__})"
+        f"(type {type(batch).__name__})"
     )
 
 

@@ -392,7 +392,7 @@ class Dataset(PlannedRows):
         self, kind: str, fn: Any, transform: Transform, needs: Mapping[str, Any], *, keeps_rows: bool = False
     ) -> Dataset:
         if not callable(fn) and not isinstance(fn, pa.compute.Expression):
-            raise TypeError(f"{kind} takes a function, not {fn!r} (a {type(fn).__name__})")
+            raise TypeError(f"{kind} takes a function, not {fn!r} (type {type(fn).__name__})")
         name = f"{kind}({getattr(fn, '__name__', type(fn).__name__)})"
         return Dataset(self._plan.then(Map(name=name, transform=transform, keeps_rows=keeps_rows, needs=needs)))
 

@@ -96,7 +96,7 @@ def from_arrow(tables: Any, *, override_num_blocks: int | None = None) -> Datase
     many = tables if isinstance(tables, list) else [tables]
     for table in many:
         if not isinstance(table, pa.Table):
-            raise TypeError(f"from_arrow takes Arrow tables, not {table!r} (a {type(table).__name__})")
+            raise TypeError(f"from_arrow takes Arrow tables, not {table!r} (type {type(table).__name__})")
     return _of_tables(many, override_num_blocks, "from_arrow")
 
 
@@ -141,7 +141,7 @@ def _checked_refs(values: Any, name: str) -> list[ObjectRef[Any]]:
     refs = [values] if isinstance(values, ObjectRef) else list(values)
     for ref in refs:
         if not isinstance(ref, ObjectRef):
-            raise TypeError(f"{name} takes references to objects, not {ref!r} (a {type(ref).__name__})")
+            raise TypeError(f"{name} takes references to objects, not {ref!r} (type {type(ref).__name__})")
     ensure_initialized()
     return refs
 

@@ -172,4 +172,4 @@ class ActorPool:
 
 def _check_actor(actor: Any) -> None:
     if not isinstance(actor, ActorHandle):
-        raise TypeError(f"ActorPool takes actor handles, not {actor!r} (a {type(actor).__name__})")
+        raise TypeError(f"ActorPool takes actor handles, not {actor!r} (type {type(actor).__name__})")

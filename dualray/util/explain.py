@@ -20,7 +20,7 @@ def explain(ref: ObjectRef[Any]) -> str:
     """
     verbs = runtime.current("explain").verbs
     if not isinstance(ref, ObjectRef):
-        raise TypeError(f"explain takes an ObjectRef, not {ref!r} (a {type(ref).__name__})")
+        raise TypeError(f"explain takes an ObjectRef, not {ref!r} (type {type(ref).__name__})")
     ref._check_usable()
     if api.wait([ref], timeout=0, fetch_local=False)[0]:
         return f"object {ref.hex()} is ready"

@@ -99,7 +99,7 @@ class Metric:
     def _check_number(self, value: Any) -> None:
         if not isinstance(value, Real):
             kind = type(value).__name__
-            raise TypeError(f"metric {self._name}: value must be int or float, not {value!r} (a {kind})")
+            raise TypeError(f"metric {self._name}: value must be int or float, not {value!r} (type {kind})")
 
     def _check_values(self, tags: Mapping[str, str]) -> None:
         for key, value in tags.items():
