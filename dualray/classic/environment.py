@@ -49,7 +49,9 @@ class EnvironmentVariable:
         if not callable(initializer):
             raise TypeError(f"the initializer {initializer!r} (type {type(initializer).__name__}) cannot be called")
         if reinitializer is not None and not callable(reinitializer):
-            raise TypeError(f"the reinitializer {reinitializer!r} (type {type(reinitializer).__name__}) cannot be called")
+            raise TypeError(
+                f"the reinitializer {reinitializer!r} (type {type(reinitializer).__name__}) cannot be called"
+            )
         self.initializer = initializer
         self.reinitializer = reinitializer
 

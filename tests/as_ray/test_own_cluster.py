@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.as_ray.programs import printed_by
+
 ROOT = Path(__file__).parents[2]
 
 PROGRAM = """\
@@ -66,3 +68,37 @@ def test_a_plain_init_joins_the_cluster_of_its_process(tmp_path, mode):
     variables = {**os.environ, "DUALRAY_MODE": mode, "PYTHONPATH": str(ROOT)}
     done = subprocess.run([sys.executable, script], env=variables, capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+REMOVED = """\
+import time
+
+import ray
+from ray.cluster_utils import Cluster
+
+cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+node = cluster.add_node(num_cpus=1, resources={"there": 1})
+ray.init(address=cluster.address)
+
+
+@ray.remote(max_retries=0, resources={"there": 1})
+def sleep():
+    time.sleep(300)
+
+
+ref = sleep.remote()
+assert ray.wait([ref], timeout=2) == ([], [ref])
+cluster.remove_node(node)
+try:
+    ray.get(ref)
+except ray.exceptions.NodeDiedError:
+    print("its node died")
+ray.shutdown()
+cluster.shutdown()
+"""
+
+
+@pytest.mark.parametrize("mode", ["real", "sim"])
+def test_a_node_that_is_removed_does_not_finish_its_tasks(mode):
+    """It drained for 30 seconds, as dualray's own `Cluster` says; Ray's node is gone at once."""
+    assert printed_by(f"import dualray.as_ray\n\ndualray.as_ray.install()\n{REMOVED}", mode) == "its node died"

@@ -1,0 +1,16 @@
+"""`ray.cluster_utils.Cluster`: dualray's, whose nodes end as Ray's do."""
+
+from __future__ import annotations
+
+from dualray import cluster_utils
+
+__all__ = ["Cluster"]
+
+
+class Cluster(cluster_utils.Cluster):
+    """See `dualray.cluster_utils.Cluster`."""
+
+    def remove_node(self, node: cluster_utils.ClusterNode, allow_graceful: bool = True) -> None:
+        """End a node at once. Its tasks fail or run again elsewhere, and what only it had is lost, whatever
+        `allow_graceful` is: a node of Ray's does not finish its tasks either."""
+        super().remove_node(node, allow_graceful=False)
