@@ -155,6 +155,16 @@ def test_a_serializer_is_for_classes_that_pickle_asks_about():
         register_serializer(Connection, serializer=None, deserializer=str)
 
 
+def test_a_serializer_for_complex_numbers():
+    register_serializer(complex, serializer=lambda value: (value.real, value.imag), deserializer=lambda pair: pair)
+    try:
+        assert get(ray.put(1 + 2j)) == (1, 2)
+        assert get(ray.remote(lambda value, *, key: (value, key)).remote(1j, key=[2j])) == ((0, 1), [(0, 2)])
+    finally:
+        deregister_serializer(complex)
+    assert get(ray.put(1 + 2j)) == 1 + 2j
+
+
 def test_the_error_has_the_path_to_what_cannot_be_pickled():
     job = Job("j", Connection("db://1"))
     with pytest.raises(SerializationError, match=r"argument 0 of url_of\['jobs'\]\[0\]\.connection\.lock \(a lock\)"):

@@ -24,7 +24,7 @@ from dualray.shared.model.specs import Ref
 SMALL_TYPES = frozenset({int, float, bool, type(None)})
 """Types of values that never need a place of their own."""
 
-PLAIN_TYPES = SMALL_TYPES | {str, bytes, complex}
+PLAIN_TYPES = SMALL_TYPES | {str, bytes}
 """Types of values that cannot be changed, and refer to nothing."""
 
 ALIGNMENT = 64

@@ -163,7 +163,7 @@ def _stands_at(module: str, name: str) -> Any:
     return getattr(sys.modules[module], name)
 
 
-_NEVER_ASKED = (bool, bytearray, bytes, complex, dict, float, frozenset, int, list, set, str, tuple, type, type(None))
+_NEVER_ASKED = (bool, bytearray, bytes, dict, float, frozenset, int, list, set, str, tuple, type, type(None))
 """Classes whose instances pickle writes without asking anybody."""
 
 
