@@ -69,7 +69,7 @@ def test_what_cannot_be_counted_is_said():
         with pytest.raises(ValueError, match=f"asked: value must be >0, got {value}"):
             counter.inc(value)
     for record in (counter.inc, gauge.set, Histogram("took", boundaries=[1]).observe):
-        with pytest.raises(TypeError, match=r"value must be int or float, not '1' \(a str\)"):
+        with pytest.raises(TypeError, match=r"value must be int or float, not '1' \(type str\)"):
             record("1")
     with pytest.raises(ValueError, match="Empty name is not allowed"):
         Counter("")
