@@ -575,7 +575,7 @@ class _Reader(pickle.Unpickler):
             self.has_code = True
             if name == "subimport":
                 return self._subimport
-            if name in _SKELETONS and self._process.view is None and not self._is_looking:
+            if name in _SKELETONS and self._process.view is None:
                 return partial(self._skeleton, name)
             if name == "_class_setstate" and self.drivers:
                 return self._set_state

@@ -142,6 +142,8 @@ def test_the_drivers_class_stays_as_it_is_when_a_worker_reads_it(start: Any, mod
     Local.count = 5
     assert dualray.get(ref) == 10
     assert dualray.get(one.remote(Local())) == 1
+    assert dualray.get(dualray.remote(Local().one).remote()) == 1
+    assert dualray.get(dualray.remote(lambda: Local().one()).remote()) == 1
     assert Local.count == 5
     assert Local.one is method
     assert type(dualray.get(dualray.remote(lambda value: value).remote(Local()))) is Local
