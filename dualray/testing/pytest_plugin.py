@@ -7,6 +7,7 @@ Every run of pytest loads it: without its options it loads nothing of the runtim
 from __future__ import annotations
 
 import os
+import warnings
 
 import pytest
 
@@ -20,6 +21,7 @@ _OPTIONS = {
         "faults for each @simtest, in place of random ones",
     ),
 }
+_OF_ONE_RUN = ("--dualray-faults", "--dualray-replay")
 _SHRINK = "PYTEST_DUALRAY_SHRINK"
 _CLUSTER = {
     "--dualray-mode": ("DUALRAY_MODE", "MODE", str, "mode of tests that choose none: real or sim"),
@@ -88,6 +90,26 @@ def pytest_configure(config: pytest.Config) -> None:
         _set_variable(variable, config.getoption(option))
     if config.getoption("--dualray-shrink"):
         _set_variable(_SHRINK, 1)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Refuse options that change no test. Else a user believes that the tests have passed under the given faults.
+
+    Raises:
+        pytest.UsageError: an option for tests under @simtest, and none of the tests is one.
+    """
+    given = [option for option in _OF_ONE_RUN if session.config.getoption(option) is not None]
+    if not given or not session.items:
+        return
+    if not any(getattr(getattr(item, "obj", None), "is_dualray_simtest", False) for item in session.items):
+        words = (
+            f"{given[0]} changes only tests under @simtest, and no collected test is one: decorate a test, or pass "
+            f'seed= and faults= to init(mode="sim")'
+        )
+        if hasattr(session.config, "workerinput"):  # an error in a process of pytest-xdist looks like a crash
+            warnings.warn(pytest.PytestWarning(words), stacklevel=1)
+        else:
+            raise pytest.UsageError(words)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

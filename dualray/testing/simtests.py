@@ -17,6 +17,7 @@ import functools
 import os
 import re
 import shlex
+import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Sequence
@@ -44,6 +45,9 @@ REPLAY_VARIABLE = "PYTEST_DUALRAY_REPLAY"
 SHRINK_VARIABLE = "PYTEST_DUALRAY_SHRINK"
 FAULTS_VARIABLE = "PYTEST_DUALRAY_FAULTS"
 """What the pytest plugin says to tests, also in the processes of pytest-xdist."""
+
+IS_SIMTEST = "is_dualray_simtest"
+"""The attribute by which the pytest plugin knows these tests."""
 
 _OURS = str(Path(dualray.__file__).parent)
 
@@ -77,7 +81,7 @@ def simtest(
         ValueError: dualray does not understand a fault.
 
     Raises (from the decorated test):
-        SimtestFailure: a seed failed, leaked something or broke an invariant.
+        SimtestFailure: a seed failed, leaked something or broke an invariant, or the test ran on the installed Ray.
     """
 
     if isinstance(faults, str) and faults != "swarm":
@@ -99,6 +103,7 @@ def simtest(
             __tracebackhide__ = True
             _run(scenario, functools.partial(test, *args, **kwargs), seeds, None if faults == "swarm" else tuple(said))
 
+        vars(run)[IS_SIMTEST] = True
         return run
 
     return decorate
@@ -108,6 +113,11 @@ def _run(scenario: Scenario, test: Callable[[], Any], seeds: int, faults: tuple[
     """`faults` are those of each seed; None: drawn for each."""
     __tracebackhide__ = True  # pytest shows the test, not this module
     calm = _attempt(scenario, test)
+    if not calm.starts and _runs_installed_ray():
+        raise SimtestFailure(
+            "the test ran on the installed Ray, so no task was simulated and no fault can happen: start pytest with "
+            "--dualray-as-ray, or write `import dualray as ray`"
+        )
     ground = ground_of(calm)
     replay = os.environ.get(REPLAY_VARIABLE)
     asked = os.environ.get(FAULTS_VARIABLE)
@@ -134,6 +144,12 @@ def _run(scenario: Scenario, test: Callable[[], Any], seeds: int, faults: tuple[
             f"these faults did not happen with any seed: {', '.join(sorted(never))}; "
             f"the test ended earlier, or no task or actor has the name"
         )
+
+
+def _runs_installed_ray() -> bool:
+    """Whether the program has started Ray itself. dualray's own `ray` is the cluster of the test, and has ended."""
+    ray = sys.modules.get("ray")
+    return ray is not None and bool(getattr(ray, "is_initialized", bool)())
 
 
 def parse_faults(text: str) -> tuple[Fault, ...]:

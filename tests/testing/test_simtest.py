@@ -5,6 +5,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -92,6 +93,31 @@ def test_the_plugin_replays_one_seed_and_shrinks(tmp_path):
     assert "1 passed" in pytest_says("--dualray-replay", "7", "--dualray-faults", "", "-k", "fragile")
     assert "--dualray-faults: fault 'kill' is not understood" in pytest_says("--dualray-faults", "kill")
     assert "seed 7 fails" in pytest_says("--dualray-replay", "7", "-k", "fragile")
+
+
+@pytest.mark.parametrize("option", ["--dualray-faults", "--dualray-replay"])
+def test_options_that_change_no_collected_test_are_refused(tmp_path, option):
+    (tmp_path / "test_user.py").write_text("def test_plain():\n    assert True\n")
+    value = "kill worker when f starts 2" if option == "--dualray-faults" else "3"
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", "-c", "/dev/null", option, value]
+    done = subprocess.run([*command, str(tmp_path)], capture_output=True, text=True, timeout=100, cwd=tmp_path)
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR
+    words = f"{option} changes only tests under @simtest, and no collected test is one"
+    assert words in done.stdout + done.stderr
+    done = subprocess.run([*command, "-n1", str(tmp_path)], capture_output=True, text=True, timeout=100, cwd=tmp_path)
+    assert done.returncode == 0
+    assert words in done.stdout
+
+
+def test_a_test_that_runs_on_the_installed_ray_is_told_so(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(is_initialized=lambda: True))
+
+    @simtest(seeds=2, nodes=2)
+    def runs_elsewhere():
+        pass
+
+    with pytest.raises(SimtestFailure, match=r"ran on the installed Ray, .*--dualray-as-ray"):
+        runs_elsewhere()
 
 
 def test_shrinking_keeps_to_one_failure_and_the_faults_are_said(monkeypatch):
