@@ -200,6 +200,9 @@ class _Walk:
         wanted_by = self._wanted_by.get((attempt.task, attempt.number))
         if attempt.cause == RECONSTRUCTION and wanted_by is not None and wanted_by.queued_ns <= ready_ns:
             # What it had made was missed only when somebody's turn came: until then, he stood in line.
+            if self._is_known(before, wanted_by):
+                self._in_line(wanted_by, wanted_by.queued_ns, ready_ns)
+                return self._before(wanted_by, wanted_by.queued_ns)
             missed_ns = max(self._missed(before, ready_ns), wanted_by.queued_ns)
             self._add(missed_ns, ready_ns, Spent.RECONSTRUCTION, attempt, before.node, NOTICED)
             return self._before(wanted_by, missed_ns)
@@ -208,6 +211,12 @@ class _Walk:
         until_ns = max(until_ns, self._lives.start_ns)
         self._add(until_ns, ready_ns, Spent.RECONSTRUCTION, attempt, attempt.node, NOTICED)
         return until_ns, before
+
+    def _is_known(self, before: Attempt, wanted_by: Attempt) -> bool:
+        """Whether an attempt was queued again because of the death of the node that had what `before` had made: the
+        loss was known from then on."""
+        lost = self._lives.tasks[wanted_by.task].attempts.get(wanted_by.number - 1)
+        return lost is not None and lost.outcome == LOST and lost.node == before.node
 
     def _missed(self, before: Attempt, ready_ns: int) -> int:
         """When the node died that had what an attempt had made: the time until that was known is the loss's."""

@@ -76,7 +76,7 @@ def _reason(stretch: Stretch) -> str:
         case Spent.RECONSTRUCTION if stretch.words == NOTICED:
             return "passed until a failure was detected"
         case Spent.RECONSTRUCTION:
-            return "was spent running lost work again"
+            return "went into repeating lost work"
     return "was idle"
 
 

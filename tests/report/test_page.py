@@ -9,6 +9,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import dualray as ray
@@ -253,3 +254,27 @@ def test_the_first_sentence_does_not_call_a_dead_actor_busy(tmp_path: Path):
     assert unnoticed[-1].ended_ns / 1e9 == pytest.approx(4.5, abs=0.01), "the node came back then"
     assert sum(stretch.lasted_ns for stretch in unnoticed) == unnoticed[-1].ended_ns - made_ns
     assert "passed until a failure was detected" in page(read_record(tmp_path), title="calls")
+
+
+def test_a_retried_task_that_stands_in_line_is_not_said_to_wait_for_the_detection(tmp_path: Path):
+    @ray.remote(duration="lognormal(400ms, 0.4)")
+    def read(number: int) -> Any:
+        return np.full(20_000, number)
+
+    @ray.remote(duration="lognormal(600ms, 0.4)")
+    def total(numbers: Any) -> int:
+        return int(numbers.sum())
+
+    def calls() -> None:
+        parts = [read.remote(number) for number in range(50)]
+        ray.get([total.remote(part) for part in parts])
+
+    simulate(calls, tmp_path, nodes=4, faults=["kill node-2 at 3s"])
+    lives = Lives(read_record(tmp_path))
+    path = critical_path(lives)
+    assert sum(stretch.lasted_ns for stretch in path) == lives.end_ns - lives.start_ns
+    lost = [life.attempts[1] for life in lives.tasks.values() if 1 in life.attempts]
+    known_ns = min(attempt.queued_ns for attempt in lost if attempt.cause == "retry")
+    unnoticed = [stretch for stretch in path if stretch.words == NOTICED]
+    assert unnoticed
+    assert max(stretch.ended_ns for stretch in unnoticed) == known_ns
