@@ -31,6 +31,17 @@ def answers_of(prediction: Predicted, deadline: str | None, probability: float =
     return [*verdicts_of(prediction, deadline, probability), *grounds_of(prediction)]
 
 
+def _beyond(prediction: Predicted, knee: Row) -> str:
+    """What the most CPUs bring, in numbers."""
+    most = max(prediction.possible, key=lambda row: (_cpus(row), -row.makespan_s))
+    times = _cpus(most) / _cpus(knee)
+    return f"; {times:.3g} times as many CPUs take {most.makespan_s:.4g} s" if times > 1 else ""
+
+
+def _cpus(row: Row) -> float:
+    return row.configuration.nodes * row.configuration.cpus
+
+
 def verdicts_of(prediction: Predicted, deadline: str | None, probability: float = LIKELY) -> list[str]:
     """Which cluster to take: the knee or the fastest, the cheapest that meets the deadline, and, where there are spot
     machines, whether to take those."""
@@ -38,7 +49,7 @@ def verdicts_of(prediction: Predicted, deadline: str | None, probability: float 
     varying = varying_of(prediction.rows)
     knee = prediction.knee()
     if knee is not None:
-        lines.append(f"Knee: {knee.configuration.short(varying)}: {_span(knee)}; more CPUs help little beyond it.")
+        lines.append(f"Knee: {knee.configuration.short(varying)}: {_span(knee)}{_beyond(prediction, knee)}.")
     elif prediction.is_scaling:
         first = min(prediction.possible, key=lambda row: row.makespan_s)
         lines.append(f"No knee, still scaling. Fastest: {first.configuration.short(varying)}: {_span(first)}.")
