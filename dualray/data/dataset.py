@@ -33,8 +33,8 @@ SHOWN = 20
 class Dataset(PlannedRows):
     """A lazy table of rows. `from_items`, `read_parquet` and others create one, and its methods return further ones.
 
-    A dataset is a plan. You can consume it several times; each time dualray computes it again, unless you `materialize`
-    it.
+    A dataset describes the steps that compute its rows. You can consume it several times; each time dualray runs the
+    steps, unless you `materialize` it.
     """
 
     def __repr__(self) -> str:
