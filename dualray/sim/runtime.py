@@ -26,7 +26,7 @@ from dualray.sim.cluster.examination import Examination, examine
 from dualray.sim.cluster.growth_examination import GrowthWatch
 from dualray.sim.cluster.planned_nodes import PlannedAddress
 from dualray.sim.cluster.provider import MachineGroup, Provider
-from dualray.sim.cluster.run_summary import summarise
+from dualray.sim.cluster.run_summary import never_happened, summarise
 from dualray.sim.network.topologies import Nic
 from dualray.sim.processes.entering import (
     are_threads_said,
@@ -76,6 +76,8 @@ class SimRuntime:
         self._summary = summary
         self.record: RunRecorder | None = None
         """Makes the record of this run, at the end."""
+        self.warns_of_faults = False
+        """Whether the program itself has given faults, so that somebody must tell it of those that never happened."""
 
     @property
     def gpu_names(self) -> tuple[str, ...]:
@@ -128,6 +130,7 @@ class SimRuntime:
         if fibers.current() is not fibers.driver:
             raise RuntimeError("a thread called dualray.shutdown(), and only the main thread can end a simulation")
         ended_ns = self.cluster.kernel.now_ns
+        never = never_happened(self.cluster) if self.warns_of_faults else []
         try:
             self.core.tell_unread_failures()
             if self.record is not None:
@@ -148,6 +151,8 @@ class SimRuntime:
                 show_threads(self._driver.library_threads)
             if self._driver.environment is not None:
                 self._driver.environment.enter()
+        if never:
+            warnings.warn(f"faults of init() that never happened: {'; '.join(never)}", stacklevel=3)
 
 
 def _warn_of_coverage() -> None:
@@ -192,6 +197,7 @@ def start(settings: Mapping[str, Any], config: Config) -> SimRuntime:
     cluster.faults.plan((*planned, *settings["faults"]), driver_node=DRIVER_NODE)
     started = SimRuntime(cluster, driver, settings["run_report"], settings["run_summary"])
     started.record = record
+    started.warns_of_faults = bool(settings["faults"]) and settings["run_summary"] is None
     if isinstance(settings["address"], PlannedAddress):
         settings["address"].plan.begin(cluster)
     started.core.runtime_env = settings["runtime_env"] or ""

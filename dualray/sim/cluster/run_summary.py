@@ -44,7 +44,6 @@ def summarise(cluster: Cluster, ended_ns: int) -> dict[str, Any]:
                 spilled, spilled_bytes = spilled + 1, spilled_bytes + event.amount
             case TraceKind.FAULT:
                 faults.append({"at_s": event.time_ns / 1e9, "fault": f"{event.name.partition(' ')[0]} {event.subject}"})
-    injector = cluster.faults
     return {
         "virtual_s": ended_ns / 1e9,
         "nodes": len(cluster.nodes),
@@ -57,13 +56,26 @@ def summarise(cluster: Cluster, ended_ns: int) -> dict[str, Any]:
         "spilled_bytes": spilled_bytes,
         "recomputed": remade,
         "faults": faults,
-        "never_happened": [
-            {"fault": str(fault), "why": _why(fault, list(names), found_nothing=fault in injector.missed)}
-            for fault in (*injector.missed, *injector.outstanding)
-        ],
+        "never_happened": [{"fault": fault, "why": why} for fault, why in _never_happened(cluster, list(names))],
         "assumed": list(cluster.task_costs.assumed),
         "assumed_s": cluster.task_costs.default_ns / 1e9,
     }
+
+
+def never_happened(cluster: Cluster) -> list[str]:
+    """The faults that found nothing, or whose time did not come, in words, each with the reason."""
+    if not (cluster.faults.missed or cluster.faults.outstanding):
+        return []
+    submitted = [event.name for event in cluster.trace_events if event.kind is TraceKind.TASK_SUBMITTED]
+    return [f"{fault}: {why}" for fault, why in _never_happened(cluster, list(dict.fromkeys(submitted)))]
+
+
+def _never_happened(cluster: Cluster, names: list[str]) -> list[tuple[str, str]]:
+    injector = cluster.faults
+    return [
+        (str(fault), _why(fault, names, found_nothing=fault in injector.missed))
+        for fault in (*injector.missed, *injector.outstanding)
+    ]
 
 
 def _why(fault: Fault, names: list[str], *, found_nothing: bool) -> str:
@@ -76,4 +88,4 @@ def _why(fault: Fault, names: list[str], *, found_nothing: bool) -> str:
         nearest = difflib.get_close_matches(fault.task_name, names, n=1)
         hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
         return f"no task is called {fault.task_name!r}{hint}"
-    return "it did not come to that"
+    return "too few such events happened"

@@ -52,7 +52,7 @@ def start() -> Iterator[Callable[..., Any]]:
 
 
 def test_nodes_that_a_fault_adds_run_what_waits_for_them() -> None:
-    faults = ["add 2 nodes at 10s", "remove node-2 at 20s", "kill node-1 when where starts 9"]
+    faults = ["add 2 nodes at 10s", "remove node-2 at 20s"]
     with dualray.init(mode="sim", num_cpus=1, resources={"r": 1}, faults=faults):
         apart = dualray.util.placement_group([{"r": 1}] * 3, strategy="STRICT_SPREAD")
         assert apart.wait(timeout_seconds=30), "it waited for the nodes that were to come"
@@ -62,6 +62,14 @@ def test_nodes_that_a_fault_adds_run_what_waits_for_them() -> None:
         assert sorted(alive()) == ["node-0", "node-1"]
         addresses = [row["NodeManagerAddress"] for row in dualray.nodes()]
         assert len(set(addresses)) == 3
+
+
+def test_a_fault_may_be_of_a_node_that_another_fault_adds_and_one_that_never_happened_is_told() -> None:
+    dualray.init(mode="sim", faults=["add 1 node at 1s", "kill node-1 when where starts 9"])
+    time.sleep(2)
+    assert sorted(alive()) == ["node-0", "node-1"]
+    with pytest.warns(UserWarning, match="never happened: kill node-1 when where starts 9: no task is called 'where'"):
+        dualray.shutdown()
 
 
 @pytest.mark.parametrize(
