@@ -75,8 +75,10 @@ def init(
             for sim mode.
         mode: "real" (processes on this machine; the default), "sim" (a virtual cluster in this process) or "ray" (a
             cluster of Ray; see docs/ray.md).
-        num_cpus, num_gpus, resources: what each node has. Default in real mode: the CPUs of this machine, and the GPUs
-            that CUDA_VISIBLE_DEVICES shows (docs/real_mode.md). Default in sim mode: 4 CPUs.
+        num_cpus: the CPUs of each node. Default: in real mode the CPUs of this machine, in sim mode 4.
+        num_gpus: the GPUs of each node. Default: in real mode the GPUs that CUDA_VISIBLE_DEVICES shows
+            (docs/real_mode.md), in sim mode none.
+        resources: further resources of each node, such as {"disk": 2}. Default: none.
         memory: bytes of each node, or a text such as "16GiB", that tasks and actors can reserve with `memory=`; see
             docs/api/tasks.md. Default: 70 % of the node's memory; in sim mode 11.2 GiB.
         labels: labels of each node, such as {"zone": "a"}. In sim mode also a list with one dict for each node. See

@@ -75,3 +75,9 @@ def test_the_glossary_is_in_order_and_has_each_word_once():
     words = re.findall(r"^\| ([\w ]+) \|", (ROOT / "docs" / "glossary.md").read_text(), re.MULTILINE)
     words.remove("word")
     assert [word.lower() for word in words] == sorted({word.lower() for word in words})
+
+
+def test_the_site_lists_every_page():
+    listed = set(re.findall(r"[\w/]+\.md", (ROOT / "mkdocs.yml").read_text().partition("\nnav:")[2]))
+    docs = ROOT / "docs"
+    assert {str(page.relative_to(docs)) for page in docs.rglob("*.md")} == listed

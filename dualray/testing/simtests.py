@@ -72,7 +72,9 @@ def simtest(
     Args:
         seeds: the number of seeds. Each seed draws its own faults and the random numbers of the tasks.
         nodes: the number of nodes.
-        num_cpus, num_gpus, object_store_memory: what each node has.
+        num_cpus: the CPUs of each node.
+        num_gpus: the GPUs of each node.
+        object_store_memory: the capacity of each node's object store, with a unit.
         faults: "swarm" draws random faults for each seed. A list of faults, such as ["kill node-1 at 3s"], is the same
             for each seed; the test fails if one of them happens in no seed.
         time_limit: the virtual time after which a run fails, with a unit.
