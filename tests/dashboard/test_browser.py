@@ -374,6 +374,45 @@ ray.get([busy.work.remote() for _ in range(3)])
 """
 
 
+def test_what_happened_follows_a_run_and_shows_its_cause_at_the_end(chromium: Any, tmp_path: Path) -> None:
+    script, log, output = tmp_path / "loses.py", tmp_path / "log", tmp_path / "output"
+    script.write_text(LOSES)
+    log.mkdir()
+    with output.open("wb") as sink:
+        program = subprocess.Popen(
+            [sys.executable, str(script), str(log)], stdout=sink, stderr=sink, env={**os.environ, "DUALRAY_PACE": "3"}
+        )
+    with served(DirectoryFeed(log, program=program, output=output)) as page:
+        found = Opened(chromium, page.link)
+
+        def scrolled() -> int:
+            return int(found.page.evaluate("document.getElementById('happened').scrollTop"))
+
+        found.until(lambda: scrolled() > 0, "the newest sentence is not shown while the run goes on")
+        assert "running" in found.text("#state")
+        found.until(lambda: "over" in found.text("#state"), "the run does not end")
+        found.until(lambda: scrolled() == 0, "the first sentence is out of sight")
+        found.context.close()
+
+
+LOSES = """
+import sys
+
+import dualray as ray
+
+
+@ray.remote(max_retries=-1, duration=1.0)
+def work():
+    return 1
+
+
+faults = [f"kill worker when work starts {4 * number} after 500ms" for number in range(1, 13)]
+ray.init(mode="sim", nodes=2, num_cpus=2, decision_log=sys.argv[1], faults=faults)
+ray.get([work.remote() for _ in range(50)])
+ray.shutdown()
+"""
+
+
 def test_a_hundred_thousand_tasks_are_filtered_and_drawn(
     chromium: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -209,13 +209,20 @@ function drawPictures() {
 function drawHappened(run) {
   const rows = [...run.tables.happened.values()].sort((a, b) => a[1] - b[1] || a[0] - b[0]).slice(-200), list = $("happened"), atEnd = list.scrollTop + list.clientHeight >= list.scrollHeight - 8;
   const key = rows.map((row) => row[0] + row[3] + row[5].length).join();
+  if (list.dataset.follows && run.head.state === "over") {  // now the cause counts more than the newest sentence
+    if (atEnd) list.scrollTop = 0;
+    delete list.dataset.follows;
+  }
   if (list.dataset.key === key && list.dataset.run === String(chosen)) return;
   list.dataset.key = key; list.dataset.run = chosen;
   const focused = list.contains(document.activeElement) && document.activeElement !== list ? document.activeElement : null;
   list.replaceChildren(...rows.map((row) => { const item = element("li", element("time", time(row[1]))); item.append(sentence(row)); return item; }));
   if (!rows.length) list.append(element("li", "No fault, no loss and no failure until now.", { className: "none" }));
   if (focused) [...list.querySelectorAll("button")].find((each) => each.title === focused.title && each.textContent === focused.textContent)?.focus({ preventScroll: true });
-  if (atEnd && run.head.state === "running") list.scrollTop = list.scrollHeight;
+  if (atEnd && run.head.state === "running") {
+    list.scrollTop = list.scrollHeight;
+    list.dataset.follows = "yes";
+  }
 }
 // A sentence, in which what it is about can be clicked; what it does not name stands behind it.
 function sentence(row) {
