@@ -41,7 +41,7 @@ _SERVERS: Final = frozenset({"http.server", "socketserver", "wsgiref.simple_serv
 """Modules of which a method serves until it is told to stop, by sockets."""
 IDENTS_OF_PROCESS: Final = 1 << 16
 """Identities of threads that each process has, from the first one on: its pid times this."""
-OS_PATIENCE_S: Final = 1.0
+OS_PATIENCE_S: Final = 3.0
 """Before there is a deadlock where OS threads may release what is waited for."""
 _USES_HANDLES: Final = sys.version_info >= (3, 13)
 
