@@ -115,9 +115,9 @@ def test_a_sweep_finds_knee_and_cheapest(bag, tmp_path):
     knee = found.knee()
     assert knee is not None
     assert knee.configuration.nodes in (4, 16)
-    times = 40 / knee.configuration.nodes
+    factor = 40 / knee.configuration.nodes
     assert verdicts_of(found, None)[0].endswith(
-        f"; {times:.3g} times as many CPUs take {found.rows[-1].makespan_s:.4g} s."
+        f"; {factor:.3g} times as many CPUs take {found.rows[-1].makespan_s:.4g} s."
     )
     scaling = replace(found, rows=found.rows[:3])
     assert scaling.knee() is None
