@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import decimal
 import time
 
 import pytest
@@ -390,3 +391,26 @@ def test_a_name_is_what_a_call_and_its_errors_are_called():
     assert get(names) == ["good", "Named.name", "a.b"]
     with pytest.raises(TaskError, match=r"good raised"):
         get(actor.fail.options(name="good").remote())
+
+
+@ray.remote
+class Rounding:
+    def __init__(self, digits):
+        decimal.getcontext().prec = digits
+
+    def third(self):
+        return str(decimal.Decimal(1) / 3)
+
+    def set(self, digits):
+        decimal.getcontext().prec = digits
+
+
+def test_calls_of_an_actor_share_the_context_of_its_thread():
+    """The precision of decimal numbers, for example: the next call sees what the constructor or a call has set."""
+    actor, other = Rounding.remote(6), Rounding.remote(3)
+    assert get(actor.third.remote()) == "0.333333"
+    get(actor.set.remote(4))
+    assert get([actor.third.remote(), other.third.remote()]) == ["0.3333", "0.333"]
+    ray.kill(actor)
+    ray.kill(other)
+    assert decimal.getcontext().prec == 28

@@ -32,7 +32,8 @@ the fiber's own code raised it: that ends its process. When the driver is parked
 to perform, what `on_deadlock()` returns is raised in the driver.
 
 Contexts: each greenlet has its own `contextvars` context, which greenlet swaps with it. The driver keeps
-its own, the hub and each spawned fiber start with an empty one, as a fresh process does.
+its own, the hub and each spawned fiber start with an empty one, as a fresh thread does, or with the one that
+the spawner gives: what runs on a worker's main thread, one after another, has one context.
 
 Some code on a fiber's greenlet is not user code: a runtime's `submit` called by the driver runs machines.
 It says so with `with fibers.system:`, inside which `user_fiber()` is None and therefore clocks, randomness
@@ -133,6 +134,7 @@ class Fiber:
     _thrown: BaseException | None = None  # the last exception that throw() was given for it
     _answered: bool = False  # a wake or a throw came while it was running: the next park returns at once
     _rethrows: int = 0
+    _context: Context | None = None
 
     @property
     def is_undisturbed(self) -> bool:
@@ -265,14 +267,17 @@ class FiberScheduler:
         self._hub.switch()
         return driver
 
-    def spawn(self, owner: FiberOwner, fn: Callable[[], object], *, seed: bytes = b"") -> Fiber:
-        """Run `fn()` in a new fiber.
+    def spawn(
+        self, owner: FiberOwner, fn: Callable[[], object], *, seed: bytes = b"", context: Context | None = None
+    ) -> Fiber:
+        """Run `fn()` in a new fiber, in a context of its own if none is given.
 
         Called on the hub, it runs it at once, until it parks or ends; called on a fiber, when that parks.
         """
         if self._hub is None or self._closing:
             raise RuntimeError("the simulation is closed" if self._closing else "adopt the driver before spawning")
         fiber = Fiber(owner, fn, seed)
+        fiber._context = context
         self._live[fiber] = None
         if self._current is None and _getcurrent() is self._hub:
             self._run(fiber)
@@ -586,7 +591,7 @@ def _run_fibers(ordered: list[Any]) -> None:
         fn = fiber._fn
         assert fn is not None
         # By itself: to others a greenlet without a Python frame, as where this is compiled, seems to be running.
-        greenlet_here.gr_context = Context()
+        greenlet_here.gr_context = Context() if fiber._context is None else fiber._context  # an empty one is false
         if _getprofile() is not None:
             _cut_profile()
         try:

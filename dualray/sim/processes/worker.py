@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from contextvars import Context
 from functools import partial
 from typing import Any, Final
 
@@ -80,6 +81,8 @@ class UserProcess(WorkingProcess):
         self._export_id: FunctionID | None = None
         self._export: Export | None = None
         """There, the one function that it has loaded."""
+        self._context: Context | None = None
+        """That of its main thread: what a task sets there, the next one sees."""
         self._is_running = False
         """Whether a task runs, or is about to."""
         self.is_ahead = False
@@ -284,7 +287,9 @@ class UserProcess(WorkingProcess):
         if task.attempt:
             seed += of_attempt(task.attempt)
         cluster.seeds_handed_out.update(seed)
-        cluster.fibers.spawn(self, _Call(self, task), seed=seed)
+        if self._context is None:
+            self._context = Context()
+        cluster.fibers.spawn(self, _Call(self, task), seed=seed, context=self._context)
 
     def interrupt(self) -> None:
         """At its next step, which is the one that it waits for."""
