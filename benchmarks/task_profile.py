@@ -148,7 +148,7 @@ class _Pair:
             worker=WORKER,
             node=NODE,
             incarnation=0,
-            gpu_ids=(),
+            device_ids=(),
         )
         self.driver.dispatch(granted)
 

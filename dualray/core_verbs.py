@@ -22,6 +22,7 @@ from dualray.shared.core.serialization import serialize
 from dualray.shared.core.task_runner import Export
 from dualray.shared.handles import EXIT_OUTSIDE, SHUTDOWN, ActorExit, ProcessKey
 from dualray.shared.labels import parse_selector
+from dualray.shared.model.accelerators import Names, named
 from dualray.shared.model.demands import parse_named
 from dualray.shared.model.ids import (
     ActorID,
@@ -92,11 +93,11 @@ class VerbsOverCore:
 
     Args:
         core: what the process can do.
-        gpu_names: what its node's GPUs are called, by the numbers that the core has for them.
+        device_names: what its node's GPUs and other accelerators are called.
     """
 
     __slots__ = (
-        "_gpu_names",
+        "_device_names",
         "adopt",
         "call",
         "call_method",
@@ -116,12 +117,12 @@ class VerbsOverCore:
 
     parts_of = staticmethod(tuple)
 
-    def __init__(self, core: CoreVerbs, gpu_names: Sequence[str]) -> None:
+    def __init__(self, core: CoreVerbs, device_names: Names) -> None:
         self.core = core
         self.is_closed = core.is_closed
         self.pin: Callable[[Any], None] = partial(_pin, core)
         core.holder = self
-        self._gpu_names = gpu_names
+        self._device_names = device_names
         self.adopt = core.adopt
         self.call = core.submit_call
         self.call_method = core.submit_actor_call
@@ -179,7 +180,7 @@ class VerbsOverCore:
             is_restarted=constructor is not None and execution.actor_life > 0,
             placement_group_id=group.hex() if group is not None else None,
             captures_children=template is not None and template.strategy.captures,
-            gpus=tuple([self._gpu_names[gpu] for gpu in execution.gpu_ids]),
+            accelerators=named(execution.device_ids, self._device_names),
             resources=in_plain_names(template.resources).as_floats() if template is not None else {},
         )
 

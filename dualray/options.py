@@ -15,7 +15,7 @@ from dualray.core_terms import strategy_of
 from dualray.exceptions import rays_words
 from dualray.scheduling_strategies import PlacementGroupSchedulingStrategy
 from dualray.shared.labels import parse_selector
-from dualray.shared.model.demands import parse_resources
+from dualray.shared.model.demands import check_accelerators, parse_resources
 from dualray.shared.scenario.distributions import parse_distribution
 from dualray.shared.units import parse_size_bytes
 
@@ -314,6 +314,7 @@ def _check(options: TaskOptions | ActorOptions | MethodOptions, what: str) -> No
             resources=options.resources,
             refuses_parts=False,  # the call does, as in Ray
         )
+        check_accelerators(options.resources)
     except (TypeError, ValueError) as error:
         raise type(error)(f"{what}: {error}") from None
     strategy_of(options.scheduling_strategy, options.label_selector, what)

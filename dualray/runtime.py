@@ -205,8 +205,8 @@ class Runtime(Protocol):
         """What this process can do."""
 
     @property
-    def gpu_names(self) -> tuple[str, ...]:
-        """What this node's GPUs are called, in the order in which the core counts them."""
+    def device_names(self) -> Mapping[str, Sequence[str]]:
+        """What this node's GPUs and other accelerators are called, by the kind, in the order of their numbers."""
 
     @property
     def logs(self) -> LogReader:
@@ -265,11 +265,11 @@ class Engine(Protocol):
         num_gpus: float | None,
         resources: Mapping[str, float] | None,
         memory: float | str | None,
-    ) -> tuple[Resources, tuple[str, ...]]:
-        """Real mode's: what a node of this machine has, and its GPUs' names.
+    ) -> tuple[Resources, Mapping[str, Sequence[str]]]:
+        """Real mode's: what a node of this machine has, and the names of its accelerators.
 
         Raises:
-            ValueError: resources that are wrong; more GPUs than there are.
+            ValueError: resources that are wrong; more accelerators than there are.
         """
 
     def logs_of_this_machine(self) -> LogReader:

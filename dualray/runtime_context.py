@@ -13,11 +13,9 @@ from dualray import runtime
 from dualray.actor import ActorHandle, handle_to
 from dualray.first_verb import started
 from dualray.hex_id import HexId
+from dualray.shared.model.accelerators import KINDS
 from dualray.shared.model.resources import GPU
 from dualray.user_verbs import CallContext
-
-ACCELERATORS = (GPU, "FURIOSA", "HPU", "MBLT", "NPU", "RBLN", "TPU", "TTNPU", "neuron_cores")
-"""The kinds of accelerators that Ray names; dualray places GPUs, and has none of the others."""
 
 
 def _id_or_none(text: str | None) -> HexId | None:
@@ -216,11 +214,12 @@ class RuntimeContext:
         return self._here.attempt
 
     def get_accelerator_ids(self) -> dict[str, list[str]]:
-        """Return the GPUs of the task or actor as text: `{"GPU": [...], ...}`.
+        """Return the accelerators that the task or actor holds, as text: `{"GPU": ["0", "1"], "TPU": [], ...}`.
 
-        The lists of Ray's other kinds of accelerators are empty.
+        Each kind of accelerator has a list. Ids are the entries of the kind's variable, such as CUDA_VISIBLE_DEVICES.
         """
-        return {kind: list(self._here.gpus) if kind == GPU else [] for kind in ACCELERATORS}
+        held = self._here.accelerators
+        return {kind.name: list(held.get(kind.name, ())) for kind in KINDS}
 
     def get_resource_ids(self) -> dict[str, list[str]]:
         """The older name of `get_accelerator_ids`."""

@@ -346,15 +346,15 @@ class Swapped:
     Modules that are imported from its paths are its own, too: two environments may have different ones of one name.
 
     text: as `RuntimeEnv.to_text` makes it; "" for one that differs in nothing yet.
-    of_others: variables that are set at each switch by somebody else.
     """
 
-    def __init__(self, text: str, of_others: Collection[str] = ()) -> None:
+    def __init__(self, text: str) -> None:
         environment = from_text(text)
         environment.check()
         self._variables: dict[str, str | None] = dict(_expanded(environment))
         """Those that differ from everybody's, as it has left them; None: it has none of that name."""
-        self._of_others = frozenset(of_others) - self._variables.keys()
+        self._said = frozenset(self._variables)
+        self._of_others: frozenset[str] = frozenset()
         self._paths = environment.import_paths
         self._directory = environment.working_dir
         self._modules: dict[str, ModuleType] = {}
@@ -371,6 +371,10 @@ class Swapped:
     def has_paths(self) -> bool:
         """Whether it says where to import from."""
         return bool(self._paths)
+
+    def are_of_others(self, names: Collection[str]) -> None:
+        """Somebody else sets these variables at each switch from now on, unless the environment itself says them."""
+        self._of_others = frozenset(names) - self._said
 
     def enter(self) -> None:
         """It runs."""

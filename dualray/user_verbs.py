@@ -136,8 +136,8 @@ class CallContext:
     placement_group_id: str | None
     captures_children: bool
     """Whether tasks and actors that are made here go to this placement group when they do not say where."""
-    gpus: tuple[str, ...]
-    """The GPUs that the task or actor holds, by the names that CUDA_VISIBLE_DEVICES has for them."""
+    accelerators: Mapping[str, Sequence[str]]
+    """The names of the devices that the task or actor holds, such as those in CUDA_VISIBLE_DEVICES, by the kind."""
     resources: dict[str, float]
     """What the task or actor holds, by name."""
 

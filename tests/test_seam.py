@@ -134,7 +134,7 @@ class PlaceVerbs:
             is_restarted=False,
             placement_group_id=None,
             captures_children=False,
-            gpus=(),
+            accelerators={},
             resources={},
         )
 

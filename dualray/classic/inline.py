@@ -29,6 +29,7 @@ from dualray.shared.core.layout import Serialized, deserialize, deserialize_own
 from dualray.shared.core.serialization import serialize
 from dualray.shared.core.task_runner import Export
 from dualray.shared.handles import ProcessKey
+from dualray.shared.model.accelerators import DEVICES_MAX, Names, devices_of, devices_wanted
 from dualray.shared.model.config import Config
 from dualray.shared.model.errors import ErrorInfo, ErrorKind
 from dualray.shared.model.ids import (
@@ -47,7 +48,7 @@ from dualray.shared.model.ids import (
     root_task_id,
     worker_address,
 )
-from dualray.shared.model.resources import GPU, UNITS, Resources, fits, shortfall
+from dualray.shared.model.resources import UNITS, Resources, fits, shortfall
 from dualray.shared.model.specs import ActorSpec, FunctionTemplate, NamedActor, NodeState, Ref
 from dualray.shared.model.states import TaskState
 
@@ -69,7 +70,7 @@ class _Actor:
     """An actor: its instance and its process, or why it has none."""
 
     process: InlineProcess
-    gpu_ids: tuple[int, ...] = ()
+    device_ids: tuple[int, ...] = ()
     count: int = 0
     instance: Any = None
     error: tuple[bytes, ErrorInfo] | None = None
@@ -80,14 +81,15 @@ class _Shared:
     """What the processes of one program share."""
 
     total: Resources
-    gpu_names: tuple[str, ...]
+    device_names: Names
     inline_bytes_max: int
     objects: dict[ObjectID, _Object] = field(default_factory=dict)
     actors: dict[ObjectID, _Actor] = field(default_factory=dict)
     functions: dict[FunctionID, bytes] = field(default_factory=dict)
     loaded: dict[FunctionID, Export] = field(default_factory=dict)
     tables: dict[str, dict[str, dict[str, str]]] = field(default_factory=dict)
-    gpus: list[int] = field(default_factory=list)
+    devices: dict[int, list[int]] = field(default_factory=dict)
+    """By the kind: those that are handed out next come first."""
     tasks_process: InlineProcess | None = None
     workers: int = 0
 
@@ -129,8 +131,8 @@ class InlineProcess(InlineRefusals):
         if process is None or process.is_busy:  # a task that submits a task waits in the first one's process
             process = self._new_worker()
             shared.tasks_process = shared.tasks_process or process
-        with self._gpus_for(template, keep=False) as gpu_ids:
-            execution, packed = self._pack(template, args, kwargs, gpu_ids=gpu_ids)
+        with self._devices_for(template, keep=False) as device_ids:
+            execution, packed = self._pack(template, args, kwargs, device_ids=device_ids)
             return self._run(process, execution, template, packed, None)
 
     def submit_call(self, template: FunctionTemplate, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Ref:
@@ -150,12 +152,12 @@ class InlineProcess(InlineRefusals):
         if promises.name:
             self.find_actor(promises.name, promises.namespace)
         self._check_feasible(template, exceptions.ActorUnschedulableError)
-        with self._gpus_for(template, keep=True) as gpu_ids:
-            execution, packed = self._pack(template, args, kwargs, gpu_ids=gpu_ids)
+        with self._devices_for(template, keep=True) as device_ids:
+            execution, packed = self._pack(template, args, kwargs, device_ids=device_ids)
         actor_id = ActorID(execution.task_id)
         execution.actor_id = actor_id
         handle = Ref(actor_handle_id(actor_id), self.address)
-        actor = self._shared.actors[handle.object_id] = _Actor(self._new_worker(), gpu_ids, count=1)
+        actor = self._shared.actors[handle.object_id] = _Actor(self._new_worker(), device_ids, count=1)
         self._run(actor.process, execution, template, packed, actor)
         return handle, None
 
@@ -164,7 +166,7 @@ class InlineProcess(InlineRefusals):
     ) -> list[Ref]:
         """Run an actor's method; its results."""
         actor = self._shared.actors.get(handle.object_id)
-        execution, packed = self._pack(template, args, kwargs, gpu_ids=actor.gpu_ids if actor is not None else ())
+        execution, packed = self._pack(template, args, kwargs, device_ids=actor.device_ids if actor is not None else ())
         execution.actor_id = ActorID(handle.object_id[:16])
         if actor is None:
             error = ErrorInfo(kind=ErrorKind.ACTOR_DIED, message=f"{template.name}: the actor was ended by kill")
@@ -191,17 +193,19 @@ class InlineProcess(InlineRefusals):
             raise error(f"{template.name} can never run here: {NODE} has {self._shared.total} and lacks {lacks}.")
 
     @contextmanager
-    def _gpus_for(self, template: FunctionTemplate, *, keep: bool) -> Iterator[tuple[int, ...]]:
-        """GPUs by number. Tasks run one by one, so there are always enough; actors keep theirs, and share in turn when
-        there are more of them."""
-        count = -(-template.resources.get(GPU) // UNITS)
-        chosen = tuple(self._shared.gpus[:count])
-        if keep:
-            self._shared.gpus = self._shared.gpus[count:] + list(chosen)
+    def _devices_for(self, template: FunctionTemplate, *, keep: bool) -> Iterator[tuple[int, ...]]:
+        """GPUs and other accelerators. Tasks run one by one, so there are always enough; actors keep theirs, and share
+        in turn when there are more of them."""
+        chosen: list[int] = []
+        for kind, units in devices_wanted(template.resources):
+            free, count = self._shared.devices[kind], -(-units // UNITS)
+            chosen += free[:count]
+            if keep:
+                self._shared.devices[kind] = free[count:] + free[:count]
         yield tuple(sorted(chosen))
 
     def _pack(
-        self, template: FunctionTemplate, args: Sequence[Any], kwargs: Mapping[str, Any], *, gpu_ids: tuple[int, ...]
+        self, template: FunctionTemplate, args: Sequence[Any], kwargs: Mapping[str, Any], *, device_ids: tuple[int, ...]
     ) -> tuple[Execution, Arguments]:
         """The task that a call makes, and its arguments: as they are now, whatever the task does to them."""
         arguments = pack_arguments(
@@ -215,7 +219,7 @@ class InlineProcess(InlineRefusals):
         )
         self.execution.submitted += 1
         task_id = child_task_id(self.execution.task_id, self.execution.attempt, self.execution.submitted)
-        execution = Execution(task_id=task_id, name=template.name, gpu_ids=gpu_ids, resources=template)
+        execution = Execution(task_id=task_id, name=template.name, device_ids=device_ids, resources=template)
         return execution, arguments
 
     def _run(
@@ -404,11 +408,11 @@ class InlineRuntime:
 
     def __init__(self, process: InlineProcess) -> None:
         self.core = process
-        self.verbs = VerbsOverCore(process, process.shared.gpu_names)
+        self.verbs = VerbsOverCore(process, process.shared.device_names)
 
     @property
-    def gpu_names(self) -> tuple[str, ...]:
-        return self.core.shared.gpu_names
+    def device_names(self) -> Names:
+        return self.core.shared.device_names
 
     @property
     def logs(self) -> NoReturn:
@@ -473,10 +477,11 @@ def start(
     """
     given = {"num_cpus": num_cpus, "num_gpus": num_gpus, "resources": resources, "object_id_seed": object_id_seed}
     settings = resolve({name: value for name, value in given.items() if value is not None})
-    total, gpu_names = runtime.engine("real").total_of(
+    total, device_names = runtime.engine("real").total_of(
         *(settings[name].value for name in ("num_cpus", "num_gpus", "resources", "memory"))
     )
-    shared = _Shared(total=total, gpu_names=gpu_names, inline_bytes_max=limits_of(settings).inline_bytes_max)
-    shared.gpus = list(range(total.get(GPU) // UNITS))
+    shared = _Shared(total=total, device_names=device_names, inline_bytes_max=limits_of(settings).inline_bytes_max)
+    for device in devices_of(dict(total.units)):
+        shared.devices.setdefault(device // DEVICES_MAX, []).append(device)
     root = root_task_id(str(settings["object_id_seed"].value or ""), 1)
     return InlineProcess(shared, FIRST_DRIVER, root, is_driver=True).runtime

@@ -87,8 +87,8 @@ class RayRuntime:
         self.verbs = verbs
 
     @property
-    def gpu_names(self) -> tuple[str, ...]:
-        return tuple(map(str, ray.get_gpu_ids()))
+    def device_names(self) -> dict[str, list[str]]:
+        return dict(ray.get_runtime_context().get_accelerator_ids())
 
     @property
     def logs(self) -> NoReturn:

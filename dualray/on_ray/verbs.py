@@ -62,7 +62,7 @@ class RayVerbs(RayActors, RayValues, RayCluster):
             is_cancelled=_is_cancelled(here) if self.is_in_task else False,
             placement_group_id=here.get_placement_group_id(),
             captures_children=bool(here.should_capture_child_tasks_in_placement_group),
-            gpus=tuple(map(str, ray.get_gpu_ids())),
+            accelerators=here.get_accelerator_ids(),
             resources=dict(here.get_assigned_resources()) if self.is_in_task else {},
         )
 

@@ -41,14 +41,16 @@ def start(settings: Mapping[str, Any], config: Config) -> RealRuntime:
     open_standard_streams()
     raise_open_files()
     check_open_files()
-    total, gpu_names = total_of(settings["num_cpus"], settings["num_gpus"], settings["resources"], settings["memory"])
+    total, device_names = total_of(
+        settings["num_cpus"], settings["num_gpus"], settings["resources"], settings["memory"]
+    )
     session = sessions.create(
         config=config,
         seed=settings["seed"],
         job_root=str(settings["object_id_seed"] or ""),
         total=total,
         labels=labels_of_nodes(settings["labels"], 1)[0],
-        gpu_names=gpu_names,
+        device_names=device_names,
         store_bytes=store_bytes(settings["object_store_memory"]),
         log_to_driver=settings["log_to_driver"] and not settings["redirect_output"],
         log_directory=_made(settings["log_directory"]),

@@ -15,6 +15,7 @@ from functools import cached_property
 
 from dualray.report.histories import LOST, RESTART, TASK_HEX, Attempt, Lives, Move, ObjectLife, TaskLife
 from dualray.report.replayed import Ask, Choice, Eviction, Grant, Local, Replayed
+from dualray.shared.model.accelerators import device_words
 from dualray.shared.model.commands import NoteRetry, Send
 from dualray.shared.model.errors import ErrorKind
 from dualray.shared.model.events import (
@@ -282,8 +283,8 @@ class Teller:
             ]
             if placed:
                 yield _choice_line(placed[-1], 0)
-        gpus = f", with GPU {', '.join(map(str, grant.lease.gpu_ids))}" if grant.lease.gpu_ids else ""
-        yield Line(grant.time_ns, f"{grant.node} grants a lease on worker {grant.lease.worker}{gpus}.")
+        devices = f", with {device_words(grant.lease.device_ids)}" if grant.lease.device_ids else ""
+        yield Line(grant.time_ns, f"{grant.node} grants a lease on worker {grant.lease.worker}{devices}.")
 
     def _grant_of(self, attempt: Attempt) -> Grant | None:
         """The lease that its worker was under when it was pushed there."""

@@ -14,6 +14,7 @@ from dualray.core_verbs import VerbsOverCore
 from dualray.progress_bars import DISPLAY, BarState
 from dualray.shared.core.core_worker import CoreWorker, write_row
 from dualray.shared.labels import as_pairs, labels_of_nodes
+from dualray.shared.model.accelerators import Names
 from dualray.shared.model.config import Config
 from dualray.shared.model.demands import parse_resources
 from dualray.shared.model.ids import FunctionID, root_task_id
@@ -43,7 +44,7 @@ from dualray.sim.processes.worker_streams import UnheardWorkers
 from dualray.sim.usercode.process_calls import ip_of
 from dualray.sim.usercode.program_clock import PROGRAM_CLOCK
 from dualray.user_metrics import METRICS
-from dualray.visible_gpus import names_for_ray
+from dualray.visible_devices import names_for_ray
 
 if TYPE_CHECKING:
     # It imports pydantic, which a run without a scenario does not need.
@@ -71,7 +72,7 @@ class SimRuntime:
         self.cluster = cluster
         self._driver = driver
         self.core: CoreWorker = driver.core
-        self.verbs = VerbsOverCore(self.core, driver.gpu_names)
+        self.verbs = VerbsOverCore(self.core, driver.device_names)
         self._report = report
         self._summary = summary
         self.record: RunRecorder | None = None
@@ -80,8 +81,8 @@ class SimRuntime:
         """Whether the program itself has given faults, so that somebody must tell it of those that never happened."""
 
     @property
-    def gpu_names(self) -> tuple[str, ...]:
-        return self._driver.gpu_names
+    def device_names(self) -> Names:
+        return self._driver.device_names
 
     @property
     def logs(self) -> NoReturn:
@@ -190,7 +191,7 @@ def start(settings: Mapping[str, Any], config: Config) -> SimRuntime:
         assert autoscaler is not None
         cluster.growth = GrowthWatch(autoscaler)
         cluster.groups = {name: group.hardware for name, group in groups.items()}
-    cluster.shown_gpus = names_for_ray(shown_gpus())
+    cluster.shown_gpus, cluster.device_names = shown_gpus(), names_for_ray()
     driver = cluster.start(nodes=hardware, root=root, namespace=settings["namespace"] or "")
     scenario: Scenario | None = settings["scenario"]
     planned = scenario.planned() if scenario is not None else ()

@@ -545,13 +545,13 @@ def test_more_than_one_accelerator_is_a_whole_number_at_the_call():
     def parts():
         pass
 
-    @ray.remote(resources={"TPU": 2.5})
+    @ray.remote(resources={"NPU": 2.5})
     class Parts:
         pass
 
     with pytest.raises(ValueError, match=r"num_gpus=1\.5: more than one GPU must be a whole number"):
         parts.remote()
-    with pytest.raises(ValueError, match=r"TPU=2\.5: more than one TPU must be a whole number"):
+    with pytest.raises(ValueError, match=r"NPU=2\.5: more than one NPU must be a whole number"):
         Parts.remote()
     with pytest.raises(ValueError, match="must be whole numbers"):
         add.options(num_gpus=2.5).remote(1)

@@ -7,7 +7,7 @@ import pytest
 
 import dualray as ray
 from dualray.exceptions import ActorDiedError
-from dualray.runtime_context import ACCELERATORS
+from dualray.shared.model.accelerators import KINDS
 from dualray.util import state
 from dualray.util.placement_group import placement_group, remove_placement_group
 from dualray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
@@ -331,7 +331,7 @@ def test_the_drivers_context_in_full():
     context = ray.get_runtime_context()
     assert context.get_job_id() == "00000001"
     assert context.get_placement_group_id() is None
-    assert context.get_accelerator_ids() == {kind: [] for kind in ACCELERATORS}
+    assert context.get_accelerator_ids() == {kind.name: [] for kind in KINDS}
     assert context.get_resource_ids() == context.get_accelerator_ids()
     assert context.get_node_labels() == {"zone": "a", "ray.io/node-id": "node-0"}
     assert not context.was_current_actor_reconstructed
@@ -361,7 +361,7 @@ def test_an_actors_context_in_full():
     found = get(keeper.context.remote())
     assert (found["task"], found["function"]) == ("Keeper.context", f"{__name__}.Keeper.context")
     assert found["job"] == "00000001"
-    assert found["gpus"] == {kind: ["0"] if kind == "GPU" else [] for kind in ACCELERATORS}
+    assert found["gpus"] == {kind.name: ["0"] if kind.name == "GPU" else [] for kind in KINDS}
     assert not found["restarted"]
     assert found["labels"] == {"zone": "a", "ray.io/node-id": found["node"]}
     assert found["all"]["actor_id"] == found["actor"] == found["all"]["actor_id"].hex()

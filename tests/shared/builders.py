@@ -303,7 +303,7 @@ class OwnerStepper(Stepper[Owner]):
         return self(*tasks, *calls)
 
     def grant(
-        self, lease: int = 0, *, request: int = 0, node: str = NODE, gpu_ids: tuple[int, ...] = ()
+        self, lease: int = 0, *, request: int = 0, node: str = NODE, device_ids: tuple[int, ...] = ()
     ) -> list[Command]:
         """Lease `lease` of worker `lease`, for this owner's request number `request`."""
         return self(
@@ -313,7 +313,7 @@ class OwnerStepper(Stepper[Owner]):
                 worker=Address(f"{node}/w{lease}"),
                 node=NodeID(node),
                 incarnation=0,
-                gpu_ids=gpu_ids,
+                device_ids=device_ids,
             )
         )
 

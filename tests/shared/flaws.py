@@ -25,7 +25,7 @@ PARTS: dict[str, tuple[str, ...]] = {
 ORDER: dict[str, tuple[str, ...]] = {
     "Executor": ("exit", "started_ns", "is_actor", "caller_is_dead", "calls", "is_spent", "in_transit"),
     "LocalScheduler": (
-        *("incarnation", "total", "free", "gpus", "gpus_free", "bundles", "bundle_reports", "_store", "_in_line"),
+        *("incarnation", "total", "free", "devices", "devices_free", "bundles", "bundle_reports", "_store", "_in_line"),
         *("_first", "_brought", "_brought_bytes", "workers", "idle", "leases", "waiting", "unstaffed", "settled"),
         *("allocated", "held", "is_draining", "waits_until_ns", "out_of_memory", "_memory_policy", "_granted"),
         *("_worker_counter", "_lease_counter", "_slot_counter", "_start_failures"),

@@ -139,7 +139,7 @@ class Daemon:
             job_root=self.info.job_root,
             total=Resources(tuple((name, units) for name, units in self.options.total)),
             labels=tuple((key, value) for key, value in self.options.labels),
-            gpu_names=tuple(self.options.gpu_names),
+            device_names=self.options.device_names,
             store_bytes=self.options.store_bytes,
             log_to_driver=self.options.log_to_driver,
             redis_shards=self.info.redis_shards,

@@ -83,7 +83,7 @@ def node_options(
     """
     if num_workers is not None:
         config = dataclasses.replace(config, workers_prestarted=num_workers)
-    total, gpu_names = total_of(
+    total, device_names = total_of(
         num_cpus, num_gpus, resources, memory, host=node_ip or LOOPBACK, is_head=address is None
     )
     return NodeOptions(
@@ -91,7 +91,7 @@ def node_options(
         node_ip=node_ip or LOOPBACK,
         port=port,
         total=[(name, units) for name, units in total.units],
-        gpu_names=list(gpu_names),
+        device_names={kind: list(names) for kind, names in device_names.items()},
         labels=list(as_pairs(parse_labels("labels", labels or {}))),
         store_bytes=object_store_memory or shared_store_bytes(),
         config=dataclasses.asdict(config),

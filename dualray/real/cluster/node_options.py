@@ -24,8 +24,8 @@ class NodeOptions:
     total: list[tuple[str, int]]
     """The node's resources, in units."""
     labels: list[tuple[str, str]] = dataclasses.field(default_factory=list)
-    gpu_names: list[str] = dataclasses.field(default_factory=list)
-    """Of its GPUs: see gpus.py."""
+    device_names: dict[str, list[str]] = dataclasses.field(default_factory=dict)
+    """Of its GPUs and other accelerators, by the kind: see processes/accelerators.py."""
     store_bytes: int
     config: dict[str, Any]
     """Limits; of the head only."""

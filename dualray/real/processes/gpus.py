@@ -1,4 +1,4 @@
-"""The GPUs of this machine that a node may offer, and how a process is confined to those that it holds.
+"""The GPUs of this machine that a node may offer.
 
 Theory of operation. NVML, the library of NVIDIA's driver, says which GPUs there are; a GPU in MIG mode counts as the
 instances that it is cut into. CUDA_VISIBLE_DEVICES of whoever starts the node, the *mask*, narrows and orders them as
@@ -8,7 +8,7 @@ without a driver `num_gpus=` alone says how many there are, so that programs can
 The core counts GPUs from 0. Each has a *name* here, which is its entry in the mask, or its number where there is none:
 what a worker's own CUDA_VISIBLE_DEVICES and `get_gpu_ids()` are made of. A worker sees the GPUs of its lease, and
 without one none, before anything of the user's is loaded; CUDA reads the variable once, when it is first used, which is
-why the core gives GPUs only to workers that have run nothing before.
+why the core gives GPUs only to workers that have run nothing before (dualray/visible_devices.py).
 
 Relies on: nvidia-ml-py for calling NVML; it is imported only where the library can be loaded.
 """
@@ -27,7 +27,6 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from dualray.shared.model.resources import GPU_MASK
-from dualray.visible_gpus import hides_gpus
 
 DISCOVERY: Final = "DUALRAY_NVML"
 """`off`: do not look for GPUs, as if the machine had no driver."""
@@ -211,29 +210,3 @@ def _instances(pynvml: Any, handle: Any) -> tuple[str, ...] | None:
 @functools.cache
 def _say_once(level: int, words: str) -> None:
     _log.log(level, words)
-
-
-# ---- In a worker -------------------------------------------------------------------------------------------------
-
-
-class VisibleGpus:
-    """Keeps CUDA_VISIBLE_DEVICES of a worker at the GPUs that it holds, by name.
-
-    What user code itself writes there stays until the lease is another one's.
-    """
-
-    def __init__(self, names: Sequence[str]) -> None:
-        self._names = names
-        self._shown: tuple[int, ...] | None = None
-        self._of_node = os.environ.get(GPU_MASK)
-        self._hides = hides_gpus()
-
-    def show(self, gpus: tuple[int, ...]) -> None:
-        """From now on this process may use these, counted from 0 on its node."""
-        if gpus != self._shown:
-            self._shown = gpus
-            shown = ",".join(self._names[gpu] for gpu in gpus) if gpus or self._hides else self._of_node
-            if shown is None:
-                os.environ.pop(GPU_MASK, None)
-            else:
-                os.environ[GPU_MASK] = shown

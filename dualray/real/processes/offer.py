@@ -9,8 +9,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from dualray.extras import needs
+from dualray.real.processes.accelerators import found_to_offer, names_to_offer
 from dualray.real.processes.gpus import gpus_to_offer
 from dualray.real.session import session as sessions
+from dualray.shared.model.accelerators import Names
 from dualray.shared.model.demands import parse_resources
 from dualray.shared.model.resources import MEMORY_SHARE_PERCENT, Resources, add, node_resources
 
@@ -46,16 +48,16 @@ def total_of(
     *,
     host: str = LOOPBACK,
     is_head: bool = True,
-) -> tuple[Resources, tuple[str, ...]]:
-    """What a node of this machine has, and its GPUs' names; by default as many CPUs as this process may use, the GPUs
-    that there are and CUDA_VISIBLE_DEVICES shows, and 70 % of memory.
+) -> tuple[Resources, Names]:
+    """What a node of this machine has, and the names of its accelerators; by default as many CPUs as this process may
+    use, the accelerators that there are and CUDA_VISIBLE_DEVICES or its like shows, and 70 % of memory.
 
     Args:
         host: the node's IP address.
         is_head: whether the head runs beside it.
 
     Raises:
-        ValueError: resources that are wrong; more GPUs than there are.
+        ValueError: resources that are wrong; more accelerators than there are.
     """
     if num_cpus is None:
         num_cpus = len(os.sched_getaffinity(0))
@@ -63,9 +65,15 @@ def total_of(
         memory = memory_bytes() * MEMORY_SHARE_PERCENT // 100
     total = parse_resources(num_cpus=num_cpus, num_gpus=num_gpus, memory=memory, resources=resources)
     gpu_names = gpus_to_offer(num_gpus)
-    if num_gpus is None:
-        total = parse_resources(num_cpus=num_cpus, num_gpus=len(gpu_names), memory=memory, resources=resources)
-    return add((total, node_resources(host, is_head=is_head))), gpu_names
+    found = found_to_offer(resources)
+    if num_gpus is None or found:
+        total = parse_resources(
+            num_cpus=num_cpus,
+            num_gpus=len(gpu_names) if num_gpus is None else num_gpus,
+            memory=memory,
+            resources={**(resources or {}), **found},
+        )
+    return add((total, node_resources(host, is_head=is_head))), names_to_offer(total, gpu_names)
 
 
 def memory_bytes() -> int:

@@ -9,6 +9,7 @@ from dualray.core_verbs import VerbsOverCore
 from dualray.real.processes.process import UserProcess
 from dualray.runtime import LogReader
 from dualray.shared.core.core_worker import write_row
+from dualray.shared.model.accelerators import Names
 from dualray.shared.model.ids import FunctionID
 
 
@@ -23,11 +24,11 @@ class ProcessRuntime:
     def __init__(self, process: UserProcess) -> None:
         self._process = process
         self.core = process.core
-        self.verbs = VerbsOverCore(process.core, process.session.gpu_names)
+        self.verbs = VerbsOverCore(process.core, process.session.device_names)
 
     @property
-    def gpu_names(self) -> tuple[str, ...]:
-        return self._process.session.gpu_names
+    def device_names(self) -> Names:
+        return self._process.session.device_names
 
     @property
     def logs(self) -> LogReader:

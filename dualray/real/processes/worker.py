@@ -21,7 +21,6 @@ from dualray.progress_bars import BarState
 from dualray.real.limits import check_room_for_files, is_exhaustion, is_out_of_threads, limit_in_words
 from dualray.real.observe import stacks
 from dualray.real.observe.worker_output import MarkedFile, PartialLines, TellingHandler, bar_line, marked_stream
-from dualray.real.processes.gpus import VisibleGpus
 from dualray.real.processes.interrupts import TaskInterrupts
 from dualray.real.processes.process import Signal, Terminated, UserProcess
 from dualray.real.processes.process_runtime import ProcessRuntime
@@ -32,6 +31,7 @@ from dualray.real.session.titles import RaysTitles
 from dualray.shared.model.commands import RunTask
 from dualray.shared.model.events import TaskPushed, WorkerReady
 from dualray.shared.model.ids import HEAD, Address, FunctionID, NodeID, root_task_id
+from dualray.visible_devices import VisibleDevices
 
 _FILES_AT_FIRST: Final = 6
 """That a worker has open soon after it has begun: connections, and the arena."""
@@ -123,7 +123,7 @@ def main(argv: Mapping[str, str]) -> None:
     runtime.set_current(WorkerRuntime(process, stderr))
     os.register_at_fork(after_in_child=process.note_fork)
     stacks.answer(process.session.stacks, address, lambda: stacks.describe_worker(core, process.loops_of_calls))
-    visible = VisibleGpus(process.session.gpu_names)
+    visible = VisibleDevices(process.session.device_names)
     execute = core.execute if rays_words() is None else RaysTitles(core.execute)
     _start(process)
     with process.lock:
@@ -133,7 +133,7 @@ def main(argv: Mapping[str, str]) -> None:
         while True:
             task = inbox.get(process)
             if task.spec.actor_id is None:  # a method: its actor has them for life
-                visible.show(task.gpu_ids)
+                visible.show(task.device_ids, task.spec.template.runtime_env)
             execute(task)
             if task.spec.creates is not None and task.spec.creates.has_shutdown:
                 signal.signal(signal.SIGTERM, _raise_terminated)

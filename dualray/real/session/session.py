@@ -28,13 +28,14 @@ import secrets
 import shutil
 import signal
 import tempfile
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
 from dualray.exceptions import rays_words
 from dualray.real import files
 from dualray.real.net.addresses import home_of
+from dualray.shared.model.accelerators import Names
 from dualray.shared.model.config import Config
 from dualray.shared.model.ids import HEAD, NodeID
 from dualray.shared.model.resources import Resources
@@ -97,8 +98,8 @@ class Session:
     """Whether what user code does is noted (`init(record=...)`): see processes/run_recorder.py."""
     log_directory: Path | None = None
     """Where the logs are kept, in a directory of the session's name; None: with the session, until it ends."""
-    gpu_names: tuple[str, ...] = ()
-    """Of the node's GPUs, in the order in which the core counts them: see gpus.py."""
+    device_names: Names = field(default_factory=dict)
+    """Of the node's GPUs and other accelerators, by the kind: see processes/accelerators.py."""
     redis_shards: int = 0
     """Servers of the control plane beside the primary: see control_plane/shards.py."""
     metrics_port: int | None = None
@@ -189,7 +190,7 @@ def create(
     seed: int | None,
     job_root: str,
     total: Resources,
-    gpu_names: tuple[str, ...] = (),
+    device_names: Names | None = None,
     store_bytes: int,
     log_to_driver: bool,
     labels: tuple[tuple[str, str], ...] = (),
@@ -222,7 +223,7 @@ def create(
         job_root=job_root,
         total=total,
         labels=labels,
-        gpu_names=gpu_names,
+        device_names=device_names or {},
         store_bytes=store_bytes,
         log_to_driver=log_to_driver,
         record_directory=record_directory,
@@ -287,7 +288,7 @@ def _settings_of(session: Session) -> dict[str, Any]:
         "job_root": session.job_root,
         "total": session.total.units,
         "labels": session.labels,
-        "gpu_names": session.gpu_names,
+        "device_names": session.device_names,
         "store_bytes": session.store_bytes,
         "log_to_driver": session.log_to_driver,
         "record_directory": str(record) if record is not None else None,
@@ -312,7 +313,6 @@ def load(directory: Path) -> Session:
         config=Config(**settings.pop("config")),
         total=Resources(tuple((name, amount) for name, amount in settings.pop("total"))),
         labels=tuple((key, value) for key, value in settings.pop("labels")),
-        gpu_names=tuple(settings.pop("gpu_names")),
         record_directory=Path(record) if record is not None else None,
         log_directory=Path(logs) if logs is not None else None,
         cluster=ClusterPlace(**cluster) if cluster is not None else None,

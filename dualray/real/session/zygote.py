@@ -48,8 +48,7 @@ from dualray.real.session.children import FOUNDER_MODULE, MESSAGE_BYTES_MAX, NOD
 from dualray.real.session.parents import count_threads
 from dualray.real.session.titles import set_title
 from dualray.real.session.worker_template import end_process
-from dualray.shared.model.resources import GPU_MASK
-from dualray.visible_gpus import hides_gpus
+from dualray.visible_devices import hidden
 
 END_WITHIN_S: Final = 10.0
 _PARENT_CHECK_S: Final = 1.0
@@ -174,7 +173,7 @@ class Founder:
                     title=[name],
                     fds=(theirs.fileno(),),
                     not_its=(lifeline_read, ours.fileno()),
-                    environment={GPU_MASK: ""} if hides_gpus() else {},  # no GPU is seen until a lease says which
+                    environment=hidden(),  # no GPU is seen until a lease says which
                 )
                 self._templates.add(process.template)
         except OSError as error:

@@ -224,14 +224,14 @@ class TaskRunner:
         execution = core.execution
         if spec.actor_id is None and spec.creates is None:
             core.task_began_ns = start_ns
-            core.enter(new_execution(spec.task_id, task.attempt, spec.template, task.gpu_ids, None))
+            core.enter(new_execution(spec.task_id, task.attempt, spec.template, task.device_ids, None))
         elif spec.actor_id is None:
             core.enter(
                 Execution(
                     task_id=spec.task_id,
                     attempt=task.attempt,
                     name=spec.template.name,
-                    gpu_ids=task.gpu_ids,
+                    device_ids=task.device_ids,
                     actor_id=spec.creates.actor_id if spec.creates else None,
                     resources=spec.template,
                     constructor=spec if spec.creates else None,
@@ -246,7 +246,7 @@ class TaskRunner:
                     task_id=spec.task_id,
                     attempt=task.attempt,
                     name=spec.template.name,
-                    gpu_ids=execution.gpu_ids,
+                    device_ids=execution.device_ids,
                     actor_id=spec.actor_id,
                     resources=execution.resources,
                     constructor=execution.constructor,

@@ -78,7 +78,7 @@ class RunTask:
 
     spec: TaskSpec
     attempt: int
-    gpu_ids: tuple[int, ...] = ()
+    device_ids: tuple[int, ...] = ()
 
 
 @dataclass(slots=True, kw_only=True)

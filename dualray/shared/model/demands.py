@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from dualray.shared.model.accelerators import KINDS
 from dualray.shared.model.resources import BUNDLE, CPU, GPU, MEMORY, UNITS, Resources, from_units
 from dualray.shared.units import parse_size_bytes
 
@@ -53,12 +54,13 @@ def parse_resources(
         if name in _OPTIONS:
             raise ValueError(f"resources names {name!r}; use {_OPTIONS[name]}= for it")
         amounts[name] = _units_of(f"resources[{name!r}]", amount)
-    for name in _WHOLE if refuses_parts else ():
+    for name in _KINDS if refuses_parts else ():
         amount = amounts.get(name, 0)
         if amount > UNITS and amount % UNITS:
             said = f"{'num_gpus' if name == GPU else name}={amount / UNITS:g}"
+            plural = name if name.endswith("s") else f"{name}s"
             raise ValueError(
-                f"{said}: more than one {name} must be a whole number of {name}s. ({name} resource quantities >1 must "
+                f"{said}: more than one {name} must be a whole number of {plural}. ({name} resource quantities >1 must "
                 f"be whole numbers.)"
             )
     if memory is not None:
@@ -66,8 +68,33 @@ def parse_resources(
     return from_units(amounts)
 
 
-_WHOLE = (GPU, "TPU", "neuron_cores", "HPU", "NPU", "RBLN")
-"""Resources that are devices: a part of one can be had, and several."""
+_KINDS = {kind.name: kind for kind in KINDS}
+"""Resources that are devices."""
+
+
+def check_accelerators(resources: Mapping[str, float] | None) -> None:
+    """Check the amounts of accelerators that a task or actor asks for as `resources`.
+
+    Raises:
+        ValueError: a part of an accelerator that cannot be shared, or a number of TPUs that is not 1, 2, 4 or 8.
+    """
+    for name, amount in (resources or {}).items():
+        kind = _KINDS.get(name)
+        if kind is None or kind.is_shared:
+            continue
+        if kind.amounts and amount not in kind.amounts:
+            choices = ", ".join(map(str, kind.amounts[:-1]))
+            raise ValueError(
+                f"resources[{name!r}]={amount!r}: a task or actor can hold {choices} or {kind.amounts[-1]} {name}s. "
+                f"(The number of requested '{name}' was set to {amount} which is not a supported chip configuration. "
+                f"Supported configs: {kind.amounts})"
+            )
+        if amount % 1:
+            raise ValueError(
+                f"resources[{name!r}]={amount!r}: a task or actor cannot hold a part of one of the {name}. ({name} "
+                f"resource quantity must be whole numbers. The specified quantity {amount} is invalid.)"
+            )
+
 
 _OPTIONS = {CPU: "num_cpus", GPU: "num_gpus", MEMORY: "memory"}
 

@@ -130,15 +130,6 @@ def is_cpu(name: str) -> bool:
     return name == CPU or name.startswith(CPU + BUNDLE)
 
 
-def gpu_units(resources: Resources) -> int:
-    """The GPUs among the resources: a node's own, or those of a bundle."""
-    most = 0
-    for name, amount in resources.units:
-        if amount > most and (name == GPU or name.startswith(GPU + BUNDLE)):
-            most = amount
-    return most
-
-
 def in_plain_names(resources: Resources) -> Resources:
     """What a task demanded before it was placed in a bundle."""
     return from_units(visible(dict(resources.units)))

@@ -328,7 +328,7 @@ def _words_of(it: Any) -> str:
     if kind is LeaseRequested:
         return f"{it.request_id} {it.owner} {it.count} {it.placed} {it.via} {it.shape.name}"
     if kind is LeaseGranted:
-        return f"{it.request_id} {it.lease_id} {it.worker} {it.gpu_ids}"
+        return f"{it.request_id} {it.lease_id} {it.worker} {it.device_ids}"
     if kind is ResourcesReported:
         return f"{it.node} {it.available} {it.settled} {it.allocated} {it.held}"
     if kind is LeaseReturned:

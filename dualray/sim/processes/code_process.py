@@ -14,11 +14,12 @@ from dualray.shared.handles import SHUTDOWN_PATIENCE_NS
 from dualray.shared.model.ids import Address, NodeID
 from dualray.shared.model.resources import GPU_MASK
 from dualray.sim.kernel.fibers import Fiber, FiberKilled
+from dualray.sim.processes.device_variables import DeviceVariables
 from dualray.sim.processes.host_process import HostProcess
 from dualray.sim.processes.node import ClusterOfNodes
 from dualray.sim.processes.object_store import VirtualStore
 from dualray.sim.usercode.locks import words_of_wait
-from dualray.visible_gpus import hides_gpus
+from dualray.visible_devices import hidden, shown
 
 
 class CodeProcess(HostProcess):
@@ -37,10 +38,11 @@ class CodeProcess(HostProcess):
         self._task_fiber: Fiber | None = None
         self._fibers: dict[Fiber, str] | None = None
         """What runs here, where that is more than `_task_fiber`, with the concurrency group."""
-        self.without_gpus = "" if not is_driver and hides_gpus() else None
-        """What its CUDA_VISIBLE_DEVICES says while it holds no GPU."""
-        self.visible_gpus: str | None = self.without_gpus
+        variables = {} if is_driver else hidden()
+        self.visible_gpus: str | None = variables.pop(GPU_MASK, cluster.shown_gpus)
         """Its CUDA_VISIBLE_DEVICES while it does not run; None: not set."""
+        self.device_variables = DeviceVariables(variables) if variables else None
+        """Its variables of other accelerators, if they differ from everybody's."""
         self.library_threads: bytes | None = None
         """Its OMP_NUM_THREADS while it does not run; b"": not set; None: as the environment of the simulation says."""
         self.environment: Swapped | None = None
@@ -172,6 +174,19 @@ class CodeProcess(HostProcess):
 
     def _entered(self, text: str) -> Swapped:
         with self.cluster.fibers.system:
-            environment = Swapped(text, (GPU_MASK,))
+            environment = Swapped(text)
+            environment.are_of_others(self._of_others)
             environment.enter()  # it runs: its fiber leaves it when it is suspended
         return environment
+
+    def show_devices(self, devices: tuple[int, ...], runtime_env: str) -> None:
+        """It does not run, and holds these devices from now on."""
+        variables = shown(devices, self.device_names, runtime_env)
+        self.visible_gpus = variables.pop(GPU_MASK, self.cluster.shown_gpus)
+        self.device_variables = DeviceVariables(variables) if variables else None
+        if self.environment is not None:
+            self.environment.are_of_others(self._of_others)
+
+    @property
+    def _of_others(self) -> tuple[str, ...]:
+        return (GPU_MASK, *(self.device_variables.names if self.device_variables is not None else ()))

@@ -1,8 +1,8 @@
 """The scheduler enters and leaves a process whenever it runs one of its fibers.
 
 Each process has a runtime, modules and an environment of its own, in which CUDA_VISIBLE_DEVICES says which GPUs it
-holds: a worker that holds none sees none. OMP_NUM_THREADS says how many CPUs a worker's task holds, as in real mode,
-unless the program has said it.
+holds: a worker that holds none sees none. Variables of other accelerators are there while it holds such.
+OMP_NUM_THREADS says how many CPUs a worker's task holds, as in real mode, unless the program has said it.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ def enter_process(fiber: Fiber) -> None:
         SHOWN.show(owner.view)
     if owner.environment is not None:
         owner.environment.enter()
+    if owner.device_variables is not None:
+        owner.device_variables.enter()
 
 
 def leave_process(fiber: Fiber) -> None:
@@ -44,6 +46,8 @@ def leave_process(fiber: Fiber) -> None:
     runtime.set_current(None)
     owner = fiber.owner
     assert isinstance(owner, UserProcess)
+    if owner.device_variables is not None:
+        owner.device_variables.leave()
     if owner.environment is not None:
         owner.environment.leave()
     owner.visible_gpus = shown_gpus()

@@ -10,10 +10,10 @@ import traceback
 from collections.abc import Mapping, Sequence
 
 from dualray.shared.core.core_worker import CoreWorker
+from dualray.shared.model.accelerators import Names
 from dualray.shared.model.commands import WriteRecord, WriteRecords
 from dualray.shared.model.events import Event
 from dualray.shared.model.ids import HEAD, Address, FunctionID, NodeID
-from dualray.shared.model.resources import GPU, UNITS
 from dualray.sim.kernel.calendar import Calendar
 from dualray.sim.kernel.fibers import FIBER_STOPS, FiberSignal
 from dualray.sim.kernel.raised import was_raised
@@ -112,12 +112,9 @@ class HostProcess(Process):
         return ip_of(node), node
 
     @property
-    def gpu_names(self) -> tuple[str, ...]:
-        """Of this node's GPUs, as they were at first: their numbers, or what the program calls them."""
-        units = self._nodes[NodeID(self.node)].hardware.total.get(GPU)
-        count = -(-units // UNITS)
-        shown = self.cluster.shown_gpus
-        return shown[:count] if len(shown) >= count else tuple([str(gpu) for gpu in range(count)])
+    def device_names(self) -> Names:
+        """Of this node's GPUs and other accelerators."""
+        return self._nodes[NodeID(self.node)].device_names
 
     def tell(self, words: str) -> None:
         if not self.is_silent:

@@ -10,6 +10,7 @@ from functools import partial
 from math import prod
 
 from dualray.shared.machines.node.node import Node
+from dualray.shared.model.accelerators import Names, numbered
 from dualray.shared.model.commands import (
     Command,
     DeleteObject,
@@ -172,6 +173,7 @@ class NodeProcess(MachineProcess):
         """Of its GPUs, if that has an end."""
         if hardware.gpu_memory_bytes:
             self.gpu_memory = GpuMemory(node, hardware.gpu_memory_bytes)
+        self._device_names: Names | None = None
         self._reserving: dict[ObjectID, Scheduled] = {}
         self._passing: dict[ObjectID, list[_Passing]] = {}
         """What is passed on while it is still on its way here."""
@@ -180,6 +182,17 @@ class NodeProcess(MachineProcess):
         self._disk_free_at_ns = 0
         self.disk_full = 0
         """How many faults leave no room on its disk now."""
+
+    @property
+    def device_names(self) -> Names:
+        """Of its GPUs and other accelerators, as they were at first: their numbers, or what the program calls them."""
+        if self._device_names is None:
+            found = numbered(dict(self.hardware.total.units))
+            for kind, names in self.cluster.device_names.items():
+                if kind in found and len(names) >= len(found[kind]):
+                    found[kind] = tuple(names[: len(found[kind])])
+            self._device_names = found
+        return self._device_names
 
     @property
     def slowness(self) -> float:

@@ -18,6 +18,7 @@ from dualray.shared.core.core_worker import CoreWorker
 from dualray.shared.core.execution import Execution
 from dualray.shared.machines.base import Machine
 from dualray.shared.machines.owner.plain_worker import PlainWorker
+from dualray.shared.model.accelerators import NO_NAMES, Names
 from dualray.shared.model.commands import (
     ArmTimer,
     CancelTimer,
@@ -63,8 +64,11 @@ class VirtualCluster:
     changes."""
     modules: Modules | None = None
     """Of the user's, once user code may run."""
-    shown_gpus: tuple[str, ...] = ()
-    """Under the name `ray`: the names of the first GPUs of each node, in CUDA_VISIBLE_DEVICES of the program."""
+    shown_gpus: str | None = None
+    """CUDA_VISIBLE_DEVICES of the program; None: it is not set."""
+    device_names: Names = NO_NAMES
+    """Under the name `ray`: the names of the first devices of each node, by the kind, in CUDA_VISIBLE_DEVICES of the
+    program and variables of other accelerators."""
     session_directory = ""
     """The directory of the session for programs that import `ray`. Nothing exists at this path."""
 

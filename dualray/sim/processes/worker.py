@@ -96,6 +96,8 @@ class UserProcess(WorkingProcess):
         self._end_work: tuple[Cores, Work] | None = None
         """In its place, where the machine may get slow or stand still."""
         self._runtime: Any = None
+        self._devices: tuple[int, ...] = ()
+        """Of the task that ran last."""
         self._threads_of: FunctionTemplate | None = None
         """Whose CPUs `library_threads` counts."""
         if cluster.counts_threads and not is_driver:
@@ -276,9 +278,9 @@ class UserProcess(WorkingProcess):
             self._lent.remember(self._bytes, self._export_id, self._export)
             self._next = self._bytes = None
         if task.spec.actor_id is None:  # a method: its actor has them for life
-            self.visible_gpus = (
-                ",".join([self.gpu_names[gpu] for gpu in task.gpu_ids]) if task.gpu_ids else self.without_gpus
-            )
+            if task.device_ids != self._devices:
+                self._devices = task.device_ids
+                self.show_devices(task.device_ids, task.spec.template.runtime_env)
             if self.library_threads is not None and task.spec.template is not self._threads_of:
                 self._threads_of = task.spec.template
                 self.library_threads = threads_of(task.spec.template.resources)

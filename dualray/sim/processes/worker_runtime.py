@@ -10,6 +10,7 @@ from dualray.core_verbs import VerbsOverCore
 from dualray.exceptions import DualrayError
 from dualray.progress_bars import DISPLAY, BarState
 from dualray.shared.core.core_worker import write_row
+from dualray.shared.model.accelerators import Names
 from dualray.shared.model.ids import FunctionID, NodeID
 from dualray.sim.network.collectives import all_reduce_ns, broadcast_ns
 from dualray.sim.processes.host_process import HostProcess
@@ -40,7 +41,7 @@ class WorkerRuntime:
         core = self._process.core
         verbs = self._verbs
         if verbs is None or verbs.core is not core:
-            verbs = self._verbs = VerbsOverCore(core, self._process.gpu_names)
+            verbs = self._verbs = VerbsOverCore(core, self._process.device_names)
         return verbs
 
     @property
@@ -51,8 +52,8 @@ class WorkerRuntime:
         return VIRTUAL_PORT
 
     @property
-    def gpu_names(self) -> tuple[str, ...]:
-        return self._process.gpu_names
+    def device_names(self) -> Names:
+        return self._process.device_names
 
     def addresses(self) -> dict[str, str]:
         return self._process.addresses()

@@ -10,6 +10,7 @@ from typing import Any, Final, cast
 
 from dualray.shared.core.execution import Execution
 from dualray.shared.core.item_maker import AsyncItems
+from dualray.shared.model.accelerators import gpus_among
 from dualray.shared.model.ids import NodeID
 from dualray.shared.model.specs import Ref
 from dualray.sim.processes.async_items import pace
@@ -90,9 +91,10 @@ class WorkingProcess(CodeProcess):
             MemoryError: it does not fit on one of its GPUs.
         """
         cluster, machine = self.cluster, self._machine
-        gpu_bytes = cluster.task_costs.gpu_bytes(task) if task.gpu_ids and machine.gpu_memory is not None else 0
+        gpus = gpus_among(task.device_ids) if task.device_ids and machine.gpu_memory is not None else ()
+        gpu_bytes = cluster.task_costs.gpu_bytes(task) if gpus else 0
         if gpu_bytes and machine.gpu_memory is not None:
-            machine.gpu_memory.take(self.address, task.name, task.gpu_ids, gpu_bytes)
+            machine.gpu_memory.take(self.address, task.name, gpus, gpu_bytes)
         memory_bytes = cluster.task_costs.memory_bytes(task)
         machine.memory.take(self.address, memory_bytes)
         return (memory_bytes, gpu_bytes) if memory_bytes or gpu_bytes else None
@@ -103,7 +105,7 @@ class WorkingProcess(CodeProcess):
         machine, (memory_bytes, gpu_bytes) = self._machine, taken
         machine.memory.take(self.address, -memory_bytes)
         if gpu_bytes and machine.gpu_memory is not None:
-            machine.gpu_memory.give_back(self.address, task.gpu_ids, gpu_bytes)
+            machine.gpu_memory.give_back(self.address, gpus_among(task.device_ids), gpu_bytes)
 
     # ---- Calls ------------------------------------------------------------------------------------------------
 

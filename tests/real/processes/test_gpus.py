@@ -13,7 +13,8 @@ import pytest
 import dualray as ray
 from dualray.cluster_utils import Cluster
 from dualray.real.processes import gpus
-from dualray.real.processes.gpus import Gpu, VisibleGpus, gpus_to_offer, parse_mask, visible
+from dualray.real.processes.gpus import Gpu, gpus_to_offer, parse_mask, visible
+from dualray.visible_devices import VisibleDevices
 
 MASK = "CUDA_VISIBLE_DEVICES"
 TWO = [Gpu("GPU-aaaa-1"), Gpu("GPU-aabb-2")]
@@ -200,13 +201,13 @@ def test_declared_gpus_are_numbered_or_called_as_in_the_mask(monkeypatch):
 
 def test_a_process_is_shown_its_gpus_and_what_it_writes_itself_stays(monkeypatch):
     monkeypatch.setenv(MASK, "")
-    gpus = VisibleGpus(("4", "GPU-c"))
-    gpus.show((1, 0))
+    gpus = VisibleDevices({"GPU": ("4", "GPU-c")})
+    gpus.show((1, 0), "")
     assert os.environ[MASK] == "GPU-c,4"
     os.environ[MASK] = "4"
-    gpus.show((1, 0))
+    gpus.show((1, 0), "")
     assert os.environ[MASK] == "4"
-    gpus.show(())
+    gpus.show((), "")
     assert os.environ[MASK] == ""
 
 

@@ -205,7 +205,7 @@ class Actors:
                 attempt=record.life,
                 reply_to=HEAD,
                 inline_deps=record.inline_deps,
-                gpu_ids=event.gpu_ids,
+                device_ids=event.device_ids,
             ),
             (*record.spec.payload_keys, *record.inline_deps),
         )

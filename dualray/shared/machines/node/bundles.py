@@ -1,9 +1,9 @@
 """A node reserves bundles of placement groups, and takes back what they hold.
 
 Theory of operation. A bundle is reserved when the head asks for it and all of it is free now: what it takes is offered
-under the bundle's own names (model/resources.py), and its GPUs go into a pool of their own. When the head does not want
-it any more, or a GPU of it is lost, the local scheduler ends what runs in it; with the last lease in it its resources
-are the node's again. The head hears of each bundle, by its attempt: it is reserved, or it is not.
+under the bundle's own names (model/resources.py), and its devices go into a pool of their own. When the head does not
+want it any more, or a GPU of it is lost, the local scheduler ends what runs in it; with the last lease in it its
+resources are the node's again. The head hears of each bundle, by its attempt: it is reserved, or it is not.
 
 Relies on: the local scheduler ends the leases in a bundle that is given back, and asks for its dissolution with each.
 Guarantees: a bundle is reserved whole or not at all; nothing of it is the node's before its last lease has ended.
@@ -18,7 +18,7 @@ from dualray.shared.machines.node.resource_pool import ResourcePool, without_gpu
 from dualray.shared.model.errors import ErrorInfo, ErrorKind
 from dualray.shared.model.events import BundlesUnwanted, BundleWanted
 from dualray.shared.model.ids import LeaseID, NodeID, PlacementGroupID, short
-from dualray.shared.model.resources import fits, gpu_units
+from dualray.shared.model.resources import fits
 from dualray.shared.model.specs import DEFAULT_STRATEGY, BundleReport, LeaseShape
 
 
@@ -48,15 +48,14 @@ class ReservedBundles:
 
     def on_wanted(self, event: BundleWanted, *, is_draining: bool) -> None:
         """Reserve a bundle, if it fits here and now."""
-        units = gpu_units(event.resources)
         resources = self.resources
-        fitting = fits(resources.free, event.resources) and (
-            not units or resources.gpu_places(units, DEFAULT_STRATEGY) > 0
+        fitting = (
+            fits(resources.free, event.resources) and resources.device_places(event.resources, DEFAULT_STRATEGY, 1) > 0
         )
         is_ending = event.index in self.bundles.get(event.group_id, {})
         if fitting and not is_ending and not is_draining:
             resources.take(event.resources)
-            bundle = Bundle(event, resources.take_gpus(units, DEFAULT_STRATEGY))
+            bundle = Bundle(event, resources.take_devices(event.resources, DEFAULT_STRATEGY))
             self.bundles.setdefault(event.group_id, {})[event.index] = bundle
             resources.offer(bundle.offered)
             self._report(event.group_id, bundle, is_reserved=True)
@@ -107,8 +106,8 @@ class ReservedBundles:
             del bundles[bundle.index]
             self.resources.withdraw(bundle.offered)
             has_given = self.resources.give(bundle.resources) or has_given
-            for share in bundle.gpu_shares:
-                share.pool[share.gpu] += share.units
+            for share in bundle.device_shares:
+                share.pool[share.device] += share.units
         if not bundles:
             self.bundles.pop(group, None)
         return has_given
@@ -118,14 +117,14 @@ class ReservedBundles:
         what runs in them has ended."""
         for lease in self.leases.values():
             if lease.group is not None:
-                lease.gpu_shares = tuple(share for share in lease.gpu_shares if share.gpu != gpu)
+                lease.device_shares = tuple(share for share in lease.device_shares if share.device != gpu)
         for group, bundles in list(self.bundles.items()):
             for bundle in list(bundles.values()):
-                lost = sum(share.units for share in bundle.gpu_shares if share.gpu == gpu)
+                lost = sum(share.units for share in bundle.device_shares if share.device == gpu)
                 if lost:
-                    bundle.gpu_shares = tuple(share for share in bundle.gpu_shares if share.gpu != gpu)
+                    bundle.device_shares = tuple(share for share in bundle.device_shares if share.device != gpu)
                     bundle.resources = without_gpu(bundle.resources, lost)
-                    bundle.gpus_free.pop(gpu)
+                    bundle.devices_free.pop(gpu)
                     if bundle.error is None:
                         self._report(group, bundle, is_reserved=False)
                         message = f"GPU {gpu} of {self.node}, which the placement group had reserved, was lost"

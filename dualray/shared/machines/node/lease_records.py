@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from dualray.shared.model.accelerators import need_fresh_worker
 from dualray.shared.model.errors import ErrorInfo
 from dualray.shared.model.events import BundleWanted, LeaseRequested
 from dualray.shared.model.ids import Address, LeaseID, ObjectID
@@ -54,10 +55,10 @@ class Slot:
         """So often there was no room while all tasks here were blocked."""
 
 
-class GpuShare(NamedTuple):
-    """Of a lease, or of a bundle, what it holds of one GPU; `pool` is where that goes back to."""
+class DeviceShare(NamedTuple):
+    """Of a lease, or of a bundle, what it holds of one GPU or other accelerator; `pool` is where that goes back to."""
 
-    gpu: int
+    device: int
     units: int
     pool: dict[int, int]
 
@@ -65,15 +66,15 @@ class GpuShare(NamedTuple):
 class Bundle:
     """A bundle of a placement group that this node has reserved."""
 
-    __slots__ = ("attempt", "error", "gpu_shares", "gpus_free", "index", "offered", "resources")
+    __slots__ = ("attempt", "device_shares", "devices_free", "error", "index", "offered", "resources")
 
-    def __init__(self, event: BundleWanted, gpu_shares: tuple[GpuShare, ...]) -> None:
+    def __init__(self, event: BundleWanted, device_shares: tuple[DeviceShare, ...]) -> None:
         self.index = event.index
         self.attempt = event.attempt
         self.resources = event.resources
         self.offered = bundle_resources(event.resources, event.group_id, event.index)
-        self.gpu_shares = gpu_shares
-        self.gpus_free = {share.gpu: share.units for share in gpu_shares}
+        self.device_shares = device_shares
+        self.devices_free = {share.device: share.units for share in device_shares}
         self.error: ErrorInfo | None = None
         """Why it is being given back; None while it is in use."""
 
@@ -84,8 +85,8 @@ class Lease:
     __slots__ = (
         "blocked",
         "bundle",
+        "device_shares",
         "end_error",
-        "gpu_shares",
         "group",
         "is_wanted",
         "key",
@@ -97,7 +98,7 @@ class Lease:
         "worker",
     )
 
-    def __init__(self, slot: Slot, lease_id: LeaseID, gpu_shares: tuple[GpuShare, ...]) -> None:
+    def __init__(self, slot: Slot, lease_id: LeaseID, device_shares: tuple[DeviceShare, ...]) -> None:
         self.lease_id = lease_id
         self.group = slot.shape.strategy.group
         self.bundle = slot.shape.strategy.bundle
@@ -107,10 +108,15 @@ class Lease:
         self.name = slot.shape.name
         self.key = slot.key
         self.resources = slot.shape.resources
-        self.gpu_shares = gpu_shares
+        self.device_shares = device_shares
         self.worker: Worker | None = None
         self.blocked = False
         self.lends = False
         """Whether others may have its CPU while its task waits."""
         self.is_wanted = False
         """For another driver."""
+
+    @property
+    def needs_fresh_worker(self) -> bool:
+        """Whether only a worker that has run nothing can have it."""
+        return bool(self.device_shares) and need_fresh_worker([share.device for share in self.device_shares])

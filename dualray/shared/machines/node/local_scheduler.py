@@ -29,8 +29,8 @@ A node that drains grants nothing more: what was placed here and not granted goe
 leases are asked to give them back when what they have pushed is done. Actors stay until the node ends.
 
 Relies on: WorkerReady or WorkerExited for each StartWorker.
-Guarantees: what is leased and what is free add up to the node's total; no GPU share is leased twice; each placed
-request is settled once for each lease it asked for.
+Guarantees: what is leased and what is free add up to the node's total; no share of a device is leased twice; each
+placed request is settled once for each lease it asked for.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ from dualray.shared.machines.node.lease_records import Lease, Slot, Worker
 from dualray.shared.machines.node.object_store import ObjectStore
 from dualray.shared.machines.node.resource_pool import ResourcePool, without_gpu
 from dualray.shared.machines.node.worker_pool import WorkerPool
+from dualray.shared.model.accelerators import device_words
 from dualray.shared.model.commands import ArmTimer, StopWorker
 from dualray.shared.model.config import Config
 from dualray.shared.model.errors import ErrorInfo, ErrorKind
@@ -64,7 +65,7 @@ from dualray.shared.model.events import (
     WorkerRetired,
 )
 from dualray.shared.model.ids import HEAD, Address, LeaseID, NodeID, ObjectID, PlacementGroupID, RequestID, is_driver
-from dualray.shared.model.resources import GPU, Resources, fits, gpu_units, is_cpu
+from dualray.shared.model.resources import GPU, Resources, fits, is_cpu
 from dualray.shared.model.specs import LeaseShape, NodeInfo, StrategyKind
 from dualray.shared.model.states import WorkerState
 from dualray.shared.policies.placement import spares_gpus
@@ -175,7 +176,7 @@ class LocalScheduler:
 
     def on_cluster_announced(self, nodes: tuple[NodeInfo, ...]) -> None:
         """These nodes are alive. A node without GPUs keeps nothing of them: on a large cluster that would take long."""
-        if self.resources.gpus:
+        if self.total.get(GPU):
             self.without_gpus = [dict(node.total.units) for node in nodes if not node.total.get(GPU)]
 
     def give_back(self, owner: Address) -> None:
@@ -220,7 +221,7 @@ class LocalScheduler:
         """How many of the leases can be granted here and now, without a placement by the head."""
         if shape.strategy.kind is not StrategyKind.DEFAULT or self.waiting:
             return 0
-        if self.resources.gpus and spares_gpus(shape.placement, self.without_gpus):
+        if self.total.get(GPU) and spares_gpus(shape.placement, self.without_gpus):
             return 0
         missing = sum(hint.size_bytes for hint in shape.deps if not self._store.is_here(hint.object_id))
         if missing > self.config.locality_bytes_max:
@@ -228,10 +229,7 @@ class LocalScheduler:
         fitting = count
         for name, amount in shape.placement.units:
             fitting = min(fitting, self.free.get(name, 0) // amount)
-        units = gpu_units(shape.resources)
-        if units:
-            fitting = min(fitting, self.resources.gpu_places(units, shape.strategy))
-        return max(fitting, 0)
+        return max(self.resources.device_places(shape.resources, shape.strategy, fitting), 0)
 
     def _queue(self, request: LeaseRequested) -> None:
         slot = Slot(f"{_SLOT}{self._slot_counter} of {self.node}", request)
@@ -348,7 +346,7 @@ class LocalScheduler:
         self._lease_counter += 1
         resources = slot.shape.resources
         self._changed = self.resources.take(resources) or self._changed
-        lease = Lease(slot, lease_id, self.resources.take_gpus(gpu_units(resources), slot.shape.strategy))
+        lease = Lease(slot, lease_id, self.resources.take_devices(resources, slot.shape.strategy))
         self.leases[lease_id] = lease
         if is_driver(lease.owner):
             self.held[lease.owner] = self.held.get(lease.owner, 0) + 1
@@ -373,7 +371,7 @@ class LocalScheduler:
             worker=worker.address,
             node=self.node,
             incarnation=self.incarnation,
-            gpu_ids=tuple(share.gpu for share in lease.gpu_shares),
+            device_ids=tuple(share.device for share in lease.device_shares),
         )
         if slot.owner == HEAD or self.is_draining:
             self.out.send(slot.owner, granted)
@@ -391,7 +389,7 @@ class LocalScheduler:
     def lose_gpu(self, gpu: int) -> bool:
         """A GPU is gone: its share of a lease with it, and the worker that held it ends. What waits here and can never
         be met here now goes back to the head. False when there is no such GPU."""
-        if gpu not in self.resources.gpus:
+        if gpu not in self.resources.devices:
             return False
         self.reserved.lose_gpu(gpu)
         self.resources.lose_gpu(gpu)
@@ -412,10 +410,10 @@ class LocalScheduler:
 
     def _strip_gpu(self, lease: Lease, gpu: int) -> bool:
         """The lease holds the GPU no more; whether it did."""
-        lost = sum(share.units for share in lease.gpu_shares if share.gpu == gpu)
+        lost = sum(share.units for share in lease.device_shares if share.device == gpu)
         if not lost:
             return False
-        lease.gpu_shares = tuple(share for share in lease.gpu_shares if share.gpu != gpu)
+        lease.device_shares = tuple(share for share in lease.device_shares if share.device != gpu)
         lease.resources = without_gpu(lease.resources, lost)
         return True
 
@@ -435,12 +433,12 @@ class LocalScheduler:
         if lease is None:
             return
         worker = lease.worker
-        had_gpus = bool(lease.gpu_shares)
+        is_used_up = lease.needs_fresh_worker
         self._end_lease(lease)
         if worker is None:
             return
         worker.lease = None
-        if event.worker_usable and (had_gpus or worker.is_spent):
+        if event.worker_usable and (is_used_up or worker.is_spent):
             self.out.send(worker.address, WorkerRetired(worker=worker.address))
         elif event.worker_usable:
             self.worker_pool.make_idle(worker)
@@ -462,8 +460,8 @@ class LocalScheduler:
         if lease.is_wanted:
             self.waits_until_ns[lease.owner] = self.out.now_ns + self.config.lease_turn_ns
         self._changed = self.resources.give(self.held_by(lease)) or self._changed
-        for share in lease.gpu_shares:
-            share.pool[share.gpu] += share.units
+        for share in lease.device_shares:
+            share.pool[share.device] += share.units
         self._release(lease.key)
         if lease.group is not None and self.reserved.dissolve(lease.group):
             self._changed = True
@@ -596,13 +594,13 @@ class LocalScheduler:
         for bundle in [bundle for bundles in self.resources.bundles.values() for bundle in bundles.values()]:
             for name, amount in bundle.resources.units:
                 held[name] = held.get(name, 0) + amount
-            for gpu, free in bundle.gpus_free.items():
-                shares[gpu] = shares.get(gpu, 0) + free
+            for device, free in bundle.devices_free.items():
+                shares[device] = shares.get(device, 0) + free
         for lease in self.leases.values():
             for name, amount in self.held_by(lease).units:
                 held[name] = held.get(name, 0) + amount
-            for share in lease.gpu_shares:
-                shares[share.gpu] = shares.get(share.gpu, 0) + share.units
+            for share in lease.device_shares:
+                shares[share.device] = shares.get(share.device, 0) + share.units
         for name, total in self.total.items():
             ensure(
                 held.get(name, 0) + self.free[name] == total,
@@ -614,9 +612,9 @@ class LocalScheduler:
                 total,
             )
             ensure(is_cpu(name) or self.free[name] >= 0, "{}: {} is leased twice", self.node, name)
-        for gpu, free in self.resources.gpus_free.items():
-            whole = free + shares.get(gpu, 0) == self.resources.gpus[gpu]
-            ensure(free >= 0 and whole, "{}: GPU {} is leased twice", self.node, gpu)
+        for device, free in self.resources.devices_free.items():
+            whole = free + shares.get(device, 0) == self.resources.devices[device]
+            ensure(free >= 0 and whole, "{}: {} is leased twice", self.node, device_words((device,)))
         self.admission.check_invariants()
         self.worker_pool.check_invariants()
 

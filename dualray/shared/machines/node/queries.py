@@ -74,7 +74,7 @@ class NodeQueries(Composition):
 
     def has_gpu(self, gpu: int) -> bool:
         """Whether the node has a GPU of this id that it has not lost."""
-        return gpu in self.scheduler.resources.gpus
+        return gpu in self.scheduler.resources.devices
 
     def why_not_here(self, request: LeaseRequested, now_ns: int) -> list[str]:
         """In words, what speaks against granting a request here and now."""

@@ -1,19 +1,21 @@
-"""The resource pool counts what one node has and what is free of it, and picks the GPUs of a lease.
+"""The resource pool counts what one node has and what is free of it, and picks the accelerators of a lease.
 
 Theory of operation. What a lease holds is taken from `free` and given back when it ends. A worker that goes on after
-`get` takes back what it has lent, and what is free may be negative for a while. A GPU demand is met from the node's own
-GPUs, or from those of bundles (bundles.py). Whole GPUs are those with the lowest ids; a share comes from the fullest
-GPU that still has room for it. Each share remembers the pool that it goes back to.
+`get` takes back what it has lent, and what is free may be negative for a while. A demand of GPUs, or of another kind
+of accelerator, is met from the node's own devices, or from those of bundles (bundles.py). Whole devices are those with
+the lowest ids; a share comes from the fullest device that still has room for it. Each share remembers the pool that it
+goes back to. A node without accelerators looks for none in a demand.
 
 Relies on: whoever takes gives the same back, once.
-Guarantees: what is free and what is taken add up to the total, for each resource and each GPU.
+Guarantees: what is free and what is taken add up to the total, for each resource and each device.
 """
 
 from __future__ import annotations
 
-from dualray.shared.machines.node.lease_records import Bundle, GpuShare
+from dualray.shared.machines.node.lease_records import Bundle, DeviceShare
+from dualray.shared.model.accelerators import DEVICES_MAX, devices_of, devices_wanted
 from dualray.shared.model.ids import PlacementGroupID
-from dualray.shared.model.resources import GPU, UNITS, Resources, fits, from_units, gpu_units
+from dualray.shared.model.resources import GPU, UNITS, Resources, fits, from_units
 from dualray.shared.model.specs import LeaseShape, Strategy
 
 
@@ -23,9 +25,10 @@ class ResourcePool:
     def __init__(self, *, total: Resources) -> None:
         self.total = dict(total.units)
         self.free = dict(total.units)
-        gpu_units = total.get(GPU)
-        self.gpus = {gpu: min(UNITS, gpu_units - gpu * UNITS) for gpu in range(-(-gpu_units // UNITS))}
-        self.gpus_free = dict(self.gpus)
+        self.devices = devices_of(self.total)
+        """Of each GPU and each other accelerator, its units."""
+        self.devices_free = dict(self.devices)
+        self._had_devices = bool(self.devices)
         self.bundles: dict[PlacementGroupID, dict[int, Bundle]] = {}
         """Of each placement group, what is reserved here."""
 
@@ -33,22 +36,38 @@ class ResourcePool:
 
     def has_room(self, shape: LeaseShape) -> bool:
         """Whether one such lease can be granted now."""
-        units = gpu_units(shape.resources)
-        return fits(self.free, shape.placement) and (not units or self.gpu_places(units, shape.strategy) > 0)
+        return fits(self.free, shape.placement) and (
+            not self._had_devices or self.device_places(shape.resources, shape.strategy, 1) > 0
+        )
 
-    def _gpu_pools(self, strategy: Strategy) -> list[dict[int, int]]:
-        """Where a lease's GPUs come from: the node's own, or those of a bundle, or of any bundle of a group."""
+    def _device_pools(self, strategy: Strategy) -> list[dict[int, int]]:
+        """Where a lease's devices come from: the node's own, or those of a bundle, or of any bundle of a group."""
         if strategy.group is None:
-            return [self.gpus_free]
+            return [self.devices_free]
         bundles = self.bundles.get(strategy.group, {})
-        return [bundle.gpus_free for bundle in bundles.values() if strategy.bundle in (-1, bundle.index)]
+        return [bundle.devices_free for bundle in bundles.values() if strategy.bundle in (-1, bundle.index)]
 
-    def gpu_places(self, units: int, strategy: Strategy) -> int:
-        """How many such demands the GPUs can take: what is free on two of them does not make a third."""
-        free = [amount for pool in self._gpu_pools(strategy) for amount in pool.values()]
-        if units >= UNITS:
-            return sum(amount == UNITS for amount in free) // (units // UNITS)
-        return sum(amount // units for amount in free)
+    def device_places(self, resources: Resources, strategy: Strategy, most: int) -> int:
+        """How many such demands, up to `most`, the devices can take: what is free on two of them does not make a
+        third."""
+        if not self._had_devices:
+            return most
+        for kind, units in devices_wanted(resources):
+            free = [amount for _, amount in self._free_of(kind, strategy)]
+            if units >= UNITS:
+                most = min(most, sum(amount == UNITS for amount in free) // (units // UNITS))
+            else:
+                most = min(most, sum(amount // units for amount in free))
+        return most
+
+    def _free_of(self, kind: int, strategy: Strategy) -> list[tuple[tuple[int, dict[int, int]], int]]:
+        """The devices of a kind, each with its pool and what is free of it."""
+        return [
+            ((device, pool), free)
+            for pool in self._device_pools(strategy)
+            for device, free in pool.items()
+            if device // DEVICES_MAX == kind
+        ]
 
     # ---- Taking and giving back ------------------------------------------------------------------------------
 
@@ -64,20 +83,23 @@ class ResourcePool:
             self.free[name] += amount
         return bool(resources.units)
 
-    def take_gpus(self, units: int, strategy: Strategy) -> tuple[GpuShare, ...]:
-        """Whole GPUs: the free ones with the lowest ids. A share: the fullest GPU that still has room for it."""
-        if not units:
+    def take_devices(self, resources: Resources, strategy: Strategy) -> tuple[DeviceShare, ...]:
+        """Of each kind of accelerator. Whole devices: the free ones with the lowest ids. A share: the fullest device
+        that still has room for it."""
+        if not self._had_devices:
             return ()
-        offers = [(free, gpu, pool) for pool in self._gpu_pools(strategy) for gpu, free in pool.items()]
-        if units >= UNITS:
-            whole = [(gpu, pool) for free, gpu, pool in offers if free == UNITS][: units // UNITS]
-            shares = tuple(GpuShare(gpu, UNITS, pool) for gpu, pool in whole)
-        else:
-            _, gpu, pool = min((offer for offer in offers if offer[0] >= units), key=lambda offer: offer[:2])
-            shares = (GpuShare(gpu, units, pool),)
+        shares: list[DeviceShare] = []
+        for kind, units in devices_wanted(resources):
+            offers = [(free, device, pool) for (device, pool), free in self._free_of(kind, strategy)]
+            if units >= UNITS:
+                whole = [(device, pool) for free, device, pool in offers if free == UNITS][: units // UNITS]
+                shares += [DeviceShare(device, UNITS, pool) for device, pool in whole]
+            else:
+                _, device, pool = min((offer for offer in offers if offer[0] >= units), key=lambda offer: offer[:2])
+                shares.append(DeviceShare(device, units, pool))
         for share in shares:
-            share.pool[share.gpu] -= share.units
-        return shares
+            share.pool[share.device] -= share.units
+        return tuple(shares)
 
     # ---- What the node has -----------------------------------------------------------------------------------
 
@@ -97,9 +119,9 @@ class ResourcePool:
 
     def lose_gpu(self, gpu: int) -> None:
         """A GPU is gone, and with it what was free of it; what leases held of it is theirs to lose."""
-        units = self.gpus.pop(gpu)
+        units = self.devices.pop(gpu)
         self.total[GPU] -= units
-        self.free[GPU] -= self.gpus_free.pop(gpu)
+        self.free[GPU] -= self.devices_free.pop(gpu)
 
 
 def without_gpu(resources: Resources, units_lost: int) -> Resources:

@@ -129,7 +129,7 @@ class WorkerPool:
         """The idle worker for a lease, the one that was used last first: a fresh one for GPUs or an actor; one of the
         same environment, else a fresh one."""
         fresh: Worker | None = None
-        needs_fresh = bool(lease.gpu_shares) or lease.owner == HEAD
+        needs_fresh = lease.needs_fresh_worker or lease.owner == HEAD
         for worker in reversed(self.idle):
             if worker.is_fresh:
                 fresh = fresh or worker

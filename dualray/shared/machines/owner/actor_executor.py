@@ -194,7 +194,7 @@ class ActorExecutor:
             raise InvariantViolation(f"call {short(task_id)} was to start, and has not ended")
         self.calls[task_id] = Call(pushed, group, self.out.now_ns)
         group.running += 1
-        self.out.commands.append(RunTask(spec=pushed.spec, attempt=pushed.attempt, gpu_ids=pushed.gpu_ids))
+        self.out.commands.append(RunTask(spec=pushed.spec, attempt=pushed.attempt, device_ids=pushed.device_ids))
 
     # ---- Ended -----------------------------------------------------------------------------------------------
 

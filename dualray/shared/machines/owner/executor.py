@@ -318,7 +318,7 @@ class Executor:
         if handed:
             self.out.commands.append(RunTasks(tasks=(event, *handed)))
         else:
-            self.out.commands.append(RunTask(spec=event.spec, attempt=event.attempt, gpu_ids=event.gpu_ids))
+            self.out.commands.append(RunTask(spec=event.spec, attempt=event.attempt, device_ids=event.device_ids))
 
     def _cancel_timer(self) -> None:
         if self._is_timed:
@@ -343,7 +343,7 @@ class Executor:
         failed = self.failed_argument(event)
         if failed is None:
             self.phase = Phase.RUNNING
-            self.out.add(RunTask(spec=event.spec, attempt=event.attempt, gpu_ids=event.gpu_ids))
+            self.out.add(RunTask(spec=event.spec, attempt=event.attempt, device_ids=event.device_ids))
             return
         object_id, error = failed
         for opened_id in opened:  # those that did come were pinned for reading

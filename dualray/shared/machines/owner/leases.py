@@ -68,7 +68,7 @@ class Lease:
 
     __slots__ = (
         "blocked",
-        "gpu_ids",
+        "device_ids",
         "has_room",
         "idle_since_ns",
         "in_flight",
@@ -86,7 +86,7 @@ class Lease:
         self.worker = event.worker
         self.node = event.node
         self.incarnation = event.incarnation
-        self.gpu_ids = event.gpu_ids
+        self.device_ids = event.device_ids
         self.queue = queue
         self.in_flight: dict[TaskID, None] = {}
         self.has_room = False

@@ -166,7 +166,7 @@ class PlainWorker:
         if self.current is None:
             self.current = event
             self._started_ns = now_ns
-            commands.append(RunTask(spec=event.spec, attempt=event.attempt, gpu_ids=event.gpu_ids))
+            commands.append(RunTask(spec=event.spec, attempt=event.attempt, device_ids=event.device_ids))
         elif self._queue is None:
             self._queue = deque((event,))
         else:
@@ -194,7 +194,7 @@ class PlainWorker:
         first = self.current = queue.popleft()
         self._started_ns = now_ns
         if not queue:
-            commands.append(RunTask(spec=first.spec, attempt=first.attempt, gpu_ids=first.gpu_ids))
+            commands.append(RunTask(spec=first.spec, attempt=first.attempt, device_ids=first.device_ids))
             return
         handed = self._handed = deque[TaskPushed]()
         while queue and len(handed) < RUN_MAX:

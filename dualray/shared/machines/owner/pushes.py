@@ -37,7 +37,7 @@ class Pushes:
         is_alone = len(lease.in_flight) == len(pushed)  # else the worker has something to do
         records = self.tasks.records
         if len(pushed) == 1:
-            self._push(records[pushed[0]], lease.worker, lease.lease_id, lease.gpu_ids, urgent=is_alone)
+            self._push(records[pushed[0]], lease.worker, lease.lease_id, lease.device_ids, urgent=is_alone)
             return
         self._push_several([records[task] for task in pushed], lease.worker, lease, urgent=is_alone)
 
@@ -55,10 +55,10 @@ class Pushes:
 
     def _push_several(self, records: list[TaskRecord], worker: Address, lease: Lease | None, *, urgent: bool) -> None:
         """Push tasks in order: those that follow one another, stand alone and differ in little, together."""
-        gpu_ids = lease.gpu_ids if lease is not None else ()
+        device_ids = lease.device_ids if lease is not None else ()
         lease_id = lease.lease_id if lease is not None else None
         if len(records) == 1:
-            self._push(records[0], worker, lease_id, gpu_ids, urgent=urgent)
+            self._push(records[0], worker, lease_id, device_ids, urgent=urgent)
             return
         first: TaskSpec | None = None
         calls: list[Call] = []
@@ -67,16 +67,16 @@ class Pushes:
             spec = record.spec
             if spec.deps or spec.nested or spec.creates or record.again:
                 if first is not None:
-                    self._push_together(first, calls, payloads, worker, gpu_ids, urgent=urgent)
+                    self._push_together(first, calls, payloads, worker, device_ids, urgent=urgent)
                     first, calls, payloads = None, [], []
-                self._push(record, worker, lease_id, gpu_ids, urgent=urgent)
+                self._push(record, worker, lease_id, device_ids, urgent=urgent)
                 continue
             if first is not None and not (
                 (spec.template is first.template or spec.template == first.template)
                 and spec.parent == first.parent
                 and spec.actor_handle == first.actor_handle
             ):
-                self._push_together(first, calls, payloads, worker, gpu_ids, urgent=urgent)
+                self._push_together(first, calls, payloads, worker, device_ids, urgent=urgent)
                 first, calls, payloads = None, [], []
             if first is None:
                 first = spec
@@ -91,7 +91,7 @@ class Pushes:
             if spec.args_bytes:
                 payloads.append(spec.task_id)
         if first is not None:
-            self._push_together(first, calls, payloads, worker, gpu_ids, urgent=urgent)
+            self._push_together(first, calls, payloads, worker, device_ids, urgent=urgent)
 
     def _push_together(
         self,
@@ -99,7 +99,7 @@ class Pushes:
         calls: list[Call],
         payloads: list[bytes],
         worker: Address,
-        gpu_ids: tuple[int, ...],
+        device_ids: tuple[int, ...],
         *,
         urgent: bool,
     ) -> None:
@@ -110,21 +110,27 @@ class Pushes:
             owner=self.address,
             parent=first.parent,
             calls=tuple(calls),
-            gpu_ids=gpu_ids,
+            device_ids=device_ids,
             actor_id=first.actor_id,
             actor_handle=first.actor_handle,
         )
         self.out.commands.append(Send(to=worker, message=message, payloads=tuple(payloads), urgent=urgent))
 
     def _push(
-        self, record: TaskRecord, worker: Address, lease_id: LeaseID | None, gpu_ids: tuple[int, ...], *, urgent: bool
+        self,
+        record: TaskRecord,
+        worker: Address,
+        lease_id: LeaseID | None,
+        device_ids: tuple[int, ...],
+        *,
+        urgent: bool,
     ) -> None:
         spec = record.spec
         inline = self.tasks.inline_deps(record) if spec.deps else ()
         if spec.deps and self.rooms.lodged:
             self._lend(record, worker)
         self.tasks.set_pushed(record, worker, lease_id)
-        message = new_push(spec, record.attempt, self.address, inline, gpu_ids, record.again)
+        message = new_push(spec, record.attempt, self.address, inline, device_ids, record.again)
         payloads = (spec.task_id, *inline) if spec.args_bytes else inline
         self.out.commands.append(Send(to=worker, message=message, payloads=payloads, urgent=urgent))
 

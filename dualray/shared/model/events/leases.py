@@ -34,7 +34,7 @@ class LeaseGranted:
     worker: Address
     node: NodeID
     incarnation: int
-    gpu_ids: tuple[int, ...] = ()
+    device_ids: tuple[int, ...] = ()
 
 
 @dataclass(slots=True, kw_only=True)

@@ -22,7 +22,7 @@ class TaskPushed:
     attempt: int
     reply_to: Address
     inline_deps: tuple[ObjectID, ...] = ()
-    gpu_ids: tuple[int, ...] = ()
+    device_ids: tuple[int, ...] = ()
     again: bool = False
 
 
@@ -31,7 +31,7 @@ def new_push(
     attempt: int,
     reply_to: Address,
     inline_deps: tuple[ObjectID, ...],
-    gpu_ids: tuple[int, ...],
+    device_ids: tuple[int, ...],
     again: bool,
 ) -> TaskPushed:
     """A TaskPushed. One is made for every task, twice: a constructor with keywords takes five times as long."""
@@ -40,7 +40,7 @@ def new_push(
     push.attempt = attempt
     push.reply_to = reply_to
     push.inline_deps = inline_deps
-    push.gpu_ids = gpu_ids
+    push.device_ids = device_ids
     push.again = again
     return push
 
@@ -60,13 +60,13 @@ class TasksPushed:
     owner: Address
     parent: TaskID
     calls: tuple[Call, ...]
-    gpu_ids: tuple[int, ...] = ()
+    device_ids: tuple[int, ...] = ()
     actor_id: ActorID | None = None
     actor_handle: Ref | None = None
 
     def each(self) -> list[TaskPushed]:
         """The same, one by one."""
-        template, owner, parent, gpu_ids = self.template, self.owner, self.parent, self.gpu_ids
+        template, owner, parent, device_ids = self.template, self.owner, self.parent, self.device_ids
         actor_id, actor_handle = self.actor_id, self.actor_handle
         return [
             new_push(
@@ -74,7 +74,7 @@ class TasksPushed:
                 attempt,
                 owner,
                 (),
-                gpu_ids,
+                device_ids,
                 False,
             )
             for task_id, attempt, args_bytes in self.calls

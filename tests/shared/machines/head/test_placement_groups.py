@@ -275,7 +275,7 @@ def test_a_node_reserves_what_fits_and_refuses_the_rest():
     assert not node.reserve(1, amounts(cpu=2)).is_reserved
     assert node.reserve(1, amounts(cpu=1, gpu=1), attempt=2).is_reserved
     assert node.machine.scheduler.free["CPU"] == 0
-    assert node.machine.scheduler.resources.gpus_free == {0: 0, 1: 0}
+    assert node.machine.scheduler.resources.devices_free == {0: 0, 1: 0}
 
 
 def test_gpus_in_pieces_are_no_whole_gpu():
@@ -293,7 +293,7 @@ def test_a_lease_takes_from_its_bundle_and_gives_back_to_it():
     node = NodeSteps()
     node.reserve(0, amounts(cpu=1, gpu=1))
     [(_, granted)] = node.grant(amounts(cpu=1, gpu=1), 0)
-    assert granted.gpu_ids == (0,)
+    assert granted.device_ids == (0,)
     assert node.grant(amounts(cpu=1), 0) == []
     commands = node(WorkerExited(worker=granted.worker, reason="killed"))
     assert len(sent(commands, LeaseGranted)) == 1

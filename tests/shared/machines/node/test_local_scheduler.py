@@ -373,7 +373,7 @@ def test_a_worker_that_is_blocked_twice_lends_its_cpu_once(node):
 
 
 def gpu_ids(commands) -> list[tuple[int, ...]]:
-    return [granted.gpu_ids for granted in sent(commands, LeaseGranted)]
+    return [granted.device_ids for granted in sent(commands, LeaseGranted)]
 
 
 @pytest.fixture

@@ -63,8 +63,8 @@ def test_a_task_without_arguments_asks_its_node_for_a_lease_at_once(driver):
 
 def test_a_granted_lease_is_used_at_once_with_the_arguments_beside(driver):
     driver.submit(task(1))
-    commands = driver.grant(gpu_ids=(2,))
-    pushed = TaskPushed(spec=task(1), attempt=0, reply_to=DRIVER, gpu_ids=(2,))
+    commands = driver.grant(device_ids=(2,))
+    pushed = TaskPushed(spec=task(1), attempt=0, reply_to=DRIVER, device_ids=(2,))
     assert of(commands, Send) == [Send(to=WORKER, message=pushed, payloads=(tid(1),))]
 
 
