@@ -15,6 +15,7 @@ from dualray.core_terms import strategy_of
 from dualray.exceptions import rays_words
 from dualray.scheduling_strategies import PlacementGroupSchedulingStrategy
 from dualray.shared.labels import parse_selector
+from dualray.shared.model.accelerators import TYPE
 from dualray.shared.model.demands import check_accelerators, parse_resources
 from dualray.shared.scenario.distributions import parse_distribution
 from dualray.shared.units import parse_size_bytes
@@ -238,7 +239,7 @@ def _in_todays_names(changes: Mapping[str, Any], what: str) -> dict[str, Any]:
     found = {name: value for name, value in changes.items() if name not in _WITHOUT_EFFECT}
     accelerator = found.pop("accelerator_type", None)
     if accelerator is not None:  # as in Ray: a node says resources={"accelerator_type:A100": 1}
-        found["resources"] = {**(found.get("resources") or {}), f"accelerator_type:{accelerator}": 0.001}
+        found["resources"] = {**(found.get("resources") or {}), f"{TYPE}{accelerator}": 0.001}
     says_group = "placement_group" in found
     group = found.pop("placement_group", None)
     index = found.pop("placement_group_bundle_index", -1)

@@ -14,7 +14,7 @@ from dualray.core_verbs import VerbsOverCore
 from dualray.progress_bars import DISPLAY, BarState
 from dualray.shared.core.core_worker import CoreWorker, write_row
 from dualray.shared.labels import as_pairs, labels_of_nodes
-from dualray.shared.model.accelerators import Names
+from dualray.shared.model.accelerators import Names, with_types
 from dualray.shared.model.config import Config
 from dualray.shared.model.demands import parse_resources
 from dualray.shared.model.ids import FunctionID, root_task_id
@@ -242,7 +242,7 @@ def _hardware(settings: Mapping[str, Any]) -> list[Hardware]:
     labels = labels_of_nodes(settings["labels"], settings["nodes"])
     return [
         Hardware(
-            total=add((total, node_resources(ip_of(f"node-{index}"), is_head=index == 0))),
+            total=add((with_types(total), node_resources(ip_of(f"node-{index}"), is_head=index == 0))),
             store_bytes=store_bytes,
             labels=each,
         )

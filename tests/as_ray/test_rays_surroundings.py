@@ -155,3 +155,60 @@ def test_who_names_gpus_without_a_driver_has_their_names(tmp_path, mode):
         [sys.executable, "-m", "dualray.as_ray", script], env=variables, capture_output=True, text=True, timeout=100
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("mode", ["real", "sim"])
+def test_rays_variables_keep_what_workers_see_of_accelerators(tmp_path, mode):
+    """A worker without devices sees what its node does. RAY_EXPERIMENTAL_NOSET_... keeps that for all."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import os\n"
+        "import ray\n"
+        "ray.init(num_cpus=1, num_gpus=1, resources={'neuron_cores': 2, 'TPU': 1})\n"
+        "names = ('CUDA_VISIBLE_DEVICES', 'NEURON_RT_VISIBLE_CORES', 'TPU_VISIBLE_CHIPS', 'TPU_HOST_BOUNDS')\n"
+        "seen = ray.remote(lambda: [os.environ.get(name) for name in names])\n"
+        "cores, all_kinds = {'neuron_cores': 1}, {'neuron_cores': 1, 'TPU': 1}\n"
+        "kept = {name: '1' for name in os.environ['KEPT'].split()}\n"
+        "print(ray.get(seen.remote()))\n"
+        "print(ray.get(seen.options(num_gpus=1, resources=all_kinds).remote()))\n"
+        "environment = {'env_vars': kept}\n"
+        "print(ray.get(seen.options(num_gpus=1, resources=all_kinds, runtime_env=environment).remote()))\n"
+        "print(ray.get(seen.options(resources=cores, runtime_env=environment).remote()))\n"
+        "print(ray.get(ray.remote(lambda: ray.get_runtime_context().get_accelerator_ids()['neuron_cores'])"
+        ".options(resources={'neuron_cores': 2}).remote()))\n"
+    )
+    kept = "CUDA_VISIBLE_DEVICES", "TPU_VISIBLE_CHIPS", "NEURON_RT_VISIBLE_CORES"
+    variables = {**os.environ, "DUALRAY_MODE": mode, "DUALRAY_AS_RAY": "1", "PYTHONPATH": str(ROOT)}
+    variables |= {"CUDA_VISIBLE_DEVICES": "5,7", "DUALRAY_NVML": "off", "NEURON_RT_VISIBLE_CORES": "4,6"}
+    variables |= {"KEPT": " ".join(f"RAY_EXPERIMENTAL_NOSET_{name}" for name in kept)}
+    done = subprocess.run(
+        [sys.executable, "-m", "dualray.as_ray", script], env=variables, capture_output=True, text=True, timeout=100
+    )
+    assert done.stdout.splitlines() == [
+        "['5,7', '4,6', None, None]",
+        "['5', '4', '0', '1,1,1']",
+        "['5,7', '4,6', None, None]",
+        "['5,7', '4,6', None, None]",
+        "['4', '6']",
+    ], done.stderr
+
+
+@pytest.mark.parametrize("mode", ["real", "sim"])
+def test_rays_variable_hides_the_accelerators_that_a_task_does_not_hold(tmp_path, mode):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import os\n"
+        "import ray\n"
+        "ray.init(num_cpus=1, num_gpus=1, resources={'neuron_cores': 2})\n"
+        "names = ('CUDA_VISIBLE_DEVICES', 'NEURON_RT_VISIBLE_CORES', 'RBLN_DEVICES')\n"
+        "seen = ray.remote(lambda: [os.environ.get(name) for name in names])\n"
+        "for cores in (0, 2, 0):\n"
+        "    print(ray.get(seen.options(resources={'neuron_cores': cores}).remote()))\n"
+        "print(os.environ.get('RBLN_DEVICES'))\n"
+    )
+    variables = {**os.environ, "DUALRAY_MODE": mode, "DUALRAY_AS_RAY": "1", "PYTHONPATH": str(ROOT)}
+    variables |= {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1", "NEURON_RT_VISIBLE_CORES": "4,6", "DUALRAY_NVML": "off"}
+    done = subprocess.run(
+        [sys.executable, "-m", "dualray.as_ray", script], env=variables, capture_output=True, text=True, timeout=100
+    )
+    assert done.stdout.splitlines() == ["['', '', '']", "['', '4,6', '']", "['', '', '']", "None"], done.stderr

@@ -10,18 +10,22 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
-from dualray.shared.model.accelerators import KINDS, TPU, names_in, numbered
+from dualray.shared.model.accelerators import KINDS, TPU, TYPE, names_in, numbered
 from dualray.shared.model.resources import GPU, UNITS, Resources
 
 _NEURON_LS: Final = Path("/opt/aws/neuron/bin/neuron-ls")
 _LISTING_TIMEOUT_S: Final = 20.0
 _GOOGLE: Final = "0x1ae0"
 """The vendor of TPUs on a PCI bus."""
+_VERSION: Final = re.compile(r"^tpu-?v?")
+_POD: Final = re.compile(r"v\d+[a-z]*-\d+")
+"""Such as v4-16: the version, and the number of cores or chips."""
 
 
 def find(devices: Path = Path("/dev"), groups: Path = Path("/sys/kernel/iommu_groups")) -> dict[str, int]:
@@ -68,13 +72,32 @@ def _count_neuron_cores() -> int:
 
 
 def found_to_offer(declared: Mapping[str, float] | None) -> dict[str, float]:
-    """The devices that a node of this machine offers beside GPUs and what is declared, by the kind."""
+    """What a node of this machine offers beside GPUs and what is declared: its other accelerators."""
     offered = {kind: count for kind, count in find().items() if kind not in (declared or {})}
     for kind in KINDS:
         text = os.environ.get(kind.variable)
         if text is not None and kind.name in offered:
             offered[kind.name] = min(offered[kind.name], len(names_in(kind, text)))
-    return {kind: float(count) for kind, count in offered.items() if count}
+    found = {kind: float(count) for kind, count in offered.items() if count}
+    if TPU in found or (declared or {}).get(TPU):
+        of_pod = resources_of_pod(os.environ)
+        found |= {name: amount for name, amount in of_pod.items() if name not in (declared or {})}
+    return found
+
+
+def resources_of_pod(environ: Mapping[str, str]) -> dict[str, float]:
+    """What a node with TPUs offers as a part of a pod that the environment describes, as on GKE: the TPUs' type, the
+    name of the pod, and on its first machine a resource for the task that starts the others."""
+    pod = _VERSION.sub("v", environ.get("TPU_ACCELERATOR_TYPE", "").strip().lower())
+    if _POD.fullmatch(pod) is None:
+        return {}
+    found = {f"{TYPE}TPU-{pod.partition('-')[0].upper()}": 1.0}
+    name, worker = environ.get("TPU_NAME", ""), environ.get("TPU_WORKER_ID", "")
+    if name and worker.isdecimal():
+        found[name] = 1.0
+        if int(worker) == 0:
+            found[f"TPU-{pod}-head"] = 1.0
+    return found
 
 
 def names_to_offer(total: Resources, gpu_names: tuple[str, ...]) -> dict[str, tuple[str, ...]]:

@@ -12,7 +12,7 @@ from dualray.extras import needs
 from dualray.real.processes.accelerators import found_to_offer, names_to_offer
 from dualray.real.processes.gpus import gpus_to_offer
 from dualray.real.session import session as sessions
-from dualray.shared.model.accelerators import Names
+from dualray.shared.model.accelerators import Names, with_types
 from dualray.shared.model.demands import parse_resources
 from dualray.shared.model.resources import MEMORY_SHARE_PERCENT, Resources, add, node_resources
 
@@ -73,7 +73,7 @@ def total_of(
             memory=memory,
             resources={**(resources or {}), **found},
         )
-    return add((total, node_resources(host, is_head=is_head))), names_to_offer(total, gpu_names)
+    return add((with_types(total), node_resources(host, is_head=is_head))), names_to_offer(total, gpu_names)
 
 
 def memory_bytes() -> int:

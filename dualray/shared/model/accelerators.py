@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from dualray.shared.model.resources import BUNDLE, GPU, GPU_MASK, UNITS, Resources
+from dualray.shared.model.resources import BUNDLE, GPU, GPU_MASK, UNITS, Resources, add, from_units
 
 DEVICES_MAX: Final = 2**24
 """Ids of one kind; more than AMOUNT_MAX of demands.py."""
@@ -31,25 +31,30 @@ class Kind(NamedTuple):
     """The amounts that a task or actor may hold; empty: any."""
     prefix: str = ""
     """Stands before each device in `variable`."""
+    type_name: str = ""
+    """The accelerator type that a node with such devices offers, where there is one type."""
     needs_fresh_worker: bool = False
     """Whether only a worker that has run nothing gets such devices, runs nothing after them, and all others see none.
     As in Ray, workers with other kinds are used again."""
 
 
-def _kind(name: str, variable: str, *, amounts: tuple[int, ...] = (), prefix: str = "") -> Kind:
-    return Kind(name, variable, f"RAY_EXPERIMENTAL_NOSET_{variable}", amounts=amounts, prefix=prefix)
-
-
 TPU: Final = "TPU"
+TYPE: Final = "accelerator_type:"
+"""The resource of this name and a type says that a node has accelerators of the type."""
 
 KINDS: Final[tuple[Kind, ...]] = (
     Kind(GPU, GPU_MASK, f"RAY_EXPERIMENTAL_NOSET_{GPU_MASK}", is_shared=True, needs_fresh_worker=True),
-    _kind("neuron_cores", "NEURON_RT_VISIBLE_CORES"),
-    _kind(TPU, "TPU_VISIBLE_CHIPS", amounts=(1, 2, 4, 8)),
-    _kind("HPU", "HABANA_VISIBLE_MODULES"),
+    Kind(
+        "neuron_cores",
+        "NEURON_RT_VISIBLE_CORES",
+        "RAY_EXPERIMENTAL_NOSET_NEURON_RT_VISIBLE_CORES",
+        type_name="aws-neuron-core",
+    ),
+    Kind(TPU, "TPU_VISIBLE_CHIPS", "RAY_EXPERIMENTAL_NOSET_TPU_VISIBLE_CHIPS", amounts=(1, 2, 4, 8)),
+    Kind("HPU", "HABANA_VISIBLE_MODULES", "RAY_EXPERIMENTAL_NOSET_HABANA_VISIBLE_MODULES"),
     Kind("NPU", "ASCEND_RT_VISIBLE_DEVICES", "RAY_EXPERIMENTAL_NOSET_ASCEND_RT_VISIBLE_DEVICES", is_shared=True),
     Kind("RBLN", "RBLN_DEVICES", "RAY_EXPERIMENTAL_NOSET_RBLN_RT_VISIBLE_DEVICES"),
-    _kind("FURIOSA", "FURIOSA_DEVICES", prefix="npu:"),
+    Kind("FURIOSA", "FURIOSA_DEVICES", "RAY_EXPERIMENTAL_NOSET_FURIOSA_DEVICES", prefix="npu:"),
     Kind("TTNPU", "TT_VISIBLE_DEVICES", "RAY_EXPERIMENTAL_NOSET_TENSTORRENT_VISIBLE_DEVICES"),
     Kind("MBLT", "QBRUNTIME_VISIBLE_DEVICES", "RAY_EXPERIMENTAL_NOSET_MBLT_RT_VISIBLE_DEVICES"),
 )
@@ -89,6 +94,13 @@ def devices_of(total: Mapping[str, int]) -> dict[int, int]:
         for number in range(-(-units // UNITS)):
             found[place * DEVICES_MAX + number] = min(UNITS, units - number * UNITS)
     return found
+
+
+def with_types(total: Resources) -> Resources:
+    """What a node offers that was told to offer `total`: 1.0 of the type of each kind of accelerator, too."""
+    told = {name for name, _ in total.units}
+    types = [f"{TYPE}{kind.type_name}" for kind in KINDS if kind.type_name and kind.name in told]
+    return add([total, from_units({name: UNITS for name in types if name not in told})]) if types else total
 
 
 def devices_wanted(resources: Resources) -> tuple[tuple[int, int], ...]:

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, PrivateAttr, WrapSerializer, model_validator
 
 from dualray.shared.labels import as_pairs
+from dualray.shared.model.accelerators import with_types
 from dualray.shared.model.demands import parse_resources
 from dualray.shared.model.resources import Resources
 from dualray.shared.model.specs import NODE_GROUP_LABEL
@@ -107,7 +108,9 @@ class NodeGroup(Model):
     @property
     def total(self) -> Resources:
         """What each node offers."""
-        return parse_resources(num_cpus=self.cpus, num_gpus=self.gpus, memory=self.memory, resources=self.resources)
+        return with_types(
+            parse_resources(num_cpus=self.cpus, num_gpus=self.gpus, memory=self.memory, resources=self.resources)
+        )
 
 
 GROUP_NAME = re.compile(r"[A-Za-z0-9](?:[-_.A-Za-z0-9]{0,61}[A-Za-z0-9])?")

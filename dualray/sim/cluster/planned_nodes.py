@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from dualray.cluster_address import ClusterAddress
 from dualray.shared.labels import as_pairs
+from dualray.shared.model.accelerators import with_types
 from dualray.shared.model.events import DrainAsked
 from dualray.shared.model.ids import NodeID
 from dualray.shared.model.resources import Resources, add, node_resources
@@ -54,7 +55,7 @@ class PlannedNode:
     def hardware(self) -> Hardware:
         """The node's hardware, under its current name."""
         extra = node_resources(ip_of(self.name), is_head=self._plan.nodes[:1] == [self])
-        return Hardware(total=add((self._total, extra)), store_bytes=self._store_bytes, labels=self._labels)
+        return Hardware(total=add((with_types(self._total), extra)), store_bytes=self._store_bytes, labels=self._labels)
 
     @property
     def is_alive(self) -> bool:
