@@ -9,7 +9,6 @@ CLIENT: Final = "the Ray Client"
 CLOSED: Final = "dualray closes a generator that nobody reads any more"
 SETTINGS: Final = "dualray's processes have no such setting"
 SPEED: Final = "dualray answers all calls before the actor leaves"
-ACCELERATORS: Final = "GPUs alone have numbers"
 FREES: Final = "Ray's call that frees by force, which is private"
 CANNOT_JOIN: Final = "a program of its own cannot join a simulation"
 
@@ -27,9 +26,6 @@ NAMED: Final = {
     "actor_failures.py::test_exit_actor_queued": SPEED,
     "advanced.py::test_internal_free_edge_case": FREES,
     "advanced.py::test_internal_free_non_owned": FREES,
-    "advanced_2.py::test_gpu_and_neuron_cores": ACCELERATORS,
-    "advanced_2.py::test_neuron_core_ids": ACCELERATORS,
-    "advanced_2.py::test_neuron_core_with_placement_group": ACCELERATORS,
     "advanced_3.py::test_global_state_api": PRIVATE,
     "advanced_3.py::test_raylet_is_robust_to_random_messages": PRIVATE,
     "advanced_3.py::test_wait_reconstruction": PRIVATE,
