@@ -112,6 +112,19 @@ def test_a_task_holds_devices_of_several_kinds():
     )
 
 
+def test_a_runtime_environment_stands_beside_the_devices():
+    @ray.remote(runtime_env={"env_vars": {"OF_MINE": "set"}})
+    def both():
+        return os.environ.get("OF_MINE"), seen()
+
+    task = both.options(**on_one_node(resources={"RBLN": 2}))
+    for _ in range(2):
+        assert get(task.remote()) == ("set", ({"RBLN": ["0", "1"]}, {"RBLN_DEVICES": "0,1"}))
+        assert get(both.options(**on_one_node(num_cpus=2)).remote()) == ("set", ({}, {}))
+    assert "RBLN_DEVICES" not in os.environ
+    assert "OF_MINE" not in os.environ
+
+
 # ---- Parts ---------------------------------------------------------------------------------------------------------
 
 
@@ -161,6 +174,10 @@ def test_what_an_actor_writes_of_its_devices_is_its_own():
     assert get(other.look.remote()) == before
     assert get(look.remote()) == ({}, {})
     assert "HABANA_VISIBLE_MODULES" not in os.environ
+    get(holder.write.remote("RBLN_DEVICES", "3"))
+    assert get(holder.look.remote())[1] == {"HABANA_VISIBLE_MODULES": "of mine", "RBLN_DEVICES": "3"}
+    assert get(other.look.remote()) == before
+    assert "RBLN_DEVICES" not in os.environ
 
 
 def test_an_actor_that_starts_again_holds_devices_again():

@@ -10,7 +10,7 @@ DEPTH = 4
 """So far from the machine what it has is looked at."""
 MEMBERS = 2
 """Of each table, the first so many."""
-PASSED_OVER = frozenset({"out", "config", "table", "known_values", "address", "node"})
+PASSED_OVER = frozenset({"out", "config", "table", "known_values", "address", "node", "_had_devices"})
 """What machines share, and what never changes."""
 PARTS: dict[str, tuple[str, ...]] = {
     "Executor": ("transit",),
@@ -51,6 +51,10 @@ ORDER: dict[str, tuple[str, ...]] = {
 """The order in which a machine's state is looked at, where it is not that of the constructors."""
 
 
+KEPT_NAMES = {"devices": "gpus", "devices_free": "gpus_free"}
+"""What kept runs call members that have another name now."""
+
+
 def found_wrong(machine: Any) -> list[str]:
     """For each flaw, where it is and what the invariants say of it; "" when they see nothing."""
     said = []
@@ -75,7 +79,7 @@ def _flaws(thing: Any, path: str, depth: int, seen: dict[int, None]) -> Iterator
     seen[id(thing)] = None
     for name, holders in _members(thing).items():
         right = getattr(holders[0], name, None)
-        where = f"{path}.{name}"
+        where = f"{path}.{KEPT_NAMES.get(name, name)}"
         if type(right) is dict and right:  # a part may share it with another
             if id(right) in seen:
                 continue

@@ -53,17 +53,17 @@ class ResourcePool:
         if not self._had_devices:
             return most
         for kind, units in devices_wanted(resources):
-            free = [amount for _, amount in self._free_of(kind, strategy)]
+            offers = self._free_of(kind, strategy)
             if units >= UNITS:
-                most = min(most, sum(amount == UNITS for amount in free) // (units // UNITS))
+                most = min(most, sum([offer[0] == UNITS for offer in offers]) // (units // UNITS))
             else:
-                most = min(most, sum(amount // units for amount in free))
+                most = min(most, sum([offer[0] // units for offer in offers]))
         return most
 
-    def _free_of(self, kind: int, strategy: Strategy) -> list[tuple[tuple[int, dict[int, int]], int]]:
-        """The devices of a kind, each with its pool and what is free of it."""
+    def _free_of(self, kind: int, strategy: Strategy) -> list[tuple[int, int, dict[int, int]]]:
+        """What is free of each device of a kind, with the device and its pool."""
         return [
-            ((device, pool), free)
+            (free, device, pool)
             for pool in self._device_pools(strategy)
             for device, free in pool.items()
             if device // DEVICES_MAX == kind
@@ -90,7 +90,7 @@ class ResourcePool:
             return ()
         shares: list[DeviceShare] = []
         for kind, units in devices_wanted(resources):
-            offers = [(free, device, pool) for (device, pool), free in self._free_of(kind, strategy)]
+            offers = self._free_of(kind, strategy)
             if units >= UNITS:
                 whole = [(device, pool) for free, device, pool in offers if free == UNITS][: units // UNITS]
                 shares += [DeviceShare(device, UNITS, pool) for device, pool in whole]
