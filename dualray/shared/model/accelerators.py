@@ -41,6 +41,8 @@ class Kind(NamedTuple):
 TPU: Final = "TPU"
 TYPE: Final = "accelerator_type:"
 """The resource of this name and a type says that a node has accelerators of the type."""
+TYPE_LABEL: Final = "ray.io/accelerator-type"
+"""A label of a node with accelerators of one type; the name is Ray's."""
 
 KINDS: Final[tuple[Kind, ...]] = (
     Kind(GPU, GPU_MASK, f"RAY_EXPERIMENTAL_NOSET_{GPU_MASK}", is_shared=True, needs_fresh_worker=True),
@@ -101,6 +103,14 @@ def with_types(total: Resources) -> Resources:
     told = {name for name, _ in total.units}
     types = [f"{TYPE}{kind.type_name}" for kind in KINDS if kind.type_name and kind.name in told]
     return add([total, from_units({name: UNITS for name in types if name not in told})]) if types else total
+
+
+def type_labels(total: Resources, labels: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
+    """The labels of a node that offers these resources: with the type of its accelerators, unless its own say one."""
+    types = [kind.type_name for kind in KINDS if kind.type_name and total.get(kind.name)]
+    if not types or TYPE_LABEL in dict(labels):
+        return labels
+    return tuple(sorted([*labels, (TYPE_LABEL, types[0])]))
 
 
 def devices_wanted(resources: Resources) -> tuple[tuple[int, int], ...]:

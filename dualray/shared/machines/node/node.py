@@ -35,6 +35,7 @@ from dualray.shared.machines.node.rows import NodeRows
 from dualray.shared.machines.node.stored import RESTORING, SpaceRequest
 from dualray.shared.machines.node.transfer import ASKS_TIMER, PULLS_TIMER, Transfer
 from dualray.shared.machines.node.wants import is_incoming, is_sending
+from dualray.shared.model.accelerators import type_labels
 from dualray.shared.model.commands import ArmTimer
 from dualray.shared.model.config import Config
 from dualray.shared.model.events import (
@@ -135,7 +136,13 @@ class Node(NodeQueries):
         self.node = node
         self.incarnation = incarnation
         self.config = config
-        self.info = NodeInfo(node=node, incarnation=incarnation, total=total, store_bytes=store_bytes, labels=labels)
+        self.info = NodeInfo(
+            node=node,
+            incarnation=incarnation,
+            total=total,
+            store_bytes=store_bytes,
+            labels=type_labels(total, labels),
+        )
         self.store = ObjectStore(
             out=self.out,
             node=node,
