@@ -125,16 +125,6 @@ def test_a_runtime_environment_stands_beside_the_devices():
     assert "OF_MINE" not in os.environ
 
 
-def test_a_node_with_neuron_cores_has_their_type():
-    for row in ray.nodes():
-        assert row["Resources"]["accelerator_type:aws-neuron-core"] == 1
-        assert row["Labels"]["ray.io/accelerator-type"] == "aws-neuron-core"
-    task = look.options(num_cpus=1, accelerator_type="aws-neuron-core", resources={"neuron_cores": 2})
-    assert get(task.remote())[0] == {"neuron_cores": ["0", "1"]}
-    labelled = look.options(label_selector={"ray.io/accelerator-type": "aws-neuron-core"})
-    assert get(labelled.remote()) == ({}, {})
-
-
 # ---- Parts ---------------------------------------------------------------------------------------------------------
 
 
