@@ -84,7 +84,7 @@ class ClassRequest(NamedTuple):
     """
 
     target: Any
-    options: ActorOptions
+    options: "ActorOptions"  # noqa: UP037 - compiled, the module would look for the class when it is imported
     name: str
     max_concurrency: int
     is_async: bool
