@@ -133,16 +133,9 @@ class Node(NodeQueries):
         labels: tuple[tuple[str, str], ...] = (),
     ) -> None:
         super().__init__()
-        self.node = node
-        self.incarnation = incarnation
-        self.config = config
-        self.info = NodeInfo(
-            node=node,
-            incarnation=incarnation,
-            total=total,
-            store_bytes=store_bytes,
-            labels=type_labels(total, labels),
-        )
+        self.node, self.incarnation, self.config = node, incarnation, config
+        labels = type_labels(total, labels)
+        self.info = NodeInfo(node=node, incarnation=incarnation, total=total, store_bytes=store_bytes, labels=labels)
         self.store = ObjectStore(
             out=self.out,
             node=node,

@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dualray.shared.machines.node.local_scheduler import REPORT_TIMER
-from dualray.shared.model.accelerators import DEVICES_MAX
 from dualray.shared.model.commands import ArmTimer, Send, StartWorker, StopWorker
 from dualray.shared.model.errors import ErrorKind
 from dualray.shared.model.events import (
@@ -492,27 +491,6 @@ def test_what_was_placed_before_a_gpu_was_lost_and_can_never_be_met_now_goes_bac
     commands = gpu_node.ask(gpu(3), placed=True)
     assert [(back.count, back.via) for back in sent(commands, LeaseRequested)] == [(1, "node-0")]
     assert not gpu_node.machine.scheduler.waiting
-
-
-def test_a_lease_holds_devices_of_several_kinds_and_waits_for_the_scarcest():
-    node = NodeStepper(total=cpus(8, gpus=2, TPU=2)).with_workers(8)
-    tpu = 2 * DEVICES_MAX
-    both = shape(cpus(0, gpus=1, TPU=1))
-    assert gpu_ids(node.ask(shape(cpus(0, TPU=1)))) == [(tpu,)]
-    assert gpu_ids(node.ask(both)) == [(0, tpu + 1)]
-    assert not grants(node.ask(both, placed=True))
-    assert gpu_ids(node(returned(0))) == [(1, tpu)]
-
-
-def test_a_worker_with_devices_that_are_no_gpus_is_used_again():
-    node = NodeStepper(total=cpus(8, gpus=1, TPU=1)).with_workers(2)
-    [first] = sent(node.ask(shape(cpus(0, TPU=1))), LeaseGranted)
-    assert sent(node(returned(0)), WorkerRetired) == []
-    [again] = sent(node.ask(shape(cpus(1))), LeaseGranted)
-    assert again.worker == first.worker
-    [third] = sent(node.ask(shape(cpus(0, gpus=1))), LeaseGranted)
-    assert third.worker != first.worker
-    assert sent(node(returned(2)), WorkerRetired) == [WorkerRetired(worker=third.worker)]
 
 
 def test_a_node_with_a_part_of_a_gpu_leases_that_part():
