@@ -78,7 +78,8 @@ def init(
         num_cpus: the CPUs of each node. Default: in real mode the CPUs of this machine, in sim mode 4.
         num_gpus: the GPUs of each node. Default: in real mode the GPUs that CUDA_VISIBLE_DEVICES shows
             (docs/real_mode.md), in sim mode none.
-        resources: further resources of each node, such as {"disk": 2}. Default: none.
+        resources: further resources of each node, such as {"disk": 2}. Default: in real mode the accelerators other
+            than GPUs that the machine shows (docs/real_mode.md), in sim mode none.
         memory: bytes of each node, or a text such as "16GiB", that tasks and actors can reserve with `memory=`; see
             docs/api/tasks.md. Default: 70 % of the node's memory; in sim mode 11.2 GiB.
         labels: labels of each node, such as {"zone": "a"}. In sim mode also a list with one dict for each node. See

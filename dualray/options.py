@@ -40,7 +40,7 @@ class TaskOptions:
         num_gpus: GPUs that the task holds; a number above 1 must be whole. Default 0.
         memory: memory that the task reserves on its node, in bytes or a text such as "2GiB". It affects placement, and
             does not limit what the task uses; see docs/api/tasks.md. Default 0.
-        resources: amounts of custom resources by name.
+        resources: amounts of custom resources, and of accelerators such as TPU, by name. See docs/real_mode.md.
         num_returns: number of objects that the call returns. For a generator also "streaming" (an ObjectRefGenerator)
             or "dynamic"; see docs/api/tasks.md. Default: "streaming" for generators, else 1.
         max_retries: how often the task runs again after its worker or node died; -1 means without limit. Default 3.
