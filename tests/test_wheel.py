@@ -205,6 +205,34 @@ def test_bases_of_what_may_be_extended_may_be_extended(build):
         assert set(compiled) <= set(build.EXTENSIBLE), name
 
 
+def test_no_tuple_has_a_field_of_a_type_that_type_checkers_alone_import(build):
+    """mypyc looks for the type of each field of a NamedTuple when the module is imported, unless it is a text."""
+    wrong = []
+    for name in build.modules(ROOT):
+        tree = ast.parse((ROOT / name).read_text())
+        guarded = [node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
+        hidden = {
+            alias.asname or alias.name
+            for node in guarded
+            for each in node.body
+            if isinstance(each, ast.Import | ast.ImportFrom)
+            for alias in each.names
+        }
+        tuples = [
+            node
+            for node in tree.body
+            if isinstance(node, ast.ClassDef) and any(ast.unparse(base) == "NamedTuple" for base in node.bases)
+        ]
+        wrong += [
+            f"{name}:{field.lineno}"
+            for each in tuples
+            for field in each.body
+            if isinstance(field, ast.AnnAssign)
+            and hidden & {part.id for part in ast.walk(field.annotation) if isinstance(part, ast.Name)}
+        ]
+    assert wrong == []
+
+
 def test_what_is_compiled_is_spelled_out_line_for_line(build):
     names = build.modules(ROOT)
     assert "dualray/shared/machines/owner/owner.py" in names
