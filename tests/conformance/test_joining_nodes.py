@@ -13,6 +13,7 @@ import pytest
 
 import dualray
 from dualray.cluster_utils import Cluster
+from dualray.exceptions import TaskError, WorkerCrashedError
 from dualray.util.placement_group import PlacementGroup, placement_group, placement_group_table, remove_placement_group
 from dualray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from tests.conformance.support import eventually
@@ -171,6 +172,31 @@ def test_one_retry_makes_all_items_of_a_generator_again_that_a_killed_node_had(c
     cluster.remove_node(doomed, allow_graceful=False)
     cluster.add_node(num_cpus=1, resources={"a": 1})
     assert [dualray.get(total.remote(item)) for item in items] == [index << 17 for index in range(5)]
+
+
+def test_a_task_that_waits_for_an_argument_that_cannot_be_made_again_says_so(cluster, tmp_path: Path) -> None:
+    doomed = cluster.add_node(num_cpus=1, resources={"a": 1})
+
+    @dualray.remote(max_retries=1, resources={"a": 0.5})
+    def made_once(marks: str) -> np.ndarray:
+        if Path(marks, "made").exists():
+            os._exit(1)
+        Path(marks, "made").touch()
+        return np.ones(1 << 17)
+
+    lost = made_once.remote(str(tmp_path))
+    dualray.wait([lost], fetch_local=False)
+    cluster.remove_node(doomed, allow_graceful=False)
+    waiting = total.remote(lost)
+    assert dualray.wait([waiting], timeout=0.5)[0] == []
+    cluster.add_node(num_cpus=1, resources={"a": 1})
+    with pytest.raises(WorkerCrashedError) as itself:
+        dualray.get(lost, timeout=60)
+    assert not isinstance(itself.value, TaskError), "the task that crashed has raised nothing"
+    with pytest.raises(TaskError, match="input arguments for this task could not be computed") as of_argument:
+        dualray.get(waiting, timeout=60)
+    assert isinstance(of_argument.value, WorkerCrashedError)
+    assert isinstance(of_argument.value.cause, WorkerCrashedError)
 
 
 def test_tasks_of_a_killed_node_run_elsewhere(cluster, tmp_path: Path) -> None:

@@ -453,8 +453,7 @@ class Owner(OwnerQueries):
         elif leases.dirty:
             leases.pump()
         elif leases.refused:
-            task, error = leases.refused.popleft()
-            tasks.fail(tasks.records[task], error)
+            tasks.refuse(*leases.refused.popleft())
         elif calls.dirty:
             calls.pump()
         elif left.waits_completed:

@@ -192,19 +192,37 @@ class Tasks:
         record.missing = {object_id: None for object_id in record.missing if not table[object_id].is_ready}
         if record.missing:
             return
-        for ref in record.spec.deps:
-            value = self.values.table[ref.object_id]
-            if value.state is ValueState.FAILED:
-                assert value.error is not None
-                of_actor = self.why_dead(record.spec.actor_id) if record.spec.actor_id is not None else None
-                if of_actor is not None:
-                    self.fail(record, of_actor)  # whatever becomes of the call's arguments
-                else:
-                    self.fail(record, value.error, payload=ref.object_id)
-                return
+        failed = self._failed_argument(record)
+        if failed is not None:
+            self._fail_by_argument(record, failed)
+            return
         self._set_state(record, TaskState.QUEUED)
         self.ready.append(task)
         self.out.needs_drain = True
+
+    def _failed_argument(self, record: TaskRecord) -> Value | None:
+        for ref in record.spec.deps:
+            value = self.values.table[ref.object_id]
+            if value.state is ValueState.FAILED:
+                return value
+        return None
+
+    def _fail_by_argument(self, record: TaskRecord, argument: Value) -> None:
+        assert argument.error is not None
+        of_actor = self.why_dead(record.spec.actor_id) if record.spec.actor_id is not None else None
+        if of_actor is not None:
+            self.fail(record, of_actor)  # whatever becomes of the call's arguments
+        else:
+            self.fail(record, argument.error, payload=argument.object_id)
+
+    def refuse(self, task: TaskID, error: ErrorInfo) -> None:
+        """No node runs the task, for this reason: an argument has failed meanwhile, or no node can ever take it."""
+        record = self.records[task]
+        failed = self._failed_argument(record)
+        if failed is not None:
+            self._fail_by_argument(record, failed)
+        else:
+            self.fail(record, error)
 
     def stored_deps(self, record: TaskRecord) -> tuple[ObjectHint, ...]:
         """The arguments that lie in the stores: calls with the same ones may share leases near them."""
