@@ -48,7 +48,7 @@ import sys
 from contextlib import suppress
 from importlib import import_module
 from types import GetSetDescriptorType, MemberDescriptorType
-from typing import Any
+from typing import Any, ClassVar
 
 
 def rays_words() -> Any:
@@ -59,6 +59,26 @@ def rays_words() -> Any:
 
 class DualrayError(Exception):
     """Base class of every error that dualray raises on purpose."""
+
+    _message_keyword: ClassVar[str] = ""
+    """The name under which the constructor in Ray takes the message."""
+    _attribute_keywords: ClassVar[tuple[str, ...]] = ()
+    """The other arguments of the constructor in Ray; they become attributes."""
+
+    def __init__(self, *args: object, **keywords: object) -> None:
+        super().__init__(*(self._with_message(args, keywords) if keywords else args))
+
+    def _with_message(self, args: tuple[object, ...], keywords: dict[str, object]) -> tuple[object, ...]:
+        """Set attributes from the keywords, and return the arguments with the message that a keyword gives."""
+        known = (*self._attribute_keywords, *([self._message_keyword] if self._message_keyword and not args else []))
+        for name, value in keywords.items():
+            if name not in known:
+                raise TypeError(f"{type(self).__name__}() got an unexpected keyword argument {name!r}")
+            if name == self._message_keyword:
+                args = () if value is None else (value,)
+            elif value is not None:
+                setattr(self, name, value.hex() if hasattr(value, "hex") else value)
+        return args
 
 
 class _Words:
@@ -198,6 +218,8 @@ class TaskCancelledError(DualrayError):
 
     task_id: str | None = None
     error_message = _Words()
+    _message_keyword = "error_message"
+    _attribute_keywords = ("task_id",)
 
     def __str__(self) -> str:
         words = super().__str__()
@@ -222,6 +244,7 @@ class TaskUnschedulableError(DualrayError):
     """No node of the cluster can ever meet the task's demand."""
 
     error_message = _Words()
+    _message_keyword = "error_message"
 
 
 class TaskPlacementGroupRemoved(DualrayError):
@@ -247,6 +270,8 @@ class ActorError(DualrayError):
     actor_id: str | None = None
     actor_init_failed = False
     preempted = False
+    _message_keyword = "error_msg"
+    _attribute_keywords = ("actor_id", "actor_init_failed", "preempted")
 
 
 class ActorDiedError(ActorError):
@@ -256,11 +281,14 @@ class ActorDiedError(ActorError):
 class ActorUnavailableError(ActorError):
     """The actor was lost during this call. It restarts, but the call is not repeated unless max_task_retries is set."""
 
+    _message_keyword = "error_message"
+
 
 class ActorUnschedulableError(DualrayError):
     """No node of the cluster can ever hold the actor."""
 
     error_message = _Words()
+    _message_keyword = "error_message"
 
 
 class ActorAlreadyExistsError(ValueError, DualrayError):
@@ -303,6 +331,7 @@ class OutOfMemoryError(DualrayError):
     """The node was out of memory, so its memory monitor ended the task's worker. No retry was left."""
 
     message = _Words()
+    _message_keyword = "message"
 
 
 class GetTimeoutError(DualrayError, TimeoutError):
@@ -313,12 +342,14 @@ class NodeDiedError(DualrayError):
     """The node that ran the task died."""
 
     message = _Words()
+    _message_keyword = "message"
 
 
 class RuntimeEnvSetupError(DualrayError):
     """dualray could not prepare the environment of a worker."""
 
     error_message = _Words()
+    _message_keyword = "error_message"
 
 
 class SerializationError(DualrayError, TypeError):
@@ -377,10 +408,13 @@ class AuthenticationError(DualrayError):
     """Another process has a different secret or another version of the protocol."""
 
     message = _Words()
+    _message_keyword = "message"
 
 
 class RaySystemError(DualrayError):
     """dualray itself failed, and not the program."""
+
+    _message_keyword = "client_exc"
 
 
 class NotInitializedError(RaySystemError, RuntimeError):
@@ -458,6 +492,8 @@ class OufOfBandObjectRefSerializationException(DualrayError):
 
 class UnserializableException(DualrayError):
     """A task raised an exception that cannot be unpickled: the `cause` of the `TaskError` that `get` raises."""
+
+    _message_keyword = "original_stack_trace"
 
 
 class UserCodeException(DualrayError):

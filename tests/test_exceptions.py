@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import pytest
 
 from dualray import exceptions
@@ -81,6 +83,40 @@ def test_the_words_of_an_error_have_rays_names():
     assert exceptions.TaskUnschedulableError("no node").error_message == "no node"
     assert exceptions.OutOfMemoryError("too much").message == "too much"
     assert TaskError("f", "the traceback").traceback_str == "the traceback"
+
+
+@pytest.mark.parametrize(
+    ("name", "message", "attributes"),
+    [
+        ("TaskCancelledError", "error_message", {"task_id": "ab"}),
+        ("ActorError", "error_msg", {"actor_id": "ab", "actor_init_failed": True, "preempted": True}),
+        ("ActorDiedError", "error_msg", {"actor_id": "ab"}),
+        ("ActorUnavailableError", "error_message", {"actor_id": "ab"}),
+        ("ActorUnschedulableError", "error_message", {}),
+        ("TaskUnschedulableError", "error_message", {}),
+        ("RuntimeEnvSetupError", "error_message", {}),
+        ("OutOfMemoryError", "message", {}),
+        ("NodeDiedError", "message", {}),
+        ("AuthenticationError", "message", {}),
+        ("UnserializableException", "original_stack_trace", {}),
+        ("RaySystemError", "client_exc", {}),
+    ],
+)
+def test_programs_make_errors_with_rays_arguments(name, message, attributes):
+    cls = getattr(exceptions, name)
+    made = cls(**{message: "what happened"}, **attributes)
+    for error in (made, pickle.loads(pickle.dumps(made))):
+        assert str(error) == str(cls("what happened")) == "what happened"
+        assert {key: getattr(error, key) for key in attributes} == attributes
+    with pytest.raises(TypeError, match=rf"{name}\(\) got an unexpected keyword argument 'mesage'"):
+        cls(mesage="what happened")
+    with pytest.raises(TypeError, match=f"unexpected keyword argument '{message}'"):
+        cls("once", **{message: "twice"})
+
+
+def test_an_error_without_a_message_takes_ids_as_objects():
+    error = exceptions.TaskCancelledError(task_id=b"\xab", error_message=None)
+    assert (error.task_id, str(error), error.args) == ("ab", "", ())
 
 
 def test_an_attribute_of_the_users_own_exception_is_not_hidden():
