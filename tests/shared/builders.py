@@ -14,7 +14,7 @@ from dualray.shared.machines.node.node import Node
 from dualray.shared.machines.owner.actor_calls import CALLS_TIMER
 from dualray.shared.machines.owner.leases import PUSH_TIMER
 from dualray.shared.machines.owner.owner import Owner
-from dualray.shared.model.commands import Command, CompleteWait, ReserveSpace, RunTask, RunTasks, Send
+from dualray.shared.model.commands import ArmTimer, Command, CompleteWait, ReserveSpace, RunTask, RunTasks, Send
 from dualray.shared.model.config import Config
 from dualray.shared.model.demands import parse_resources
 from dualray.shared.model.errors import ErrorInfo, ErrorKind
@@ -235,6 +235,11 @@ def info(node: str, total: Resources | None = None, *, incarnation: int = 0, sto
 def of(commands: list[Command], kind: type[T]) -> list[T]:
     """The commands of one type."""
     return [command for command in commands if isinstance(command, kind)]
+
+
+def in_line(commands: list[Command]) -> list[ArmTimer]:
+    """The timers of requests that have begun to wait for room in a store."""
+    return [armed for armed in of(commands, ArmTimer) if armed.timer.startswith("space:")]
 
 
 def sent(commands: list[Command], kind: type[T], to: str | None = None) -> list[T]:

@@ -117,7 +117,9 @@ class Process:
             case c.DropPayloads():
                 for key in command.keys:
                     self.payloads.pop(key, None)
-            case c.WriteRecord() | c.WriteRecords() | c.NoteRetry() | c.TellFailure() | c.TellWait():
+            case (
+                c.WriteRecord() | c.WriteRecords() | c.NoteRetry() | c.TellFailure() | c.TellWait() | c.CollectGarbage()
+            ):
                 pass
             case _:
                 raise AssertionError(f"{self.address} cannot carry out {command}")

@@ -9,6 +9,7 @@ waits.
 from __future__ import annotations
 
 import atexit
+import gc
 import os
 import random
 import socket
@@ -297,6 +298,9 @@ class UserProcess:
 
     def spawn(self, function: Callable[[], object]) -> None:
         start_thread(threading.Thread(target=function, name="dualray-beside", daemon=True))
+
+    def collect_garbage(self) -> None:
+        self.spawn(gc.collect)
 
     def place_of(self, node: NodeID) -> tuple[str, str]:
         """This machine's: what a node of another offers says its address (`VerbsOverCore.nodes`)."""

@@ -44,7 +44,23 @@ class LocalStore(Protocol):
         """Copy the bytes of something large into a part of the store; other threads run meanwhile."""
 
 
-class Host(Protocol):
+class Tables(Protocol):
+    """The control plane's tables, as a process that runs user code reads and writes them."""
+
+    def write_record(self, record: WriteRecord) -> None: ...
+
+    def write_records(self, records: WriteRecords) -> None: ...
+
+    def read_table(self, table: str) -> dict[str, dict[str, str]]:
+        """The rows of one of the control plane's tables, by key; those that were written last may be missing."""
+
+    def put_function(self, function: FunctionID, pickled: bytes) -> None: ...
+
+    def load_function(self, function: FunctionID) -> Any:
+        """What the function table holds, unpickled: this process's own."""
+
+
+class Host(Tables, Protocol):
     """What a mode provides to a process that runs user code."""
 
     @property
@@ -150,23 +166,14 @@ class Host(Protocol):
     def spawn(self, function: Callable[[], object]) -> None:
         """Run it beside the caller: it may wait, and ends with the process at the latest."""
 
+    def collect_garbage(self) -> None:
+        """Have Python's collector run, where finalizers of user code may run too. Must not wait."""
+
     def place_of(self, node: NodeID) -> tuple[str, str]:
         """The IP address and the host name of a node's machine, as the other nodes know it."""
 
     def pids(self) -> Mapping[str, int]:
         """The pids of this process and of the workers of the cluster, by address, as far as this machine knows them."""
-
-    def write_record(self, record: WriteRecord) -> None: ...
-
-    def write_records(self, records: WriteRecords) -> None: ...
-
-    def read_table(self, table: str) -> dict[str, dict[str, str]]:
-        """The rows of one of the control plane's tables, by key; those that were written last may be missing."""
-
-    def put_function(self, function: FunctionID, pickled: bytes) -> None: ...
-
-    def load_function(self, function: FunctionID) -> Any:
-        """What the function table holds, unpickled: this process's own."""
 
     def log(self, event: Event, now_ns: int, commands: Sequence[Command]) -> None: ...
 

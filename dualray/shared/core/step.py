@@ -15,6 +15,7 @@ from dualray.shared.handles import TERMINATE
 from dualray.shared.model.commands import (
     ArmTimer,
     CancelTimer,
+    CollectGarbage,
     Command,
     CompleteWait,
     CopyPayload,
@@ -166,6 +167,7 @@ class CoreStep(CoreState):
             NoteRetry: self._note_retry,
             TellFailure: self._tell_failure,
             TellWait: self._tell_wait,
+            CollectGarbage: lambda command: host.collect_garbage(),
         }
 
     def _complete_wait(self, command: CompleteWait) -> None:

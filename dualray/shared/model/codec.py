@@ -96,6 +96,8 @@ _YOUNGER: frozenset[str] = frozenset(
     {
         "BacklogReported",
         "BacklogWanted",
+        "CollectGarbage",
+        "CollectionWanted",
         "LaunchNodes",
         "LaunchesFailed",
         "NodesDied",

@@ -269,6 +269,11 @@ class TerminateNode:
     node: NodeID | None = None
 
 
+@dataclass(slots=True, kw_only=True)
+class CollectGarbage:
+    """Have Python collect objects that only refer to one another, beside user code: some may hold references."""
+
+
 Command: TypeAlias = (
     Send
     | ArmTimer
@@ -300,4 +305,5 @@ Command: TypeAlias = (
     | TellWait
     | LaunchNodes
     | TerminateNode
+    | CollectGarbage
 )

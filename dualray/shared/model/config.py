@@ -68,6 +68,14 @@ class Config:
     store_wait_ns: int = _limit(
         10 * SECOND_NS, "ns", "how long a full store waits for space before it refuses an object"
     )
+    garbage_percent: int = _limit(
+        70, "percent", "a store that is used beyond this has processes collect garbage that may hold references"
+    )
+    garbage_ns: int = _limit(
+        10 * SECOND_NS,
+        "ns",
+        "how often a store asks for such a collection; a process makes at most two in this time",
+    )
     remakes_without_progress_max: int = _limit(
         8, "times", "how often an object may be recomputed while no task or wait ends, before it fails"
     )

@@ -5,6 +5,7 @@ A process with a single task keeps that task's fiber alone, and no dict of fiber
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -88,6 +89,14 @@ class CodeProcess(HostProcess):
             self.cluster.kernel.call_after(0, self._spawn_if_alive, function, seed)
         else:
             self.spawn_seeded(function, seed)
+
+    def collect_garbage(self) -> None:
+        """After the event, where the simulation collects by itself, too. The virtual processes share one heap: one
+        collection is enough for all that are due now."""
+        cluster = self.cluster
+        if cluster.collected_at_ns != cluster.kernel.now_ns:
+            cluster.collected_at_ns = cluster.kernel.now_ns
+            cluster.kernel.call_after(0, gc.collect)
 
     def _spawn_if_alive(self, function: Callable[[], object], seed: bytes) -> None:
         if self.is_alive:

@@ -17,6 +17,9 @@ With a policy that spills, what has to leave is copied to disk first, unless the
 that needs the room waits in line meanwhile. Where the disk has no room, what can be made again is evicted instead; only
 a request for which that is not enough waits, and is refused in the end.
 
+A store that is used beyond `garbage_percent` asks the owners of its objects to have Python collect garbage: references
+that wait for that may be all that keeps the objects (owner/garbage.py). It asks once in `garbage_ns` at most.
+
 Whenever the store has to make room, it calls back what processes keep (object_store.py), from whoever keeps some, once.
 
 Relies on: object_store.py says when room may have become free.
@@ -44,7 +47,7 @@ from dualray.shared.model.commands import (
 )
 from dualray.shared.model.config import Config
 from dualray.shared.model.errors import ErrorInfo, ErrorKind
-from dualray.shared.model.events import RoomWanted
+from dualray.shared.model.events import CollectionWanted, RoomWanted
 from dualray.shared.model.ids import Address, NodeID, ObjectID, short
 from dualray.shared.model.states import STORED, StoredState
 from dualray.shared.policies.eviction.policy import EvictionPolicy, Leaving
@@ -57,6 +60,7 @@ def _never(leaving: Leaving) -> bool:
 
 
 _MEMORY_TIMER = "memory:"
+_GARBAGE_TIMER = "garbage"
 
 
 class Space:
@@ -77,6 +81,9 @@ class Space:
         self.capacity_bytes = capacity_bytes
         self.config = config
         self.eviction = eviction
+        self._nearly_full_bytes = capacity_bytes * config.garbage_percent // 100
+        self._ask_again_ns = 0
+        self._asks_at_timer = False
         self.spills: bool = getattr(eviction, "spills", False)
         self._drops: Callable[[Leaving], bool] = getattr(eviction, "drops", _never)
         self.contents = contents
@@ -121,6 +128,8 @@ class Space:
         if place or not self._reserve(request):
             self.waiting.insert(place, request)
             self.out.add(ArmTimer(timer=timer_of(request), delay_ns=self.config.store_wait_ns))
+            if not self._asks_at_timer:
+                self._ask_later()
 
     def _is_known(self, request: SpaceRequest) -> bool:
         if request.user == RESTORING:  # it may have been freed while it waited, or restored for an earlier request
@@ -145,7 +154,10 @@ class Space:
         self.granted.append((request, True))
 
     def _reserve(self, request: SpaceRequest) -> bool:
-        excess = self.contents.used_bytes + request.size_bytes - self.capacity_bytes
+        wanted_bytes = self.contents.used_bytes + request.size_bytes
+        if wanted_bytes > self._nearly_full_bytes and self.out.now_ns >= self._ask_again_ns:
+            self._have_garbage_collected()
+        excess = wanted_bytes - self.capacity_bytes
         if len(self.objects) >= self.config.store_objects_max:
             excess = max(excess, 1)
         if excess > 0:
@@ -208,6 +220,19 @@ class Space:
             if all(pin in users for pin in stored.pins)
             for pin in stored.pins
         }
+
+    def _have_garbage_collected(self) -> None:
+        """Ask those who own what is here: they and their borrowers may hold references that nothing uses."""
+        owners = [stored.owner for stored in self.objects.values()]
+        if owners:
+            self._ask_again_ns = self.out.now_ns + self.config.garbage_ns
+        for owner in dict.fromkeys(owners):
+            self.out.send(owner, CollectionWanted())
+
+    def _ask_later(self) -> None:
+        """Somebody waits for room, and the owners were asked not long ago."""
+        self._asks_at_timer = True
+        self.out.add(ArmTimer(timer=_GARBAGE_TIMER, delay_ns=max(self._ask_again_ns - self.out.now_ns, 0)))
 
     def call_back(self) -> None:
         """Have everybody give back what he keeps, unless he knows already."""
@@ -385,6 +410,12 @@ class Space:
 
     def on_space_timer(self, timer: str) -> None:
         """Someone in line has waited for long enough: what is on its way here gives way, or he is refused."""
+        if timer == _GARBAGE_TIMER:
+            self._asks_at_timer = False
+            if self.waiting:
+                self._have_garbage_collected()
+                self._ask_later()
+            return
         if timer.startswith(_MEMORY_TIMER):
             self.request_space(self.without_memory.pop(timer))
             return

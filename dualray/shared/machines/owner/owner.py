@@ -567,6 +567,7 @@ _TABLE: Final[Mapping[type[Any], Callable[[Any, Any], object]]] = {
     events.SpaceGranted: lambda owner, event: owner.puts.on_space_granted(event),
     events.SpaceDenied: lambda owner, event: owner.puts.on_space_denied(event),
     events.RoomWanted: lambda owner, event: owner.rooms.on_wanted(),
+    events.CollectionWanted: lambda owner, event: owner.tasks.garbage.on_wanted(),
     ArgumentsLent: lambda owner, event: owner.values.pins.on_lent(event),
     events.LoansKept: lambda owner, event: owner.rooms.on_kept(event),
     events.LoanPinned: lambda owner, event: owner.values.pins.on_loan_pinned(event),

@@ -25,6 +25,7 @@ from collections.abc import Callable
 
 from dualray.exceptions import InvariantViolation
 from dualray.shared.machines.base import Outbox, ensure
+from dualray.shared.machines.owner.garbage import Garbage
 from dualray.shared.machines.owner.lineage import Lineage
 from dualray.shared.machines.owner.streams import Streams
 from dualray.shared.machines.owner.task_records import TaskRecord, cancelled, task_row
@@ -83,6 +84,7 @@ class Tasks:
         self.out = out
         self.address = address
         self.values = values
+        self.garbage = Garbage(out=out, address=address, table=values.table, interval_ns=config.garbage_ns)
         self.retry: RetryPolicy = load_policy(config.retry_policy)
         self.records: dict[TaskID, TaskRecord] = {}
         self.lineage = Lineage(

@@ -76,6 +76,7 @@ from dualray.shared.model.events.membership import (
 )
 from dualray.shared.model.events.objects import (
     ArgumentsLent,
+    CollectionWanted,
     CopiesDoubted,
     CopiesJudged,
     ItemsDoubted,
@@ -214,6 +215,7 @@ __all__ = [
     "ClusterStateAsked",
     "ClusterStateReported",
     "ClusterStateRequested",
+    "CollectionWanted",
     "CopiesDoubted",
     "CopiesJudged",
     "CopyKept",
@@ -427,6 +429,7 @@ ProcessMessage: TypeAlias = (
     | SpaceGranted
     | SpaceDenied
     | RoomWanted
+    | CollectionWanted
     | ArgumentsLent
     | LoansKept
     | LoanPinned

@@ -111,6 +111,11 @@ class RoomWanted:
     """A node manager is short of room, to the processes that keep some."""
 
 
+@dataclass(slots=True, kw_only=True)
+class CollectionWanted:
+    """A node manager whose store is nearly full, to the owners of what it holds; an owner, to those who borrow that."""
+
+
 Loan: TypeAlias = tuple[ObjectID, ObjectID, int, int]
 """An object that lies in room of its owner: the object, the room, its place, its size in bytes."""
 

@@ -12,10 +12,12 @@ from dualray.shared.model.commands import (
     DeleteObject,
     EvictObject,
     ReserveSpace,
+    Send,
 )
 from dualray.shared.model.config import Config
 from dualray.shared.model.errors import ErrorKind
 from dualray.shared.model.events import (
+    CollectionWanted,
     ObjectAdded,
     ObjectArrived,
     ObjectReleased,
@@ -30,7 +32,7 @@ from dualray.shared.model.events import (
     WorkerExited,
 )
 from dualray.shared.model.ids import HEAD, Address
-from tests.shared.builders import DRIVER, OTHER, NodeStepper, hint, of, oid, put_id, sends, sent, shape
+from tests.shared.builders import DRIVER, OTHER, NodeStepper, hint, in_line, of, oid, put_id, sends, sent, shape
 
 A, B, W0 = "driver-1", "driver-2", "node-0/w0"
 
@@ -175,13 +177,48 @@ def test_nothing_is_evicted_in_vain(node):
     assert evicted(node.reserve(oid(3), 800)) == []
 
 
+# ---- Garbage that may hold references -----------------------------------------------------------------------------
+
+
+def asked_to_collect(commands) -> list[str]:
+    """Which processes are asked to have Python collect garbage."""
+    return [send.to for send in of(commands, Send) if isinstance(send.message, CollectionWanted)]
+
+
+def test_a_store_that_is_nearly_full_asks_the_owners_to_collect_garbage_once_in_a_while(node):
+    assert asked_to_collect(node.store(oid(1), 400)) == []
+    assert asked_to_collect(node.store(oid(2), 300, owner=OTHER)) == []
+    assert asked_to_collect(node.reserve(oid(3), 1)) == [DRIVER, OTHER]
+    node.now_ns += Config().garbage_ns - 1
+    assert asked_to_collect(node.reserve(oid(4), 1)) == []
+    node.now_ns += 1
+    assert asked_to_collect(node.reserve(oid(5), 1)) == [DRIVER, OTHER]
+
+
+def test_owners_are_asked_again_while_somebody_waits_for_room(node):
+    node.store(oid(1), 800, remakeable=False)
+    commands = node.reserve(oid(2), 600)
+    assert asked_to_collect(commands) == [DRIVER]
+    (timer,) = [armed for armed in of(commands, ArmTimer) if armed.timer == "garbage"]
+    assert timer.delay_ns == Config().garbage_ns
+    commands = node.reserve(oid(3), 100)
+    assert of(commands, ArmTimer) == in_line(commands), "one timer is enough"
+    node.now_ns += timer.delay_ns
+    commands = node(TimerFired(timer=timer.timer))
+    assert asked_to_collect(commands) == [DRIVER]
+    assert of(commands, ArmTimer) == [timer]
+    node(freed(oid(1)))
+    node.now_ns += timer.delay_ns
+    assert node(TimerFired(timer=timer.timer)) == []
+
+
 # ---- The line ------------------------------------------------------------------------------------------------------
 
 
 def test_a_request_without_room_waits_in_line_for_a_limited_time(node):
     node.reserve(oid(1), 600)
     commands = node.reserve(oid(2), 600)
-    (timer,) = of(commands, ArmTimer)
+    (timer,) = in_line(commands)
     assert timer.delay_ns == Config().store_wait_ns
     commands = node.seal(oid(1))
     assert evicted(commands) == [1]
@@ -200,7 +237,7 @@ def test_who_waited_too_long_is_refused_with_the_largest_holders(node):
     node.store(oid(1), 600)
     node.want(oid(1), by=OTHER)
     node.store(put_id(1), 300, remakeable=False)
-    (timer,) = of(node.reserve(oid(2), 600, by=B), ArmTimer)
+    (timer,) = in_line(node.reserve(oid(2), 600, by=B))
     (denied,) = sent(node(TimerFired(timer=timer.timer)), SpaceDenied, B)
     assert denied.error.kind is ErrorKind.STORE_FULL
     assert denied.error.message == (
@@ -213,7 +250,7 @@ def test_who_waited_too_long_is_refused_with_the_largest_holders(node):
 
 def test_when_one_in_line_gives_up_those_behind_it_are_served(node):
     node.reserve(oid(1), 600)
-    (timer,) = of(node.reserve(oid(2), 600), ArmTimer)
+    (timer,) = in_line(node.reserve(oid(2), 600))
     node.reserve(oid(3), 100)
     assert granted(node(TimerFired(timer=timer.timer))) == [(3, False)]
 

@@ -32,7 +32,7 @@ from dualray.shared.model.events import (
     TimerFired,
 )
 from dualray.shared.model.ids import HEAD, Address, NodeID
-from tests.shared.builders import NodeStepper, of, oid, put_id, sends, sent
+from tests.shared.builders import NodeStepper, in_line, of, oid, put_id, sends, sent
 from tests.shared.machines.node.test_object_store import A, B, freed, granted, released
 
 # ---- Disk ----------------------------------------------------------------------------------------------------------
@@ -186,7 +186,7 @@ def test_an_object_freed_while_it_is_being_restored_goes_when_it_is_back(spillin
 
 
 def test_a_full_disk_never_costs_an_object_and_refuses_in_words(spilling):
-    (timer,) = of(spilling.reserve(oid(3), 500), ArmTimer)
+    (timer,) = in_line(spilling.reserve(oid(3), 500))
     commands = spilling(SpillFailed(object_id=oid(1), reason="No space left on device"))
     assert (orders(commands), sends(commands)) == ([], [])
     assert sends(spilling.want(oid(1), by=B)) == [(B, "ObjectArrived")]
@@ -247,7 +247,7 @@ def test_the_limit_of_the_disk_is_named_when_nothing_can_leave(spilling):
         spilling.reserve(oid(number), 500, remakeable=False)
         spill(spilling, number - 2) if number < 5 else None
         spilling.seal(oid(number))
-    (timer,) = of(spilling.reserve(oid(6), 900, remakeable=False), ArmTimer)
+    (timer,) = in_line(spilling.reserve(oid(6), 900, remakeable=False))
     (denied,) = sent(spilling(TimerFired(timer=timer.timer)), SpaceDenied)
     assert "of 1,500 on disk" in denied.error.message
 
@@ -314,7 +314,7 @@ def fill_both(spilling) -> None:
 
 def test_another_node_is_told_that_there_is_no_room_to_read_an_object_back(spilling):
     fill_both(spilling)
-    (timer,) = of(spilling(ObjectRequested(object_id=oid(1), to=NodeID("node-1"))), ArmTimer)
+    (timer,) = in_line(spilling(ObjectRequested(object_id=oid(1), to=NodeID("node-1"))))
     (answer,) = sent(spilling(TimerFired(timer=timer.timer)), ObjectNotHere, "node-1")
     assert answer.error.kind is ErrorKind.STORE_FULL
     assert "Largest holders" in answer.error.message

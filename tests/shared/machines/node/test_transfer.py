@@ -31,7 +31,7 @@ from dualray.shared.model.events import (
     TimerFired,
 )
 from dualray.shared.model.ids import HEAD, Address, NodeID
-from tests.shared.builders import DRIVER, NodeStepper, error, of, oid, sends, sent
+from tests.shared.builders import DRIVER, NodeStepper, error, in_line, of, oid, sends, sent
 from tests.shared.machines.node.transfers import (
     N0,
     N1,
@@ -120,7 +120,7 @@ def test_no_pull_gives_way_in_vain(pulls_fill_the_store):
 def test_no_pull_gives_way_to_another(pulls_fill_the_store):
     node = pulls_fill_the_store
     node.want(oid(1))
-    (timer,) = of(node.locations(oid(1), "node-1", size_bytes=300), ArmTimer)
+    (timer,) = in_line(node.locations(oid(1), "node-1", size_bytes=300))
     commands = node(TimerFired(timer=timer.timer))
     assert of(commands, DeleteObject) == []
     assert [each.error.kind for each in sent(commands, ObjectUnavailable, DRIVER)] == [ErrorKind.STORE_FULL]
@@ -149,10 +149,10 @@ def test_a_pull_waits_for_the_end_of_those_that_stand_still(pulls_fill_the_store
     """Behind a partition they do until their source counts as out of reach: found by exploration."""
     node = pulls_fill_the_store
     node.want(oid(1))
-    (timer,) = of(node.locations(oid(1), "node-2", size_bytes=300), ArmTimer)
+    (timer,) = in_line(node.locations(oid(1), "node-2", size_bytes=300))
     node.now_ns += PATIENCE_NS
     commands = node(TimerFired(timer=timer.timer))
-    assert (of(commands, DeleteObject), of(commands, ArmTimer)) == ([], [timer])
+    assert (of(commands, DeleteObject), in_line(commands)) == ([], [timer])
     assert sent(commands, ObjectUnavailable, DRIVER) == []
     node(ObjectReceived(object_id=X, source=N1), ObjectReceived(object_id=Y, source=N1))
     node(ObjectReceived(object_id=Z, source=N1))
