@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dualray.runtime import CoreVerbs
+from dualray.shared.machines.owner.task_records import ATTEMPT_TABLE, ATTEMPTS_MAX
 from dualray.shared.machines.state_rows import AT_WORKER, TASK_STATES
 from dualray.shared.model.ids import HEAD, Address, job_of, node_of
 from dualray.shared.model.states import StoredState, TaskState
@@ -21,7 +22,8 @@ def live_rows(core: CoreVerbs, table: str, timeout_ns: int) -> tuple[list[dict[s
     """The rows of a table of dualray.util.state, each a dict, and the processes that have not answered in time.
 
     `object_locations` are the objects, with `did_spill`: for that the stores of all nodes are asked, too.
-    `workers_ever` are the workers, with those that have ended. Rows of tasks have the `worker_pid`, and rows of actors,
+    `workers_ever` are the workers, with those that have ended. `tasks_ever` are the tasks, with a row behind them for
+    each attempt that has another after it. Rows of tasks have the `worker_pid`, and rows of actors,
     objects and workers the `pid`: None if the process runs on another machine or has not started.
     """
 
@@ -57,9 +59,11 @@ def live_rows(core: CoreVerbs, table: str, timeout_ns: int) -> tuple[list[dict[s
         return _with_pids(core, rows, "pid", "worker_id"), missing
     owners = [*drivers, *(row["worker_id"] for row in workers if row["state"] != "STARTING")]
     where = table == "object_locations"
-    owned = [row for rows in ask(owners, "objects" if where else table).values() for row in rows]
-    if table == "tasks":
+    owned = [row for rows in ask(owners, "objects" if where else table.removesuffix("_ever")).values() for row in rows]
+    if table in ("tasks", "tasks_ever"):
         rows = _tasks(owned, core.read_table("tasks"), core.read_table("errors"))
+        if table == "tasks_ever":
+            rows += _attempts(core.read_table(ATTEMPT_TABLE), {row["task_id"]: row["attempt_number"] for row in rows})
         return _with_pids(core, rows, "worker_pid", "worker_id"), missing
     stored = {row["object_id"]: row for rows in ask([HEAD], "objects").values() for row in rows}
     for row in owned:
@@ -102,22 +106,43 @@ def _tasks(
         elif known["state"] in AT_WORKER:
             rows[row["task_id"]] = {**row, "state": known["state"], "worker_id": known["worker_id"]}
     for task_id, fields in ended.items():
-        known = rows.get(task_id)
-        state = TASK_STATES[TaskState(fields["state"])]
-        if known is None:
-            rows[task_id] = {
-                "task_id": task_id,
-                "name": fields["name"],
-                "type": "ACTOR_TASK" if "." in fields["name"] or "method" in fields else "NORMAL_TASK",
-                "attempt_number": int(fields["attempt"]),
-                "state": state,
-                "worker_id": fields["worker"],
-            }
+        if task_id not in rows:
+            rows[task_id] = _ended(task_id, fields)
     for task_id, row in rows.items():
-        worker = row.get("worker_id") or ""
-        row["node_id"] = node_of(Address(worker)) if "/" in worker else None
-        row["job_id"] = f"{job_of(bytes.fromhex(task_id)):08x}"
+        _add_places(row)
         if task_id in errors:
             row["error_type"] = errors[task_id]["kind"]
             row["error_message"] = errors[task_id]["message"]
     return list(rows.values())
+
+
+def _attempts(kept: Mapping[str, Mapping[str, str]], last: Mapping[str, int]) -> list[dict[str, Any]]:
+    """A row for each attempt that has another after it. `last`: the last attempts, by task, that have rows already."""
+    rows = []
+    for fields in kept.values():
+        row = _ended(fields["task"], fields)
+        if row["attempt_number"] >= last.get(row["task_id"], ATTEMPTS_MAX):
+            continue  # the task's owner was asked before the attempt ended
+        if "kind" in fields:
+            row |= {"error_type": fields["kind"], "error_message": fields["message"]}
+        _add_places(row)
+        rows.append(row)
+    return rows
+
+
+def _ended(task_id: str, fields: Mapping[str, str]) -> dict[str, Any]:
+    """What the control plane's tables say of an attempt that has ended."""
+    return {
+        "task_id": task_id,
+        "name": fields["name"],
+        "type": "ACTOR_TASK" if "." in fields["name"] or "method" in fields else "NORMAL_TASK",
+        "attempt_number": int(fields["attempt"]),
+        "state": TASK_STATES[TaskState(fields["state"])],
+        "worker_id": fields["worker"],
+    }
+
+
+def _add_places(row: dict[str, Any]) -> None:
+    worker = row.get("worker_id") or ""
+    row["node_id"] = node_of(Address(worker)) if "/" in worker else None
+    row["job_id"] = f"{job_of(bytes.fromhex(row['task_id'])):08x}"

@@ -196,7 +196,8 @@ class State:
 
 
 def _live(table: str, timeout: float) -> tuple[list[dict[str, Any]], list[str]]:
-    rows, missing = runtime.current(f"list_{table}").verbs.state_rows(table, round(timeout * 1e9))
+    asked = "tasks_ever" if table == "tasks" else table
+    rows, missing = runtime.current(f"list_{table}").verbs.state_rows(asked, round(timeout * 1e9))
     words = rays_words()
     if words is not None and table == "tasks":
         rows = [
@@ -283,7 +284,13 @@ def _check_address(verb: str, address: str | None) -> None:
         )
 
 
-list_tasks = _lister("tasks")
+list_tasks = _lister(
+    "tasks",
+    more="""
+
+As in Ray, each attempt of a task has a row. The last attempts of all tasks come first. Of the earlier attempts of a
+task, only the first 100 have rows.""",
+)
 list_actors = _lister("actors")
 list_objects = _lister("objects")
 list_nodes = _lister("nodes")

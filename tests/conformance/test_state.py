@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import dualray as ray
-from dualray.exceptions import ActorDiedError
+from dualray.exceptions import ActorDiedError, TaskError, WorkerCrashedError
 from dualray.shared.model.accelerators import KINDS
 from dualray.util import state
 from dualray.util.placement_group import placement_group, remove_placement_group
@@ -100,6 +100,36 @@ def test_tasks_are_listed_in_every_state(cluster, gate):
     gate.open()
     assert get([*refs, queued, waiting]) == [1] * (cluster.nodes + 2)
     eventually(lambda: (get_task(task_id) or {}).get("state") == "FINISHED", "its end is in the table")
+
+
+def test_each_attempt_of_a_task_has_a_row():
+    @ray.remote(max_retries=2)
+    def crashing():
+        os._exit(1)
+
+    @ray.remote(max_retries=1, retry_exceptions=True)
+    def wrong():
+        raise ValueError("no")
+
+    crashed, raised = crashing.remote(), wrong.remote()
+    for ref in (crashed, raised):
+        with pytest.raises((WorkerCrashedError, TaskError)):
+            get(ref)
+
+    def attempts(name: str) -> list[tuple[int, str, str]]:
+        rows = list_tasks(filters=[("name", "=", name)])
+        return sorted((row.attempt_number, row.state, row.error_type) for row in rows)
+
+    wanted = [(number, "FAILED", "WORKER_CRASHED") for number in range(3)]
+    eventually(lambda: attempts("crashing") == wanted, "each attempt has a row")
+    wanted = [(number, "FAILED", "APPLICATION") for number in range(2)]
+    eventually(lambda: attempts("wrong") == wanted, "each attempt has a row")
+    first, last = sorted(list_tasks(filters=[("name", "=", "wrong")]), key=lambda row: row.attempt_number)
+    assert "ValueError: no" in first.error_message
+    assert (first.task_id, first.type, first.job_id) == (last.task_id, last.type, last.job_id)
+    assert first.node_id == first.worker_id.partition("/")[0]
+    assert get_task(raised.hex()[:32]).attempt_number == 1, "the last one"
+    assert summarize_tasks()["cluster"]["summary"]["crashing"]["state_counts"] == {"FAILED": 1}
 
 
 def test_workers_that_have_ended_are_listed_with_the_reason():

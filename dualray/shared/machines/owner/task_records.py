@@ -17,6 +17,11 @@ from dualray.shared.model.specs import FunctionTemplate, Ref, TaskSpec
 from dualray.shared.model.states import TaskState
 
 TASK_TABLE = "tasks"
+ATTEMPT_TABLE = "attempts"
+ATTEMPTS_MAX: Final = 100
+"""The first so many attempts of a task have rows: a task may be tried for ever."""
+ATTEMPT_WORDS_MAX: Final = 10_000
+"""The most characters of the error of an attempt that has another after it; its end says most."""
 
 _NOTHING: Final[Mapping[ObjectID, None]] = MappingProxyType({})
 
@@ -149,6 +154,15 @@ def task_row(spec: TaskSpec, state: TaskState, attempt: int, worker: Address | N
     """A row of the task table. Whoever knows how a task ended writes it: its worker when it has finished, its owner
     when it has failed."""
     return WriteRecord(table=TASK_TABLE, key=spec.task_id.hex(), fields=task_fields(spec, state, attempt, worker))
+
+
+def attempt_row(record: TaskRecord, state: TaskState, error: ErrorInfo | None = None) -> WriteRecord:
+    """A row of the table of attempts, of one that has ended and has another after it."""
+    spec, attempt = record.spec, record.attempt
+    fields = (*task_fields(spec, state, attempt, record.worker), ("task", spec.task_id.hex()))
+    if error is not None:
+        fields = (*fields, ("kind", str(error.kind)), ("message", error.message[-ATTEMPT_WORDS_MAX:]))
+    return WriteRecord(table=ATTEMPT_TABLE, key=f"{spec.task_id.hex()}:{attempt}", fields=fields)
 
 
 def cancelled(spec: TaskSpec) -> ErrorInfo:

@@ -28,7 +28,7 @@ from dualray.shared.machines.base import Outbox, ensure
 from dualray.shared.machines.owner.garbage import Garbage
 from dualray.shared.machines.owner.lineage import Lineage
 from dualray.shared.machines.owner.streams import Streams
-from dualray.shared.machines.owner.task_records import TaskRecord, cancelled, task_row
+from dualray.shared.machines.owner.task_records import ATTEMPTS_MAX, TaskRecord, attempt_row, cancelled, task_row
 from dualray.shared.machines.owner.value import Failure, Value
 from dualray.shared.machines.owner.values import Values
 from dualray.shared.model.commands import CopyPayload, DropPayload, NoteRetry, WriteRecord
@@ -280,9 +280,14 @@ class Tasks:
             return False
         if payload is not None:
             self.out.add(DropPayload(key=payload))
+        self._keep_attempt(record, TaskState.FAILED, error)
         self._use_attempt(record, "retry")
         self.set_queued(record)
         return True
+
+    def _keep_attempt(self, record: TaskRecord, state: TaskState, error: ErrorInfo | None = None) -> None:
+        if record.attempt < ATTEMPTS_MAX:
+            self.out.add(attempt_row(record, state, error))
 
     def _use_attempt(self, record: TaskRecord, reason: str, *, is_free: bool = False) -> None:
         if record.retries_left != RETRY_FOREVER:
@@ -552,6 +557,7 @@ class Tasks:
                 self.values.set_remaking(value)
         if record.stream is not None:
             self.streams.run_again(record, wanted, is_eviction=is_free)
+        self._keep_attempt(record, TaskState.FINISHED)
         self._use_attempt(record, "reconstruction", is_free=is_free)
         record.again = record.has_finished = True
         record.is_cancelled = False  # it came too late, and this is another demand
