@@ -447,8 +447,10 @@ def returns_of(options: TaskOptions | MethodOptions, function: Any, what: str) -
     number = options.num_returns
     if number is None:
         number = STREAMING if is_generator(function) else 1
-    elif number == DYNAMIC and function is not None and _is_no_generator(function):
-        raise ValueError(f"{what}: num_returns={number!r} can only be used with generator functions, which yield")
+    elif isinstance(number, str) and function is not None and _is_refused(number, function):
+        raise ValueError(
+            f"{what}: num_returns={number!r} can only be used with generator functions (functions that use 'yield')"
+        )
     ahead = options._generator_backpressure_num_objects or 0
     if isinstance(number, str):
         if ahead > 0 and number == DYNAMIC:
@@ -460,6 +462,11 @@ def returns_of(options: TaskOptions | MethodOptions, function: Any, what: str) -
     if ahead > 0:
         raise ValueError(f"{what}: _generator_backpressure_num_objects is for generators, and num_returns is {number}")
     return Returns(number)
+
+
+def _is_refused(kind: str, function: Any) -> bool:
+    """Whether the function yields nothing. One with num_returns="streaming" may return an iterator, but not in Ray."""
+    return (kind == DYNAMIC or rays_words() is not None) and _is_no_generator(function)
 
 
 def _is_no_generator(function: Any) -> bool:

@@ -55,6 +55,16 @@ both = pickle.loads(ray.cloudpickle.dumps(made.make_dual_exception_instance()))
 assert isinstance(both, Two) and isinstance(both, ray.exceptions.RayTaskError)
 assert (both.one, both.two, both.traceback_str, both.function_name) == (1, 2, "where", "f")
 
+cancelled = ray.exceptions.TaskCancelledError(error_message="no longer wanted")
+assert str(cancelled) == "no longer wanted" == cancelled.error_message
+for kind in ("streaming", "dynamic"):
+    try:
+        ray.remote(num_returns=kind)(lambda: iter([1]))
+    except ValueError as error:
+        assert f"num_returns='{kind}' can only be used with generator functions (" in str(error)
+    else:
+        raise AssertionError("a plain function is no generator")
+
 
 @ray.remote(num_cpus=0)
 class Actor:
