@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from dualray import runtime
+from dualray.exceptions import TaskError
+from dualray.shared.core.submission import full_name
 
 FIRST: Final = "Traceback (most recent call last):"
 _FRAME: Final = re.compile(r'  File "[^"]*/dualray/(?!as_ray/site/)[^"]*", line ')
@@ -70,6 +72,29 @@ def headings(names: Sequence[str], heading: str) -> str:
 def unreadable(heading: str) -> str:
     """Return the heading of a task whose exception cannot be unpickled."""
     return f"{_UNREADABLE}\nOriginal exception:\nray.exceptions.RayTaskError: {heading}"
+
+
+def of_unpicklable(target: Any) -> str:
+    """Return what Ray's message calls a function or an actor class that cannot be pickled."""
+    return f"the {'actor class' if isinstance(target, type) else 'function'} {full_name(target)}"
+
+
+def unpicklable(what: str, value: Any, said: str) -> str:
+    """Return the message about a value that cannot be pickled; `said` is dualray's, for which Ray may have no other."""
+    try:
+        shown = repr(value)
+    except Exception as error:  # noqa: BLE001 - it is the user's
+        shown = f"<{type(value).__name__}, whose repr raised {type(error).__name__}>"
+    kind, of, name = what.partition(" of ")
+    if what == "the value" and not isinstance(value, TaskError):
+        what = f"the put value {shown}"
+    elif of and kind.startswith("argument "):
+        what = f"the argument {shown} for a task or actor {name}"
+    elif not what.startswith(("the function ", "the actor class ")):
+        return said
+    line = "=" * 80
+    report = f"{line}\nChecking Serializability of {shown}\n{line}\n{said}\n{line}"
+    return f"Could not serialize {what}:\n{report}"
 
 
 def error_type(kind: str) -> str:

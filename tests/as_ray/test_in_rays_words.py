@@ -66,6 +66,53 @@ for kind in ("streaming", "dynamic"):
         raise AssertionError("a plain function is no generator")
 
 
+class Closed:
+    def __repr__(self):
+        return "a closed thing"
+
+    def __reduce__(self):
+        raise TypeError("it stays here")
+
+
+closed = Closed()
+
+
+@ray.remote
+def takes(value):
+    pass
+
+
+@ray.remote
+def captures():
+    return closed
+
+
+@ray.remote
+class Takes:
+    def __init__(self, value):
+        pass
+
+    def method(self, value):
+        return closed
+
+
+LINE = "=" * 80
+for call, what in (
+    (lambda: ray.put(closed), "the put value a closed thing"),
+    (lambda: takes.remote(closed), "the argument a closed thing for a task or actor __main__.takes"),
+    (lambda: captures.remote(), "the function __main__.captures"),
+    (lambda: Takes.remote(1), "the actor class __main__.Takes.__init__"),
+):
+    try:
+        call()
+    except TypeError as error:
+        said = str(error)
+        assert said.startswith(f"Could not serialize {what}:\\n{LINE}\\nChecking Serializability of "), said
+        assert "TypeError: it stays here" in said and said.endswith(LINE), said
+    else:
+        raise AssertionError(what)
+
+
 @ray.remote(num_cpus=0)
 class Actor:
     pass

@@ -28,7 +28,7 @@ import cloudpickle
 import cloudpickle.cloudpickle as _pickler
 import numpy as np
 
-from dualray.exceptions import builtin_base, serialization_error
+from dualray.exceptions import builtin_base, rays_words, serialization_error
 from dualray.shared.core.layout import (
     MARSHALLED_BEFORE,
     MARSHALLED_START,
@@ -294,8 +294,10 @@ def serialize(value: Any, what: str = "the value", *about: object) -> Serialized
     try:
         _Pickler(file, refs, keep_out_of_band).dump(value)
     except Exception as error:
-        path = _path_to_culprit(value, what.format(*about) if about else what)
-        raise serialization_error(f"{path} cannot be pickled: {in_words(error)}", error) from error
+        what = what.format(*about) if about else what
+        said = f"{_path_to_culprit(value, what)} cannot be pickled: {in_words(error)}"
+        words = rays_words()
+        raise serialization_error(said if words is None else words.unpicklable(what, value, said), error) from error
     return Serialized(file.getvalue(), buffers, tuple(dict.fromkeys(refs)))
 
 

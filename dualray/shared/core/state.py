@@ -82,7 +82,7 @@ class CoreState:
         self.end_reason, self.view_sites = "the runtime was shut down", ViewSites()
         self._waits: dict[WaitID, PendingWait] = {}
         self._wait_counter = itertools.count()
-        self._exported: dict[FunctionID, None] = {}
+        self._exported: dict[FunctionID, str] = {}  # with the full names
         self._feasible: dict[FunctionTemplate, tuple[tuple[NodeInfo, ...], str]] = {}
         self._feasible_in: tuple[NodeInfo, ...] = ()
         self._feasible_last: FunctionTemplate | None = None

@@ -47,6 +47,12 @@ _EMBEDDED_BYTES_MAX = 1024
 """Of a value that travels in the payload of a call instead of beside it: each call that waits holds a copy."""
 
 
+def full_name(target: Any) -> str:
+    """The name of a function with its module, or of a class's constructor; "" if it has none."""
+    module, name = getattr(target, "__module__", None), getattr(target, "__qualname__", None)
+    return f"{module}.{name}{'.__init__' if isinstance(target, type) else ''}" if name else ""
+
+
 def _without_place(template: FunctionTemplate) -> FunctionTemplate:
     """What a handle to an actor needs of its constructor: not where it goes."""
     return replace(template, resources=NOTHING, placement=NOTHING, strategy=DEFAULT_STRATEGY)
@@ -69,6 +75,9 @@ class CoreSubmission(CoreTasks):
         try:
             pickled = serialize(exported, what).to_bytes()
         except SerializationError:
+            words = exceptions.rays_words()
+            if words is not None:
+                what = words.of_unpicklable(exported.target)
             serialize(exported.target, what)  # raises, and names the part of the function or class
             raise
         if len(pickled) > FUNCTION_BYTES_MAX:
@@ -85,7 +94,8 @@ class CoreSubmission(CoreTasks):
             except DualrayError:
                 self._check_it_goes_on()  # the end that we have heard of meanwhile says more
                 raise
-            self._exported[identity] = None  # not earlier: another thread would not wait until it is there
+            # Not earlier: another thread would not wait until it is there.
+            self._exported[identity] = full_name(exported.target)
         return identity
 
     def submit_task(self, template: FunctionTemplate, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Ref]:
@@ -250,8 +260,17 @@ class CoreSubmission(CoreTasks):
 
     def _pack(self, template: FunctionTemplate, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
         """Arguments that are not all plain values; what is large goes to the store."""
+        try:
+            return self._pack_of(template.name, args, kwargs)
+        except SerializationError:
+            name = self._exported.get(template.function_id, "")
+            if exceptions.rays_words() is None or "." in template.name or not name:
+                raise
+            return self._pack_of(name, args, kwargs)  # raises, with the name that Ray's message has
+
+    def _pack_of(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
         return pack_arguments(
-            template.name,
+            name,
             args,
             kwargs,
             inline_bytes_max=self.config.inline_bytes_max,
