@@ -39,14 +39,13 @@ NAMED: Final = {
     "basic.py::test_release_resources_race": "a task lends its CPU while it asks for values that it borrows",
     "basic.py::test_worker_thread_count": PRIVATE,
     "basic_2.py::test_get_correct_node_ip": PRIVATE,
-    "basic_3.py::test_auto_global_gc": "a full store does not make workers collect their garbage",
     "basic_4.py::test_fork_support": "a worker has a thread of its own for messages",
     "basic_4.py::test_worker_startup_count": PRIVATE,
     "basic_5.py::test_preload_workers": SETTINGS,
     "basic_5.py::test_site_flag_inherited": PRIVATE,
     "basic_5.py::test_worker_kv_calls": PRIVATE,
     "cancel.py::test_defer_sigint_noop_in_non_main_thread": PRIVATE,
-    "cancel.py::test_ray_task_cancel_and_retry_race_condition": "a cancel that comes too late forbids no remaking",
+    "cancel.py::test_ray_task_cancel_and_retry_race_condition": "a node that leaves in order hands on its objects",
     "cancel.py::test_recursive_cancel_actor_task": "a cancelled task that waits raises TaskCancelledError itself",
     "concurrency_group.py::test_invalid_concurrency_group": "a limit of 0 is refused in the driver, by a ValueError",
     "concurrency_group.py::test_system_concurrency_group": PRIVATE,
@@ -68,7 +67,7 @@ NAMED: Final = {
     "generators.py::test_dynamic_generator_gc_each_yield": PRIVATE,
     "generators.py::test_dynamic_generator_reconstruction_fails": "the generator gets the CPU before the actor does",
     "generators.py::test_dynamic_generator_reconstruction_nondeterministic": (
-        "the generator gets the CPU before the actor does"
+        "an item that its task does not make again raises ObjectReconstructionFailedError"
     ),
     "generators.py::test_generator_oom": "10 GB of random numbers take longer than a minute",
     "multi_node_2.py::test_system_config": PRIVATE,
@@ -88,13 +87,10 @@ NAMED: Final = {
     "ray_init_2.py::test_hosted_external_dashboard_url": PRIVATE,
     "ray_init_2.py::test_ray_init_from_workers": PRIVATE,
     "ray_init_2.py::test_temp_dir_with_node_ip_address": SETTINGS,
-    "reconstruction.py::test_basic_reconstruction_actor_constructor": (
-        "a call whose argument has failed does not wait for an actor that restarts"
-    ),
     "reconstruction_2.py::test_lineage_evicted": "dualray keeps the lineage of all that is referenced",
     "reconstruction_2.py::test_memory_util": PRIVATE,
     "reconstruction_2.py::test_nested": "a copy on another node outlives the node",
-    "reconstruction_2.py::test_object_reconstruction_dead_actor": "list_tasks has one row for all attempts of a task",
+    "reconstruction_2.py::test_object_reconstruction_dead_actor": "a lost object is made again when somebody needs it",
     "scheduling.py::test_hybrid_policy_threshold": "a node runs what has room there before the head spreads",
     "scheduling.py::test_locality_aware_leasing": "the head places a task before it hears of a free place",
     "scheduling.py::test_no_resource_oversubscription_during_shutdown": (
@@ -112,10 +108,8 @@ NAMED: Final = {
         "list_tasks forgets a task with the process that called it"
     ),
     "streaming_generator_backpressure.py::test_streaming_generator_backpressure_basic": CLOSED,
-    "streaming_generator_regression.py::test_segfault_report_streaming_generator_output": (
-        "list_workers has no workers that have ended"
-    ),
-    "traceback.py::test_serialization_error_message": "a message in Ray's words",
+    "streaming_generator_regression.py::test_segfault_report_streaming_generator_output": PRIVATE,
+    "traceback.py::test_serialization_error_message": "a lock of a simulation says that it is one",
     "traceback.py::test_unpickleable_stacktrace": (
         "dualray unpickles an exception whose constructor takes other arguments"
     ),
