@@ -61,7 +61,6 @@ REFUSED: Final = {
     "ray.train": "docs/train.md lists the names of dualray.train",
     "ray.tune": "dualray has no library for tuning",
     "ray.util.client": "there is no Ray Client: a driver runs on a node of its cluster",
-    "ray.util.collective": "dualray has no collective operations between actors; dualray.train trains in parallel",
     "ray.util.debug.Suspect": "the class belongs to Ray's own search for memory leaks",
     "ray.util.serialization.StandaloneSerializationContext": "the class is private to Ray; use cloudpickle",
     "ray.util.state.StateApiClient": "list_tasks() and the other functions ask the cluster of this program",
