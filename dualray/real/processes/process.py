@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import atexit
 import gc
+import logging
 import os
 import random
 import socket
@@ -25,7 +26,7 @@ from numpy.random import MT19937, RandomState
 from numpy.random import set_state as set_numpy_state
 
 from dualray import runtime_env
-from dualray.real.limits import is_exhaustion, start_thread
+from dualray.real.limits import is_exhaustion, is_out_of_threads, limit_in_words, start_thread
 from dualray.real.net.loop import Loop
 from dualray.real.net.messages import Post, decode_messages
 from dualray.real.net.transport import Transport
@@ -300,7 +301,12 @@ class UserProcess:
         start_thread(threading.Thread(target=function, name="dualray-beside", daemon=True))
 
     def collect_garbage(self) -> None:
-        self.spawn(gc.collect)
+        try:
+            self.spawn(gc.collect)
+        except RuntimeError as error:
+            if not is_out_of_threads(error):
+                raise
+            logging.getLogger("dualray").info("no thread can be started to collect garbage: %s", limit_in_words(error))
 
     def place_of(self, node: NodeID) -> tuple[str, str]:
         """This machine's: what a node of another offers says its address (`VerbsOverCore.nodes`)."""

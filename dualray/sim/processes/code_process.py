@@ -92,10 +92,10 @@ class CodeProcess(HostProcess):
 
     def collect_garbage(self) -> None:
         """After the event, where the simulation collects by itself, too. The virtual processes share one heap: one
-        collection is enough for all that are due now."""
-        cluster = self.cluster
-        if cluster.collected_at_ns != cluster.kernel.now_ns:
-            cluster.collected_at_ns = cluster.kernel.now_ns
+        collection finds the garbage of all, and the next one is due when a process could be asked again."""
+        cluster, now_ns = self.cluster, self.cluster.kernel.now_ns
+        if now_ns >= cluster.collects_again_ns:
+            cluster.collects_again_ns = now_ns + cluster.config.garbage_ns // 2
             cluster.kernel.call_after(0, gc.collect)
 
     def _spawn_if_alive(self, function: Callable[[], object], seed: bytes) -> None:

@@ -86,8 +86,8 @@ class VirtualCluster:
     network: Network
     task_costs: TaskCosts
     pauses: Pauses
-    collected_at_ns: int = -1
-    """When virtual processes last had Python collect garbage."""
+    collects_again_ns: int = 0
+    """From when on a virtual process that is asked has Python collect garbage."""
     seeds_handed_out: blake2b
     """A digest of every fiber's random streams, in order."""
     tables: Tables
