@@ -33,7 +33,7 @@ assert importlib.util.find_spec("ray.util.queue").name == "ray.util.queue"
 assert importlib.util.find_spec("ray.serve") is None
 assert type(ray.ObjectRef[int]) is type(list[int]) or ray.ObjectRef[int]
 
-for module in ("ray.serve", "ray.core", "ray.util.collective", "ray._private.gcs_utils"):
+for module in ("ray.serve", "ray.core", "ray.util.spark", "ray._private.gcs_utils"):
     try:
         importlib.import_module(module)
     except ImportError as error:
@@ -134,7 +134,7 @@ def test_the_command_runs_scripts_and_modules(tmp_path):
     [
         ("from ray import tune", "dualray has no library for tuning"),
         ("from ray import get, serve", "dualray has no library for serving"),
-        ("from ray.util import collective", "dualray has no collective operations between actors"),
+        ("from ray.util import sgd", "Ray has removed the module; use dualray.train"),
         ("from ray.air import session", "the module is private to Ray's libraries"),
         ("from ray.dag import nonsense", "docs/ray_names.md lists the names that dualray has"),
     ],

@@ -14,7 +14,7 @@ from tests.conformance.support import MIB, get, storage_of
 CLUSTER = {
     "nodes": 1,
     "object_store_memory": 64 * MIB,
-    "limits": {"eviction_policy": "lru", "store_wait_ns": 300_000_000, "garbage_ns": 100_000_000},
+    "limits": {"eviction_policy": "lru", "store_wait_ns": 300_000_000},
 }
 pytestmark = pytest.mark.usefixtures("cluster")
 
@@ -306,31 +306,3 @@ def test_bytes_that_were_freed_never_show_up_under_an_array():
             kept.append((turn, array))
     for turn, array in kept:
         assert (array == turn).all()
-
-
-# ---- References in cycles ------------------------------------------------------------------------------------------
-
-
-@ray.remote(num_cpus=0)
-class Knots:
-    def __init__(self):
-        gc.disable()
-
-    def tie(self, refs):
-        loop = [refs]
-        loop.append(loop)
-
-    def put_and_tie(self, fill):
-        self.tie([put_block(fill)])
-
-
-def test_a_full_store_gets_room_from_references_in_cycles_of_their_owner():
-    knots = Knots.remote()
-    for fill in range(16):
-        get(knots.put_and_tie.remote(fill))
-
-
-def test_a_full_store_gets_room_from_references_in_cycles_of_a_borrower():
-    knots = Knots.remote()
-    for fill in range(16):
-        get(knots.tie.remote([put_block(fill)]))
