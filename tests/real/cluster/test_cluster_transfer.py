@@ -178,6 +178,7 @@ def test_a_message_overtakes_objects_that_go_the_same_way(two, log: Path) -> Non
         standing = {node.node_id: manager_of(node) for node in (sender, receiver)}
         for manager in standing.values():
             frozen.callback(manager.resume)
+        eventually(lambda: all(rests(manager) for manager in standing.values()), "both have done what there was to do")
         standing[sender.node_id].suspend()
         running = on(digests, 1).remote(*refs)
         eventually(lambda: ids <= asked_for(log, receiver), "the receiver has asked for all")
