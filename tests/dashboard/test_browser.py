@@ -247,21 +247,28 @@ def test_colours_are_those_of_the_report(opened: Opened, page: Served) -> None:
 
 
 def test_a_bar_can_be_pointed_at_clicked_zoomed_and_moved(opened: Opened) -> None:
-    box = opened.page.locator("#timeline-0").bounding_box()
-    assert box is not None
-    span = opened.page.evaluate(
-        """(() => { const run = dualray.runs[0], g = run.timeline.geometry, bars = run.bars; let best = 0;
-        for (let i = 1; i < bars.count; i++) {
-          if (bars.until[i] - bars.from[i] > bars.until[best] - bars.from[best]) best = i;
-        }
-        const middle = (bars.from[best] + bars.until[best]) / 2;
-        return [84 + (middle - g.view.from) / g.span * (g.width - 84),
-          18 + (bars.line[bars.row[best]] + .5) * g.each]; })()"""
-    )
-    opened.page.mouse.move(box["x"] + span[0], box["y"] + span[1])
-    opened.page.wait_for_selector("#tip:not([hidden])")
+    place = [0.0, 0.0]
+
+    def points_at_the_longest_bar() -> bool:
+        """Move the mouse there. The page may draw anew between the question where the bar is and the move."""
+        box = opened.page.locator("#timeline-0").bounding_box()
+        assert box is not None
+        across, down = opened.page.evaluate(
+            """(() => { const run = dualray.runs[0], g = run.timeline.geometry, bars = run.bars; let best = 0;
+            for (let i = 1; i < bars.count; i++) {
+              if (bars.until[i] - bars.from[i] > bars.until[best] - bars.from[best]) best = i;
+            }
+            const middle = (bars.from[best] + bars.until[best]) / 2;
+            return [84 + (middle - g.view.from) / g.span * (g.width - 84),
+              18 + (bars.line[bars.row[best]] + .5) * g.each]; })()"""
+        )
+        place[:] = [box["x"] + across, box["y"] + down]
+        opened.page.mouse.move(*place)
+        return bool(opened.page.locator("#tip:not([hidden])").count())
+
+    opened.until(points_at_the_longest_bar, "the bar says nothing")
     assert " on node-" in opened.text("#tip")
-    opened.page.mouse.click(box["x"] + span[0], box["y"] + span[1])
+    opened.page.mouse.click(*place)
     opened.until(lambda: opened.text("#detail-title").endswith(", task"), "the bar leads nowhere")
     opened.page.keyboard.press("Escape")
     opened.page.focus("#timeline-0")
