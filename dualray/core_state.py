@@ -131,7 +131,7 @@ def _attempts(kept: Mapping[str, Mapping[str, str]], last: Mapping[str, int]) ->
 
 
 def _ended(task_id: str, fields: Mapping[str, str]) -> dict[str, Any]:
-    """What the control plane's tables say of an attempt that has ended."""
+    """Return the row of an attempt that has ended, for the control plane's tables."""
     return {
         "task_id": task_id,
         "name": fields["name"],

@@ -206,7 +206,7 @@ class Runtime(Protocol):
 
     @property
     def device_names(self) -> Mapping[str, Sequence[str]]:
-        """What this node's GPUs and other accelerators are called, by the kind, in the order of their numbers."""
+        """The names of this node's GPUs and other accelerators, by the kind, in the order of their numbers."""
 
     @property
     def logs(self) -> LogReader:

@@ -2,13 +2,14 @@
 
 Theory of operation. GPUs come from NVIDIA's driver (gpus.py). Of the other kinds, the files in /dev that a driver makes
 say how many there are, and for Neuron cores AWS's own command. What a user declares is taken as it is, so that programs
-can be tried anywhere. The kind's variable in the environment of whoever starts the node, such as TPU_VISIBLE_CHIPS,
-narrows and names them.
+can be tried anywhere. Each kind has an environment variable, such as TPU_VISIBLE_CHIPS. If it is set when the node
+starts, the node offers only the devices that it names.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 import subprocess
@@ -67,12 +68,13 @@ def _count_neuron_cores() -> int:
             [str(_NEURON_LS), "--json-output"], capture_output=True, timeout=_LISTING_TIMEOUT_S, check=True
         )
         return sum(int(device.get("nc_count", 0)) for device in json.loads(listed.stdout))
-    except (OSError, subprocess.SubprocessError, ValueError):
+    except (OSError, subprocess.SubprocessError, ValueError) as error:
+        logging.getLogger("dualray").warning("no Neuron cores: %s does not list them (%s)", _NEURON_LS, error)
         return 0
 
 
 def found_to_offer(declared: Mapping[str, float] | None) -> dict[str, float]:
-    """What a node of this machine offers beside GPUs and what is declared: its other accelerators."""
+    """Return the accelerators other than GPUs that a node of this machine offers and that nobody has declared."""
     offered = {kind: count for kind, count in find().items() if kind not in (declared or {})}
     for kind in KINDS:
         text = os.environ.get(kind.variable)
@@ -86,8 +88,11 @@ def found_to_offer(declared: Mapping[str, float] | None) -> dict[str, float]:
 
 
 def resources_of_pod(environ: Mapping[str, str]) -> dict[str, float]:
-    """What a node with TPUs offers as a part of a pod that the environment describes, as on GKE: the TPUs' type, the
-    name of the pod, and on its first machine a resource for the task that starts the others."""
+    """Return the resources that a node with TPUs has as a part of a pod, which GKE describes in the environment.
+
+    These are the type of the TPUs and the name of the pod. The pod's first machine also has a resource for the task
+    that starts the others.
+    """
     pod = _VERSION.sub("v", environ.get("TPU_ACCELERATOR_TYPE", "").strip().lower())
     if _POD.fullmatch(pod) is None:
         return {}

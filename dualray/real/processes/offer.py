@@ -49,8 +49,10 @@ def total_of(
     host: str = LOOPBACK,
     is_head: bool = True,
 ) -> tuple[Resources, Names]:
-    """What a node of this machine has, and the names of its accelerators; by default as many CPUs as this process may
-    use, the accelerators that there are and CUDA_VISIBLE_DEVICES or its like shows, and 70 % of memory.
+    """Return the resources of a node of this machine, and the names of its accelerators.
+
+    By default these are the CPUs that this process may use, the accelerators that are there and that
+    CUDA_VISIBLE_DEVICES, or the variable of their kind, shows, and 70 % of memory.
 
     Args:
         host: the node's IP address.

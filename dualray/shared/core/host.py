@@ -57,7 +57,7 @@ class Tables(Protocol):
     def put_function(self, function: FunctionID, pickled: bytes) -> None: ...
 
     def load_function(self, function: FunctionID) -> Any:
-        """What the function table holds, unpickled: this process's own."""
+        """Return a copy of a function of the function table, unpickled for this process."""
 
 
 class Host(Tables, Protocol):
