@@ -317,6 +317,24 @@ def test_a_template_without_descriptors_fails_the_worker_and_lives(session: Any)
     assert dualray.get([one.options(num_cpus=0).remote() for _ in range(8)], timeout=WITHIN_S) == [1] * 8
 
 
+def test_a_template_without_descriptors_kills_a_worker_and_lives(session: Any) -> None:
+    """It could not read what the worker had started, and ended with all workers."""
+
+    @dualray.remote(num_cpus=0)
+    class Sleeper:
+        def pid(self) -> int:
+            return os.getpid()
+
+    sleeper = Sleeper.remote()  # type: ignore[attr-defined]  # the decorator's
+    worker = psutil.Process(dualray.get(sleeper.pid.remote(), timeout=WITHIN_S))
+    (template,) = pids_of("template", session)
+    with taken(template, "open files", 0):
+        dualray.kill(sleeper)
+        eventually(lambda: not worker.is_running(), "the worker has ended")
+    assert pids_of("template", session) == [template]
+    assert dualray.get(one.remote(), timeout=WITHIN_S) == 1
+
+
 START_THREADS = """
 import os, resource, signal, threading
 from dualray.real.limits import start_thread

@@ -39,8 +39,10 @@ def kill_with_children(pid: int) -> None:
         ProcessLookupError: there is no such process.
     """
     os.kill(pid, signal.SIGSTOP)  # it starts no more
-    kill_children(pid)
-    os.kill(pid, signal.SIGKILL)
+    try:
+        kill_children(pid)
+    finally:  # never leave it stopped
+        os.kill(pid, signal.SIGKILL)
 
 
 def kill_children(pid: int) -> None:
@@ -51,9 +53,10 @@ def kill_children(pid: int) -> None:
 
 
 def _children_of(pid: int) -> list[int]:
-    """None where the system does not say, as on macOS."""
+    """None where the system does not say, as on macOS, or where this process has no descriptor left to read it with."""
     found: list[int] = []
-    for path in Path(f"/proc/{pid}/task").glob("*/children"):
-        with contextlib.suppress(OSError):  # that thread has ended
-            found += map(int, path.read_text().split())
+    with contextlib.suppress(OSError):
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            with contextlib.suppress(OSError):  # that thread has ended
+                found += map(int, (thread / "children").read_text().split())
     return found
