@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import subprocess
@@ -11,7 +12,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
+from PIL import Image
 
 import dualray as ray
 from dualray.dashboard.feeds import DirectoryFeed
@@ -324,6 +327,28 @@ def test_the_page_fits_its_window_in_light_and_dark(
         found.page.screenshot(path=Path(kept) / f"{width}_{scheme}.png", full_page=True)
     assert found.wrong == []
     found.context.close()
+
+
+def test_a_table_that_is_wider_than_a_phone_shows_at_which_edge_it_goes_on(chromium: Any, page: Served) -> None:
+    found = Opened(chromium, page.link, color_scheme="light")
+    found.page.set_viewport_size({"width": 400, "height": 900})
+    nodes, listed = found.page.locator(".wide:has(#nodes)"), found.page.locator(".wide:has(#list)")
+    assert nodes.locator(".meter").first.is_hidden()
+    assert listed.evaluate("it => it.scrollWidth > it.clientWidth")
+    at_start = _brightness_of_edges(listed)
+    listed.evaluate("it => { it.scrollLeft = it.scrollWidth }")
+    found.until(lambda: _brightness_of_edges(listed) != at_start, "the table does not scroll")
+    at_end = _brightness_of_edges(listed)
+    assert at_start[1] < at_start[0] - 10, "no shadow at the right edge of a table that goes on there"
+    assert at_end[0] < at_end[1] - 10, "no shadow at the left edge of a table that goes on there"
+    assert found.wrong == []
+    found.context.close()
+
+
+def _brightness_of_edges(shown: Any) -> tuple[float, float]:
+    """The median brightness, 0 to 255, of the columns of pixels at the left and at the right edge."""
+    pixels = np.asarray(Image.open(io.BytesIO(shown.screenshot())).convert("L"))
+    return float(np.median(pixels[:, :2])), float(np.median(pixels[:, -2:]))
 
 
 def test_the_page_says_when_its_server_is_gone(chromium: Any, tmp_path: Path) -> None:
