@@ -76,7 +76,7 @@ def test_the_command_draws_what_happened(scenario, tmp_path):
 
 
 def test_a_run_of_real_processes_is_replayed(tmp_path):
-    record(tmp_path / "run.parquet", "bag_of_tasks", mode="real", tasks=12, seconds=0.01)
+    record(tmp_path / "run.parquet", "bag_of_tasks", mode="real", tasks=40, seconds=0.01)  # all 8 CPUs run at 15 ms
     (tmp_path / "replayed.yaml").write_text(SCENARIO.replace("{at: 150ms", "{at: 15ms"))
     done = run(tmp_path / "replayed.yaml")
     assert done.exit_code == 0, done.stdout
