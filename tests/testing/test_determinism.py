@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -114,3 +116,49 @@ def test_long_events_are_shown_where_they_part():
     assert ("args=bb" in one, "args=dddd" in other) == (True, True)
     assert max(len(one), len(other)) < 300
     assert parting("short", "shorter") == ("short", "shorter")
+
+
+PROGRAM = """\
+import time
+import dualray as ray
+
+ray.init(mode="sim", nodes=3, seed=3)
+
+
+@ray.remote(duration="lognormal(5ms, 1)")
+def fails(x):
+    raise ValueError(x)
+
+
+@ray.remote(duration="lognormal(5ms, 1)")
+def calls(function, x):
+    try:
+        ray.get(fails.remote(x))
+    except ValueError:
+        return function, time.perf_counter_ns(), ray.get_runtime_context().get_node_id()
+
+
+@ray.remote
+class Keeper:
+    def keep(self, value):
+        return [value, lambda: value]
+
+
+keeper = Keeper.remote()
+found = ray.get([calls.remote(lambda: None, x) for x in range(10)])
+ray.get([keeper.keep.remote(function) for function, *_ in found])
+print([when_and_where for _, *when_and_where in found], time.perf_counter_ns())
+"""
+
+
+def test_times_do_not_depend_on_the_directory_of_the_program(tmp_path):
+    """Code and tracebacks hold paths, and what is sent takes longer if it is longer."""
+    printed = set()
+    for name in ("a", "b" * 40, "c" * 120):
+        script = tmp_path / name / "program.py"
+        script.parent.mkdir()
+        script.write_text(PROGRAM)
+        done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0, done.stderr
+        printed.add(done.stdout)
+    assert len(printed) == 1, printed

@@ -16,6 +16,7 @@ import copyreg
 import io
 import marshal
 import pickle
+import re
 import sys
 import weakref
 from collections import ChainMap
@@ -51,6 +52,37 @@ _EMPTY_CELL = CellType()
 
 
 _codes: weakref.WeakValueDictionary[bytes, CodeType] = weakref.WeakValueDictionary()
+_directories: set[bytes] = set()
+"""Absolute ones, of the files whose code this process has pickled."""
+
+
+def size_without_directories(pickled: bytes) -> int:
+    """Bytes of what this process has pickled, without the absolute directories of its files.
+
+    A simulation counts these. Else the times of a program would depend on the directory in which it lies, and a seed
+    that fails on one machine might pass on another one.
+    """
+    found = sorted((each for each in _directories if each in pickled), key=len, reverse=True)
+    if not found:
+        return len(pickled)
+    size = _size_without(found, pickled)
+    for head in _LONG_HEAD.finditer(pickled):
+        length = int.from_bytes(head[1], "little")
+        content = pickled[head.end() : head.end() + length]
+        if length > _SHORT_BYTES_MAX >= _size_without(found, content):
+            size -= 3  # a short one has a length of one byte
+    return size
+
+
+_SHORT_BYTES_MAX: Final = 255
+_LONG_HEAD: Final = re.compile(rb"[XB](..)\0\0", re.DOTALL)
+"""How pickle begins a string (X) or bytes (B) of more than _SHORT_BYTES_MAX, and of less than 65,536."""
+
+
+def _size_without(directories: list[bytes], data: bytes) -> int:
+    for directory in directories:
+        data = data.replace(directory, b"")
+    return len(data)
 
 
 def _reduce_code(code: CodeType) -> tuple[Any, ...]:
@@ -60,6 +92,8 @@ def _reduce_code(code: CodeType) -> tuple[Any, ...]:
     and its file's name with its code, but not with the equal code of another worker that `_one_code` has given it: were
     they one pickle, a function would have another identity in the second simulation of a process than in the first.
     """
+    if code.co_filename.startswith("/"):
+        _directories.add(code.co_filename[: code.co_filename.rindex("/") + 1].encode(errors="surrogatepass"))
     _, fields = _pickler._code_reduce(code)
     file = io.BytesIO()
     pickler = pickle.Pickler(file, protocol=5)

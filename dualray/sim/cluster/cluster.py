@@ -22,6 +22,7 @@ from dualray.exceptions import SimulationDeadlockError
 from dualray.recording.profile import Profile, load_profile
 from dualray.shared.core.core_worker import CoreWorker
 from dualray.shared.core.execution import Execution
+from dualray.shared.core.serialization import size_without_directories
 from dualray.shared.machines.owner.plain_worker import PlainWorker
 from dualray.shared.model.config import Config
 from dualray.shared.model.events import Event, Started, TaskPushed
@@ -70,6 +71,8 @@ DRIVER = Address("driver-1")
 DRIVER_NODE = NodeID("node-0")
 MESSAGE_BYTES = 256
 """Bytes of a message without its payloads. Source: a packed TaskPushed takes 83 to 300 bytes."""
+_NAMES_NO_FILE_BYTES: Final = 200
+"""Fewer bytes than these hold neither code nor the traceback of an error."""
 
 _DEFAULT_COSTS: Final = CostModel()
 FIXED: Final = "fixed"
@@ -344,7 +347,7 @@ class Cluster(FallibleCluster):
         """Deliver a message after the network's delay, unless the receiver is gone by then."""
         size_bytes = MESSAGE_BYTES
         for _, data in payloads:
-            size_bytes += len(data)
+            size_bytes += len(data) if len(data) < _NAMES_NO_FILE_BYTES else size_without_directories(data)
         if self._digests is not None:
             for key, data in payloads:
                 self._digests.note(self.kernel.now_ns, sender.address, key, data)

@@ -63,7 +63,7 @@ def load_function(process: Loader, function: FunctionID) -> Export:
         ControlPlaneError, DualrayError: as `reach_tables`.
     """
     reach_tables(process)
-    while not _has_answered(process, len(process.cluster.functions.pickled[function])):
+    while not _has_answered(process, process.cluster.functions.sent_bytes[function]):
         reach_tables(process)
     cluster = process.cluster
     return cluster.functions.load(function) if cluster.modules is None else cluster.modules.load(process, function)

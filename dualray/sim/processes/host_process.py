@@ -90,7 +90,7 @@ class HostProcess(Process):
 
     def put_function(self, function: FunctionID, pickled: bytes) -> None:
         control_plane.reach_tables(self)
-        self.cluster.functions.pickled[function] = pickled
+        self.cluster.functions.put(function, pickled)
 
     def read_table(self, name: str) -> dict[str, dict[str, str]]:
         """A table of the control plane."""

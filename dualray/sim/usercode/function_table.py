@@ -17,6 +17,7 @@ from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any
 
 from dualray.shared.core.layout import PLAIN_TYPES, deserialize_own
+from dualray.shared.core.serialization import size_without_directories
 from dualray.shared.core.task_runner import Export
 from dualray.shared.model.ids import FunctionID
 
@@ -26,13 +27,20 @@ class FunctionTable:
 
     Attributes:
         pickled: what there is, as it was put there.
+        sent_bytes: how many bytes of each a worker is sent.
     """
 
     def __init__(self) -> None:
         self.pickled: dict[FunctionID, bytes] = {}
+        self.sent_bytes: dict[FunctionID, int] = {}
         self._originals: dict[FunctionID, Export | None] = {}
         """What was unpickled to be copied; None: it cannot be."""
         self._shared: dict[FunctionID, Export] = {}
+
+    def put(self, function: FunctionID, pickled: bytes) -> None:
+        """Add a function or class."""
+        self.pickled[function] = pickled
+        self.sent_bytes[function] = size_without_directories(pickled)
 
     def load(self, function: FunctionID) -> Export:
         """What unpickling gives."""
