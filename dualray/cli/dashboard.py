@@ -13,7 +13,7 @@ import tempfile
 import webbrowser
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 from dualray.cli.declare import Argument, Commands, Option
 from dualray.cli.printing import KEPT_LOGS_HELP, PORT_HELP, refuse
@@ -167,9 +167,7 @@ def _bind(host: str, port: int) -> socket.socket:
 
 
 def _serve(feeds: Sequence[Feed], bound: socket.socket, host: str, *, is_opened: bool) -> None:
-    import uvicorn  # noqa: PLC0415 - of an extra
-
-    from dualray.dashboard.server import Dashboard, new_token  # noqa: PLC0415 - as above
+    from dualray.dashboard.server import Dashboard, new_token, web_server  # noqa: PLC0415 - of an extra
 
     port = bound.getsockname()[1]
     named = f"[{host}]" if ":" in host else host
@@ -187,10 +185,8 @@ def _serve(feeds: Sequence[Feed], bound: socket.socket, host: str, *, is_opened:
     sys.stdout.flush()
     if is_opened:
         webbrowser.open(link)
-    settings: dict[str, Any] = {"log_level": "warning", "access_log": False, "server_header": False}
-    server = uvicorn.Server(uvicorn.Config(page.app, limit_concurrency=256, timeout_graceful_shutdown=1, **settings))
     try:
-        server.run(sockets=[bound])
+        web_server(page).run(sockets=[bound])
     except KeyboardInterrupt:
         pass
     finally:

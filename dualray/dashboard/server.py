@@ -15,13 +15,16 @@ from __future__ import annotations
 
 import hmac
 import json
+import logging
 import threading
 import time
+from asyncio import CancelledError
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from secrets import token_urlsafe
 from typing import Any, Final
 
+import uvicorn
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
@@ -32,7 +35,7 @@ from dualray.dashboard.feeds import Feed, follow
 from dualray.dashboard.tables import Moment
 from dualray.exceptions import DualrayError
 
-__all__ = ["TOKEN_HEADER", "Dashboard", "new_token"]
+__all__ = ["TOKEN_HEADER", "Dashboard", "new_token", "web_server"]
 
 TOKEN_HEADER: Final = "x-dualray-token"
 SNAPSHOT_S: Final = 0.4
@@ -63,6 +66,31 @@ _Answer = Callable[[Request], Awaitable[Response]]
 def new_token() -> str:
     """A token that nobody guesses."""
     return token_urlsafe(24)
+
+
+CONNECTIONS_MAX: Final = 256
+END_WITHIN_S: Final = 1
+"""Requests that take longer are cancelled when the server ends."""
+
+
+def web_server(page: Dashboard) -> uvicorn.Server:
+    """The server of a page: it logs errors alone, and no requests that its own end has cancelled."""
+    config = uvicorn.Config(
+        page.app,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        limit_concurrency=CONNECTIONS_MAX,
+        timeout_graceful_shutdown=END_WITHIN_S,
+    )
+    logging.getLogger("uvicorn.error").addFilter(_is_no_cancellation)
+    return uvicorn.Server(config)
+
+
+def _is_no_cancellation(record: logging.LogRecord) -> bool:
+    if record.exc_info and isinstance(record.exc_info[1], CancelledError):
+        return False
+    return "timeout graceful shutdown exceeded" not in record.msg
 
 
 class Dashboard:

@@ -13,10 +13,8 @@ from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
-import uvicorn
-
 from dualray.dashboard.feeds import Feed
-from dualray.dashboard.server import TOKEN_HEADER, Dashboard
+from dualray.dashboard.server import TOKEN_HEADER, Dashboard, web_server
 from dualray.shared.proof.trace import TraceEvent, TraceKind, to_bytes
 
 TOKEN = "a-token-of-a-test"
@@ -73,9 +71,7 @@ def served(*feeds: Feed) -> Iterator[Served]:
         bound.bind(("127.0.0.1", 0))
         port = bound.getsockname()[1]
         page = Dashboard(feeds, token=TOKEN, hosts=[f"127.0.0.1:{port}", f"localhost:{port}"])
-        server = uvicorn.Server(
-            uvicorn.Config(page.app, log_level="warning", access_log=False, timeout_graceful_shutdown=1)
-        )
+        server = web_server(page)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]}, name="served")
         page.start()
         thread.start()

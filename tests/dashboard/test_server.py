@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
+from http.client import HTTPException
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +21,7 @@ import dualray as ray
 from dualray.cluster_utils import Cluster
 from dualray.dashboard.feeds import DirectoryFeed
 from dualray.dashboard.from_cluster import ClusterFeed
-from dualray.dashboard.server import SNAPSHOT_S, TOKEN_HEADER, Dashboard
+from dualray.dashboard.server import END_WITHIN_S, SNAPSHOT_S, TOKEN_HEADER, Dashboard
 from dualray.dashboard.tables import ROWS_AT_ONCE
 from tests.dashboard.support import TOKEN, Served, served, wide_trace
 from tests.machine_load import slowness
@@ -254,6 +257,33 @@ def cluster_address() -> Iterator[str]:
         yield cluster.address
     finally:
         cluster.shutdown()
+
+
+class _SlowFeed(DirectoryFeed):
+    """Its answers take longer than the server waits for them when it ends."""
+
+    is_asked = threading.Event()
+
+    def story(self, wanted: str) -> dict[str, Any]:
+        self.is_asked.set()
+        time.sleep(END_WITHIN_S + 2)
+        return {}
+
+
+def _ask_for_nothing(page: Served) -> None:
+    with contextlib.suppress(HTTPException, OSError):  # the server ends
+        page.ask("/api/0/story?id=1")
+
+
+def test_a_server_that_ends_while_a_page_asks_prints_nothing(log: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """It printed the traceback of each request that it had cancelled."""
+    with served(_SlowFeed(log)) as page:
+        page.until(lambda head: head["state"] == "over")
+        asks = threading.Thread(target=_ask_for_nothing, args=(page,))
+        asks.start()
+        assert _SlowFeed.is_asked.wait(30)
+    asks.join()
+    assert capfd.readouterr().err == ""
 
 
 def test_fifty_pages_of_a_run_that_grows_are_told_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
