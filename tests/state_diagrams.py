@@ -13,24 +13,24 @@ from dualray.shared.model.states import ACTOR, GROUP, LAUNCH, NODE, STORED, TASK
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "states.md"
 TABLES: tuple[tuple[Transitions[Any], str, str], ...] = (
-    (TASK, "WAITING_ARGS", "The state of a task, kept by its owner."),
-    (VALUE, "UNKNOWN", "The state of an object, kept by each process with a reference. Its owner starts with PENDING."),
-    (WORKER, "STARTING", "The state of a worker process, kept by its node manager."),
-    (ACTOR, "PENDING", "The state of an actor, kept by the head."),
-    (GROUP, "PENDING", "The state of a placement group, kept by the head."),
-    (NODE, "ALIVE", "The state of a node, kept by the head."),
-    (LAUNCH, "REQUESTED", "The state of a node that the autoscaler has requested, kept by the head."),
-    (STORED, "CREATED", "The state of an object in a node's store, kept by the node manager."),
+    (TASK, "WAITING_ARGS", "The owner of a task keeps the task's state."),
+    (VALUE, "UNKNOWN", "Each process with a reference to an object keeps the object's state. In the owner, a new object is PENDING."),
+    (WORKER, "STARTING", "The node manager keeps the state of each worker process."),
+    (ACTOR, "PENDING", "The head keeps the state of each actor."),
+    (GROUP, "PENDING", "The head keeps the state of each placement group."),
+    (NODE, "ALIVE", "The head keeps the state of each node."),
+    (LAUNCH, "REQUESTED", "The head keeps the state of each node that the autoscaler has requested."),
+    (STORED, "CREATED", "The node manager keeps the state of each object in the node's object store."),
 )
 """Each table with its first state and a sentence about it."""
 
 HEAD = """\
 # States
 
-This page shows the states of tasks, objects, workers, actors, placement groups and nodes. Each row shows a state, and
-the states that may follow it. Each table begins with the first state. The tables come from
-`dualray/shared/model/states.py`. Any other change raises `InvalidTransition`. `python -m tests.state_diagrams` writes
-this page.
+This page shows the states of tasks, objects, workers, actors, placement groups and nodes. Each row of a table shows a
+state, and the states that may follow this state. Each table begins with the initial state. dualray raises
+`InvalidTransition` for a change of state that no table contains. The tables show the transitions of
+`dualray/shared/model/states.py`. `python -m tests.state_diagrams` writes this page.
 """
 
 
