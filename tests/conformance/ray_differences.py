@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 DIFFERENCES = {
-    "Ray has its own words for a lost process, actor or object, for a name in use, for a value that cannot be "
-    "pickled, and for an environment that it cannot set up. The class of the error is the same.": (
+    "The error messages for lost processes, actors and objects, for a taken name, for a value that cannot be pickled, "
+    "and for a failed runtime environment are Ray's. The class of the error is the same as in real mode.": (
         "test_runtime_env.py::test_environments_that_no_worker_can_set_up",
         "test_placement_groups.py::test_what_can_never_be_placed_is_refused_and_says_what_lacks",
         "test_util.py::test_the_error_has_the_path_to_what_cannot_be_pickled",
     ),
-    "If an actor is lost during a call, Ray may report it as unavailable or as dead, and may send calls again in "
-    "another order.": (
+    "If an actor is lost during a call, Ray may raise ActorUnavailableError or ActorDiedError, and may repeat calls "
+    "in another order.": (
         "test_actor_failures.py::test_a_handle_in_another_process_follows_the_actor",
         "test_actor_failures.py::test_a_restarted_actor_has_its_resources",
         "test_actor_failures.py::test_an_actor_is_restarted_max_restarts_times",
@@ -25,12 +25,12 @@ DIFFERENCES = {
         "test_async_actors.py::test_locks_of_asyncio_hold",
         "test_concurrent_actors.py::test_calls_start_in_order_and_at_most_max_concurrency_run",
     ),
-    "exit_actor of an actor that runs several methods at a time lets running methods finish.": (
+    "After `exit_actor`, an actor that runs several methods at a time lets the running methods finish.": (
         "test_async_actors.py::test_exit_actor_in_a_coroutine",
         "test_concurrent_actors.py::test_exit_actor_with_other_calls_in_flight",
     ),
-    "A cancelled call ends with TaskCancelledError whatever its code does, and the error has only the task's id. "
-    "Ray interrupts code that waits in C late, or not at all.": (
+    "A cancelled call ends with TaskCancelledError even if its code catches the cancellation, and the error has only "
+    "the task's id. Ray interrupts code that waits in C late, or not at all.": (
         "test_async_actors.py::test_a_coroutine_is_not_cancelled_by_force",
         "test_async_actors.py::test_a_coroutine_may_return_all_the_same",
         "test_async_actors.py::test_a_coroutine_that_is_cancelled_hears_of_it",
@@ -42,17 +42,17 @@ DIFFERENCES = {
         "test_nothing_hangs.py::test_a_wait_for_several_counts_those_that_die_are_cancelled_or_killed",
         "test_rays_spellings.py::test_a_wait_is_never_shorter_than_asked",
     ),
-    "A task that needs a crashed task's value or a lost object raises that error, not a TaskError with that "
-    "error as the cause.": (
+    "If an argument of a task is lost or its task has crashed, `get` raises the argument's error itself, and not a "
+    "TaskError whose cause is that error.": (
         "test_errors.py::test_a_task_whose_argument_is_lost_has_a_task_error",
         "test_errors.py::test_what_needs_the_result_of_a_task_that_crashed_has_a_task_error",
     ),
-    "Ray pickles exceptions that a program returns as values. A class whose constructor does not take `args` "
-    "cannot be pickled.": (
+    "Ray pickles exceptions that a program returns as values. Ray cannot pickle an exception whose constructor does "
+    "not take `args`.": (
         "test_errors.py::test_a_task_error_can_be_returned_as_a_value",
         "test_errors.py::test_exceptions_are_values_too",
     ),
-    "Ray reports unread errors and a blocked event loop in its own words and place.": (
+    "The messages about unread errors and about a blocked event loop are Ray's, and appear where Ray prints them.": (
         "test_async_actors.py::test_who_blocks_the_loop_is_told",
         "test_errors.py::test_an_error_that_nobody_reads_is_told_once",
     ),
@@ -61,32 +61,32 @@ DIFFERENCES = {
         "test_errors.py::test_an_exception_that_cannot_be_unpickled_is_told_in_words",
         "test_errors.py::test_what_a_method_of_pickling_raises_reaches_the_caller_under_its_own_type",
     ),
-    "A handle that the program pickles with cloudpickle does not keep its actor.": (
+    "A handle that the program pickles with cloudpickle does not keep its actor alive.": (
         "test_references.py::test_an_actor_whose_handle_cloudpickle_pickles_is_kept_and_by_pickle_it_is_not",
     ),
     "On Ray, a task that is submitted to a removed placement group may wait for ever.": (
         "test_placement_groups.py::test_a_worker_of_a_removed_group_gets_nothing_more",
     ),
-    "Ray cannot make an actor with an argument of the name `self`.": (
+    "Ray cannot create an actor whose constructor has an argument with the name `self`.": (
         "test_call_arguments.py::test_an_argument_may_have_the_name_self",
     ),
-    "Ray counts a call as pending until it knows of the call's end, so an actor reaches `max_pending_calls` earlier.": (
+    "Ray counts a call as pending until Ray has processed the call's end, so an actor reaches `max_pending_calls` "
+    "earlier.": (
         "test_actor_endings.py::test_calls_that_fail_count_no_more",
         "test_actor_endings.py::test_max_pending_calls",
     ),
-    "A coroutine, or a task with an event loop, keeps its CPU while it awaits a value.": (
+    "A coroutine of an actor, or a task with an event loop, keeps its CPU while it awaits a value.": (
         "test_async_actors.py::test_a_task_that_awaits_gives_its_cpu_back",
     ),
-    "The name of an actor whose constructor has raised is free only a moment later.": (
-        "test_named_actors.py::test_an_actor_whose_constructor_raises_frees_its_name",
-    ),
-    "Ray does not retry a generator with several results per item after the first item.": (
+    "If an actor's constructor raises an error, Ray makes the actor's name available again a moment later, not at "
+    "once.": ("test_named_actors.py::test_an_actor_whose_constructor_raises_frees_its_name",),
+    "Ray does not retry a generator with several results per item after the generator has yielded its first item.": (
         "test_generator_results.py::test_a_generator_is_tried_again_as_often_as_it_may",
     ),
-    "`completed()` of a generator that has raised is ready without an error. The item after the last one has the "
-    "error.": ("test_generators.py::test_an_error_in_the_middle_is_the_next_item",),
-    "When a program removes a placement group, its tasks and actors may hang, or end as if their worker had "
-    "died. A group ends with its job, not with the actor that created it.": (
+    "If a generator raises an error, its `completed()` is ready without an error. The reference after the last item "
+    "has the error.": ("test_generators.py::test_an_error_in_the_middle_is_the_next_item",),
+    "When a program removes a placement group, the group's tasks and actors may hang, or end as if their worker had "
+    "died. A placement group ends with its job, not with the actor that created it.": (
         "test_placement_groups.py::test_a_group_ends_with_the_process_that_made_it_unless_it_is_detached",
         "test_placement_groups.py::test_a_group_that_waits_can_be_removed",
         "test_placement_groups.py::test_removal_ends_what_runs_in_the_group",
@@ -95,21 +95,22 @@ DIFFERENCES = {
         "test_runtime_env.py::test_a_directory_that_is_gone_when_the_task_begins",
         "test_runtime_env.py::test_working_dir",
     ),
-    "Ray takes `worker_process_setup_hook` from `init` only. A task that names it raises RuntimeEnvSetupError.": (
+    "Ray takes `worker_process_setup_hook` from `init` only. A task with this key in its `runtime_env` raises "
+    "RuntimeEnvSetupError.": (
         "test_runtime_env.py::test_a_setup_hook_is_of_children_and_actors_too",
         "test_runtime_env.py::test_a_setup_hook_may_be_a_name",
         "test_runtime_env.py::test_a_setup_hook_runs_once_in_each_worker",
         "test_runtime_env.py::test_setup_hooks_that_fail",
     ),
-    "Ray writes plain containers with msgpack. Objects that a value or several arguments share come back as "
-    "copies, and a bytearray comes back as bytes.": (
+    "Ray serializes plain containers with msgpack. Objects that a value or several arguments share arrive as copies, "
+    "and a bytearray arrives as bytes.": (
         "test_values.py::test_one_list_passed_twice_is_one_list",
         "test_values.py::test_values_come_back_equal",
         "test_values.py::test_what_is_shared_inside_a_value_stays_shared",
     ),
-    "Ray does not know the serializers of dualray.util.register_serializer. Pass them to "
-    "ray.util.register_serializer, too.": ("test_util.py::test_a_registered_serializer_is_used_everywhere",),
-    "An actor that ends need not call the functions that it registered with `atexit`.": (
+    "Ray ignores serializers that a program registers with `dualray.util.register_serializer`. Register them with "
+    "`ray.util.register_serializer`, too.": ("test_util.py::test_a_registered_serializer_is_used_everywhere",),
+    "Ray does not always call the functions that an actor registered with `atexit`.": (
         "test_actor_endings.py::test_an_actor_cleans_up_when_it_ends_and_is_not_killed",
         "test_actor_endings.py::test_an_actor_that_ends_and_is_not_killed_is_deleted",
         "test_actor_endings.py::test_an_actor_that_ends_in_its_constructor_is_not_restarted",
@@ -120,27 +121,30 @@ DIFFERENCES = {
         "test_util.py::test_objects_have_locations",
         "test_spill.py::test_an_object_on_disk_says_so",
     ),
-    "Ids are Ray's. The id of an object has 28 bytes and does not contain its index. A node has an id and no name.": (
+    "The ids of tasks, actors and objects are Ray's. The id of an object has 28 bytes and does not contain its index. "
+    "A node has an id and no name.": (
         "test_util.py::test_a_node_knows_its_address",
         "test_generators.py::test_the_death_of_the_worker_gives_no_item_twice",
         "test_references.py::test_a_reference_has_an_id_and_compares_by_it",
         "test_resources.py::test_a_tasks_context",
         "test_resources.py::test_the_drivers_context",
     ),
-    "The error of a task that raises a KeyboardInterrupt or a GeneratorExit has Ray's words.": (
+    "If a task raises a KeyboardInterrupt or a GeneratorExit, the error message is Ray's.": (
         "test_process_oddities.py::test_a_keyboard_interrupt_that_a_task_raises_cancels_it_and_is_not_tried_again",
         "test_process_oddities.py::test_a_keyboard_interrupt_that_a_method_raises_leaves_its_actor_alive",
         "test_process_oddities.py::test_a_generator_exit_that_a_task_raises_is_its_error",
     ),
-    "Ray sends no text that is not Unicode. An error message with a lone surrogate becomes an encoding error.": (
+    "Ray cannot send text that is not valid Unicode. An error message with a lone surrogate becomes an encoding "
+    "error.": (
         "test_errors.py::test_texts_with_lone_surrogates",
     ),
-    "An exception whose own attributes raise ends a worker of Ray, and Ray sends an error's text in full.": (
+    "An exception whose own attributes raise an error ends its worker of Ray. Ray sends the text of an error in full, "
+    "however long it is.": (
         "test_errors.py::test_an_exception_whose_own_code_raises_is_its_tasks_error",
         "test_errors.py::test_an_error_that_is_longer_than_a_message_leaves_its_actor_alive",
     ),
-    "A full store spills to disk. Ray evicts no object that a task could recompute, and refuses no object that "
-    "is larger than the store.": (
+    "On Ray, a full store spills to disk. Ray evicts no object that a task could recompute, and refuses no object "
+    "that is larger than the store.": (
         "test_memory.py::test_a_variable_that_keeps_the_store_full_is_named_with_its_line",
         "test_spill.py::test_an_object_larger_than_memory_is_refused",
         "test_spill.py::test_when_memory_and_disk_are_full_nothing_is_lost_and_the_error_names_both",
@@ -154,7 +158,8 @@ DIFFERENCES = {
         "test_store.py::test_the_result_used_longest_ago_leaves_first",
         "test_store.py::test_what_a_lost_result_was_made_from_is_made_again_too",
     ),
-    "When a `get` times out, the error says which values are missing, but not why. Ray mode refuses `explain`.": (
+    "When a `get` times out, the error says which values are missing, but not why they are missing. Ray mode refuses "
+    "`explain`.": (
         "test_nothing_hangs.py::test_a_group_that_can_wait_for_ever_waits_no_longer_than_it_is_told",
         "test_nothing_hangs.py::test_a_late_get_follows_the_chain_of_arguments",
         "test_nothing_hangs.py::test_a_late_get_in_a_task_says_why_too",
@@ -168,8 +173,8 @@ DIFFERENCES = {
         "test_nothing_hangs.py::test_a_program_can_ask_why_a_value_is_not_there",
         "test_nothing_hangs.py::test_another_process_can_ask_why_a_task_waits",
     ),
-    "The state API asks Ray's dashboard (`ray[default]`) for all tables except nodes and placement groups. Its "
-    "rows have Ray's ids, states and fields.": (
+    "The state API asks Ray's dashboard (`ray[default]`) for all tables except nodes and placement groups. The rows "
+    "have Ray's ids, states and fields.": (
         "test_state.py::test_a_task_can_ask_too",
         "test_state.py::test_a_task_that_has_ended_is_still_known",
         "test_state.py::test_actors_are_listed_while_they_live_and_after",
@@ -188,13 +193,14 @@ DIFFERENCES = {
         "test_timeline.py::test_a_task_has_no_timeline",
         "test_timeline.py::test_the_timeline_of_the_program",
     ),
-    "Only the driver's progress bars are shown, not those of tasks and actors.": (
+    "On Ray, dualray shows only the driver's progress bars, and not those of tasks and actors.": (
         "test_progress.py::test_a_bar_can_be_an_actor",
         "test_progress.py::test_bars_of_tasks_and_actors_reach_the_driver",
         "test_progress.py::test_on_a_terminal_bars_stand_below_what_is_printed",
         "test_progress.py::test_without_a_terminal_a_bar_writes_few_lines",
     ),
-    "A node's custom resources are whole numbers, and the bytes of its store are among its resources.": (
+    "On Ray, amounts of custom resources are whole numbers, and `cluster_resources()` contains the bytes of each "
+    "node's object store.": (
         "test_resources.py::test_cluster_resources_are_those_of_all_nodes",
         "test_resources.py::test_nodes_says_what_each_node_has",
     ),
