@@ -224,22 +224,25 @@ def page(predictions: dict[str, Any], measured: Times, noise_then: float, slowed
         for name, each in of.items()
         if min(each) >= SLOWED_MAX
     ]
-    text = f"""# Fidelity: predicted, then run
+    text = f"""# Fidelity: predictions compared with real runs
 
 `python -m benchmarks.fidelity` calibrates this machine, and records {number} programs with one worker. Then it predicts
-their times for two workers and for two to four nodes in network namespaces of {RATE}. The command commits the
-predictions (`benchmarks/fidelity/predictions.json`) before it runs the programs there. All nodes share {CORES} cores.
+the times of these programs for two workers on one node, and for two to four nodes in network namespaces limited to
+{RATE}. The command commits the predictions to git (`benchmarks/fidelity/predictions.json`) before it runs the programs
+on these clusters. All nodes share {CORES} cores.
 
-- {predictions["machine"]}; predicted {predictions["date"]}
-- **median absolute error {median(found.values()):.1%}**, worst {found[worst]:.1%} ({worst[0]} on {worst[1]}), of
-  {len(found)} pairs{f"; of those that a generator has drawn: {median(of_drawn):.1%}" if of_drawn else ""}
-- noise of the machine (how much the median time of a fixed computation exceeds the shortest):
+- the machine: {predictions["machine"]}; the date of the predictions: {predictions["date"]}
+- **median absolute error {median(found.values()):.1%}**, worst error {found[worst]:.1%} ({worst[0]} on {worst[1]}), of
+  {len(found)} pairs of a program and a cluster{f"; random programs: {median(of_drawn):.1%}" if of_drawn else ""}
+- noise of the machine (by how much the median time of a fixed computation exceeds its shortest time):
   {predictions["noise"]:.1%} during the predictions, {noise_then:.1%} during the runs
-- spread of the repeated runs, median of all pairs: {scatter:.1%}
+- difference between the longest and the shortest repeated run, median of all pairs: {scatter:.1%}
 - held-out error of the calibration: {predictions["held_out_error"]:.1%}
-- pairs during which other programs used the machine, in all repeats: {", ".join(disturbed) or "none"}
+- pairs for which other programs used the machine during every repeated run (by how much they slowed it):
+  {", ".join(disturbed) or "none"}
 
-All times are in seconds. The column `measured` has the median, with the shortest and the longest repeat in brackets.
+All times are in seconds. The column `measured` has the median of the repeated runs, with the shortest and the longest
+run in brackets.
 
 | program | recorded | cluster | predicted | measured | error |
 |---|--:|---|--:|--:|--:|"""
@@ -256,7 +259,7 @@ All times are in seconds. The column `measured` has the median, with the shortes
             )
     if of_drawn:
         drawn = [name for name in predictions["programs"] if name not in PROGRAMS]
-        lines += ["", "What was drawn (`benchmarks/fidelity_drawn.py`):", ""]
+        lines += ["", "Randomly generated programs (`benchmarks/fidelity_drawn.py`):", ""]
         lines += [f"- {name}: {fidelity_drawn.drawn(name)}" for name in drawn]
     lines += ["", "## Intervals", "", *coverage(predictions, measured)]
     lines += ["", f"## Three policies on {RANKED}", "", *ranking(predictions, measured), ""]
@@ -315,7 +318,7 @@ def coverage(predictions: dict[str, Any], measured: Times) -> list[str]:
                 )
     held = count - len(missed)
     return [
-        f"The 90 % intervals hold **{held} of {count}** measured times ({held / count:.0%}). The others:",
+        f"The 90 % intervals contain **{held} of {count}** measured times ({held / count:.0%}). Times outside:",
         "",
         *missed,
     ]
@@ -345,9 +348,10 @@ def ranking(predictions: dict[str, Any], measured: Times) -> list[str]:
         rows.append(f"| {program} | {cells} | {policy} | {behind:.1%} |")
     heads = " | ".join(f"{policy}: predicted / measured" for policy in POLICIES)
     return [
-        f"In **{right} of {count}** programs, the predicted best policy is at most 5 % slower than the best.",
+        f"For **{right} of {count}** programs, the policy with the shortest predicted time ran at most 5 % longer than",
+        "the fastest policy.",
         "",
-        f"| program | {heads} | predicted best | behind |",
+        f"| program | {heads} | predicted best | slower than the fastest by |",
         f"|---|{'--:|' * len(POLICIES)}---|--:|",
         *rows,
     ]

@@ -135,9 +135,7 @@ DIFFERENCES = {
         "test_process_oddities.py::test_a_generator_exit_that_a_task_raises_is_its_error",
     ),
     "Ray cannot send text that is not valid Unicode. An error message with a lone surrogate becomes an encoding "
-    "error.": (
-        "test_errors.py::test_texts_with_lone_surrogates",
-    ),
+    "error.": ("test_errors.py::test_texts_with_lone_surrogates",),
     "An exception whose own attributes raise an error ends its worker of Ray. Ray sends the text of an error in full, "
     "however long it is.": (
         "test_errors.py::test_an_exception_whose_own_code_raises_is_its_tasks_error",
