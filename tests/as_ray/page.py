@@ -35,13 +35,14 @@ WORKS, IGNORED, REFUSED = "works", "accepted and ignored", "refused"
 PREFACE = """\
 # Names of Ray, and their support in dualray
 
-This page lists the names in Ray {version}'s `__all__` lists and documentation (`tests/data/rays_names.json`).
+This page lists the names in the `__all__` lists and the documentation of Ray {version}
+(`tests/data/rays_names.json`).
 `python -m tests.as_ray.page --write` writes the page, and `tests/as_ray/test_names.py` checks it.
 [as_ray.md](as_ray.md) shows how `import ray` imports dualray.
-[compatibility.md](api/compatibility.md) has a test for each name of the core.
+[compatibility.md](api/compatibility.md) names a test for each name of Ray's core API.
 
-Of {counted} names, {works} work ({share:.1f} %), and dualray refuses {refused}.
-dualray accepts and ignores {ignored} arguments of `ray.init`.
+Of {counted} names of Ray, {works} work in dualray ({share:.1f} %), and dualray refuses {refused}.
+Of `ray.init`, dualray accepts and ignores {ignored} arguments.
 
 """
 
@@ -107,18 +108,19 @@ def page() -> str:
         refused=states.count(REFUSED),
     )
     for title, names in tables:
-        own = " (not counted: a library, with a page of its own)" if title in OF_LIBRARIES else ""
+        own = " (a library, not counted)" if title in OF_LIBRARIES else ""
         text += f"## `{title}`{own}\n\n"
         works = ", ".join(f"`{row.name.rpartition('.')[2]}`" for row in names if row.state == WORKS)
-        text += f"Works: {works}.\n\n"
+        text += f"These names work: {works}.\n\n"
         others = [row for row in names if row.state != WORKS]
         if others:
-            text += "| name | | why |\n|---|---|---|\n"
+            text += "| name | state | why |\n|---|---|---|\n"
             text += "".join(f"| `{row.name}` | {row.state} | {row.why} |\n" for row in others) + "\n"
-    text += "## Refused by name\n\nModules of Ray's and names that are not here; so is all that lies in them.\n\n"
+    text += "## Why modules and names of Ray are missing\n\n"
+    text += "dualray has none of these modules and names of Ray, or has only a part of them.\n\n"
     text += "| name | why |\n|---|---|\n"
     text += "".join(f"| `{name}` | {why} |\n" for name, why in sorted(REASONS.items()))
-    text += "\n## Of what is private to Ray\n\nTest suites of Ray and of other projects import these names. dualray "
+    text += "\n## Private names of Ray\n\nTest suites of Ray and of other projects import these private names. dualray "
     text += "has no other names of `ray._private` and `ray._common`.\n\n| module | names |\n|---|---|\n"
     for module in _PRIVATE:
         text += f"| `{module}` | {', '.join(f'`{each}`' for each in import_module(module).__all__)} |\n"

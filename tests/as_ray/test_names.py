@@ -31,5 +31,5 @@ def test_the_page_is_up_to_date_and_no_name_is_missing_without_a_reason():
     )
     assert made.returncode == 0, made.stderr
     assert made.stdout == PAGE.read_text(), "run `python -m tests.as_ray.page --write`"
-    share = float(made.stdout.partition(" work (")[2].partition(" %")[0])
+    share = float(made.stdout.partition(" work in dualray (")[2].partition(" %")[0])
     assert share >= 95

@@ -128,24 +128,25 @@ def _share(total: Counter[str], engine: str) -> str:
 _HEAD: Final = """\
 # Ray's own tests
 
-This page counts Ray's tests of tasks, actors, objects, generators, placement groups, scheduling, failures and utilities
-({source}, commit {commit}) by file. The columns `real` and `sim` show how many tests pass with dualray on processes and
-in a simulation. The column `counted` has the number of tests that pass on Ray 2.60 or did not run on it. The column
-`apart` has the number of tests that need private parts of Ray, and are not counted: daemons, the dashboard, the client,
-the command line, `ray._private` or the control plane.
+This page counts, by file, Ray's tests of tasks, actors, objects, generators, placement groups, scheduling, failures and
+utilities ({source}, commit {commit}). The columns `real` and `sim` show how many tests pass with dualray in real and in
+sim mode. The column `counted` has the number of tests that pass on Ray 2.60 or did not run on it. The column `apart`
+has the number of tests that need internal parts of Ray, which the other columns leave out. Internal parts of Ray are
+its daemons, its dashboard, its client, its command line, `ray._private` and its control plane.
 
-On processes {real} pass, and in simulations {sim}. A dash marks a file whose tests did not run in that mode.
+Of the tests that ran, {real} pass in real mode, and {sim} pass in sim mode. A dash marks a file whose tests did
+not run in the mode of the column.
 
-`python -m tests.upstream.table --write` makes this page from the results of `python -m tests.upstream.run rays_core
---engine real` and `--engine sim`. `tests/upstream/missing.md` lists each missing test with its reason.
+`python -m tests.upstream.table --write` writes this page from the results of `python -m tests.upstream.run rays_core
+--engine real` and `--engine sim`. `tests/upstream/missing.md` lists each test that does not pass, with the reason.
 
 | file | counted | real | sim | apart |
 |---|---|---|---|---|"""
 
 _MISSING_HEAD: Final = """\
-# What is missing of Ray's own tests
+# Ray's own tests that do not pass
 
-Of {source}, commit {commit}: made by `python -m tests.upstream.table --write`.
+The tests are from {source}, commit {commit}. `python -m tests.upstream.table --write` writes this page.
 
 | engine | test | why | the error's first line |
 |---|---|---|---|"""
