@@ -1,9 +1,10 @@
 """dualray: distributed Python that you can prove before you deploy.
 
-dualray has Ray's tasks, actors and objects. One set of scheduling, reconstruction and eviction policies drives them in
-two ways: `init(mode="real")` runs processes, and `init(mode="sim", nodes=11)` a deterministic virtual cluster.
+dualray has Ray's tasks, actors and objects. `init(mode="real")` runs them on real processes, and `init(mode="sim",
+nodes=11)` runs them on a deterministic virtual cluster. Both modes use the same policies for scheduling, reconstruction
+and eviction.
 
-Names are imported when they are first used, because the head and the node managers need none of them.
+dualray imports a name when a program first uses it, because the head and the node managers need none of these names.
 """
 
 from importlib import import_module
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from dualray.runtime_context import RuntimeContext, get_gpu_ids, get_runtime_context
 
 __compiled__: bool
-"""Whether the core that runs here is compiled (docs/performance.md)."""
+"""Whether this process runs the compiled core (docs/performance.md)."""
 
 __all__ = [
     "ActorClass",

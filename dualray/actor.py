@@ -1,4 +1,4 @@
-"""Actors: actor classes, which `@remote` makes of classes, and handles to their instances."""
+"""Actor classes, which `@remote` creates from classes, and handles to actors."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def method(*functions: Any, **options: Any) -> Any:
     `@method` without options changes nothing, as in Ray.
 
     Raises:
-        ValueError, TypeError: an option is unknown (the message has the nearest known one) or has a wrong value.
+        ValueError, TypeError: an option is unknown (the message names the most similar option) or has a wrong value.
     """
     if functions:
         if options or len(functions) > 1:
@@ -72,15 +72,15 @@ def method(*functions: Any, **options: Any) -> Any:
 
 
 class WrongNameError(TypeError, ValueError):
-    """`get_actor` got no name. It is a TypeError, and, as in Ray, also a ValueError."""
+    """A program called `get_actor` without a name. The error is a TypeError and, as in Ray, a ValueError."""
 
 
 class ActorClassInheritanceException(TypeError):
-    """A class has an actor class as its base."""
+    """A class cannot have an actor class as its base class."""
 
 
 class ActorClass(Generic[C]):
-    """A class whose instances each run in a worker process of their own: create one with `.remote(...)`."""
+    """A class whose instances are actors, each in its own worker process. Create an actor with `.remote(...)`."""
 
     def __init__(self, cls: type[C], options: ActorOptions) -> None:
         if inspect.iscoroutinefunction(cls.__init__):
@@ -117,7 +117,7 @@ class ActorClass(Generic[C]):
         )
 
     def __getattr__(self, name: str) -> Any:
-        """The attributes of the class: its methods, and what all its instances share, as in Ray."""
+        """Return an attribute of the class, such as a method or a class variable, as in Ray."""
         if name.startswith("__") or "_cls" not in self.__dict__:
             raise AttributeError(f"actor class {self.__dict__.get('_name')} has no attribute {name}")
         found = getattr(self._cls, name)
@@ -148,15 +148,17 @@ class ActorClass(Generic[C]):
         return ActorClass, (self._cls, self._options)
 
     def options(self, **options: Any) -> ActorClass[C]:
-        """Return the same class with some options changed; see `ActorOptions`."""
+        """Return a copy of the actor class with some options changed; see `ActorOptions`."""
         return ActorClass(self._cls, with_changes(self._options, options, f"{self._name}.options()"))
 
     def remote(self, /, *args: Any, **kwargs: Any) -> ActorHandle[Any]:
-        """Create an actor and return a handle to it at once. `get` of its calls raises what goes wrong later.
+        """Create an actor, and return a handle to it at once.
+
+        If the constructor fails, or the actor fails later, `get` of its calls raises the error.
 
         Raises:
             TypeError: the constructor does not take these arguments.
-            ActorAlreadyExistsError (a ValueError): the name is taken, and `get_if_exists` was not given.
+            ActorAlreadyExistsError (a ValueError): another actor has the name, and `get_if_exists` is not set.
             SerializationError: an argument or the class cannot be pickled.
         """
         if self._parameters is not None:
@@ -173,7 +175,7 @@ class ActorClass(Generic[C]):
         return handle_to(actor, verbs, self._handle, self._methods)
 
     def bind(self, /, *args: Any, **kwargs: Any) -> ClassNode:
-        """Return a node of a graph, which creates the actor when the graph runs; see the package dualray.dag."""
+        """Return a node of a graph. When the graph runs, the node creates an actor; see the package dualray.dag."""
         from dualray.dag import ClassNode  # noqa: PLC0415 - most programs write no graphs
 
         return ClassNode(self, self._cls, args, kwargs, said(self._options))
@@ -302,7 +304,7 @@ _ACTOR_ID_BYTES = 16
 
 
 class ActorID(bytes):
-    """The id of an actor: `hex()` has its 32 digits, as the runtime context of its methods has them."""
+    """The id of an actor. `hex()` returns it as 32 hex digits, as in the runtime context of the actor's methods."""
 
     __slots__ = ()
 
@@ -311,7 +313,7 @@ class ActorID(bytes):
         return bytes(self)
 
     def is_nil(self) -> bool:
-        """Whether it stands for no actor: False."""
+        """Return whether the id is the id of no actor, which is always False."""
         return False
 
     @property
@@ -328,13 +330,13 @@ class ActorID(bytes):
 class ActorHandle(CountedReference, Generic[C]):
     """A handle to an actor: call its methods with `handle.method.remote(...)`.
 
-    Calls through the handles of one process start in the order in which the process makes them. You can pass a handle
-    to tasks and other actors. When the last handle is gone and its calls have ended, the actor ends, unless it is
-    detached. A handle from `get_actor`, `get_if_exists` or `current_actor` is weak and does not keep the actor.
+    An actor starts the calls of one process in the order in which the process makes them. You can pass a handle to
+    tasks and other actors. When the last handle is gone and its calls have ended, the actor ends, unless it is
+    detached. A handle from `get_actor`, `get_if_exists` or `current_actor` is weak and does not keep the actor alive.
 
     Every actor has three more methods. `handle.__ray_ready__.remote()` returns True when the constructor has run.
     `handle.__ray_call__.remote(function, *args)` calls `function(instance, *args)` in the actor.
-    `handle.__ray_terminate__.remote()` ends the actor after the calls that were made before.
+    `handle.__ray_terminate__.remote()` ends the actor after all calls that the program made earlier.
     """
 
     # Programs note what they like on a handle, as on Ray's: such attributes stay in this process.
@@ -344,7 +346,7 @@ class ActorHandle(CountedReference, Generic[C]):
 
     @property
     def is_counted(self) -> bool:
-        """Whether the handle keeps the actor."""
+        """Whether the handle keeps the actor alive."""
         return not self._actor.is_weak
 
     def __del__(self) -> None:
@@ -456,16 +458,16 @@ def handle_to(
 def get_actor(name: str, namespace: str | None = None) -> ActorHandle[Any]:
     """Return a handle to the actor with this name.
 
-    The handle does not keep the actor, as in Ray: the actor ends with the last handle of the processes that created it
-    or were given it.
+    As in Ray, a handle from `get_actor` does not keep the actor alive. The actor ends when the handle that `.remote()`
+    returned is gone, with all its copies in other processes.
 
     Args:
         name: the name that `Cls.options(name=...)` gave the actor.
         namespace: the namespace of the name. Default: the namespace of this program (`init(namespace=)`).
 
     Raises:
-        ActorHandleNotFoundError (a ValueError): no actor has the name, or the actor has ended. The message has the
-            nearest name.
+        ActorHandleNotFoundError (a ValueError): no actor has the name, or the actor has ended. The message contains the
+            most similar name.
         TypeError, ValueError: the name or the namespace is not a str, or is empty.
     """
     for what, value in (("name", name), ("namespace", namespace)):
@@ -480,10 +482,10 @@ def get_actor(name: str, namespace: str | None = None) -> ActorHandle[Any]:
 
 
 def exit_actor() -> NoReturn:
-    """End the actor that runs this call, for good: it does not restart, whatever its `max_restarts` is.
+    """End the actor that runs this call. The actor does not restart, even if `max_restarts` allows a restart.
 
-    This call, and the calls without an answer, fail with ActorDiedError. `exit_actor` raises an exception that `except
-    Exception` does not catch.
+    This call and all other unfinished calls of the actor fail with ActorDiedError. `exit_actor` raises an exception
+    that `except Exception` does not catch.
 
     Raises:
         TypeError: the caller is not a method of an actor.
@@ -543,10 +545,10 @@ class ActorMethod:
         raise TypeError(f"{self._name} is an actor's method: call it with .{self._name}.remote(...)")
 
     def options(self, **options: Any) -> ActorMethod:
-        """Return the same method with some options changed; see `MethodOptions`.
+        """Return a copy of the method with some options changed; see `MethodOptions`.
 
         Raises:
-            ValueError: `duration` is given, which only `@method` can set; or another option has a wrong value.
+            ValueError: `duration` is given, which only `@method` can set, or another option has a wrong value.
         """
         if "duration" in options:
             raise ValueError(
@@ -559,11 +561,11 @@ class ActorMethod:
         return type(self)(self._handle, self._name, changed, self._parameters, self._decorator)
 
     def remote(self, /, *args: Any, **kwargs: Any) -> Any:
-        """Call the method and return references to its results, as a remote function does.
+        """Call the method, and return references to its results at once.
 
         Raises:
             TypeError: the method does not take these arguments.
-            PendingCallsLimitExceeded: this process has `max_pending_calls` calls without an answer.
+            PendingCallsLimitExceeded: this process already has `max_pending_calls` unfinished calls of the actor.
         """
         if self._decorator is not None:
             return self._decorator(lambda args, kwargs: self._submit(args, kwargs))(list(args), kwargs)

@@ -1,6 +1,7 @@
 """The functions of the API: init, shutdown, remote, get, put, wait, kill, cancel, and queries about the cluster.
 
-`init` chooses the mode: real processes, a simulation, or a Ray cluster. The other functions work alike in each mode.
+`init` chooses the mode: real processes, a simulation, or a Ray cluster. All other functions work in the same way in
+each mode.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ R = TypeVar("R")
 
 
 class WrongTypeError(TypeError, ValueError):
-    """A function of the API got an argument of a wrong type. It is a TypeError, and, as in Ray, also a ValueError."""
+    """An argument of a function of the API has a wrong type. The error is a TypeError and, as in Ray, a ValueError."""
 
 
 def init(
@@ -68,70 +69,77 @@ def init(
     """Start a cluster and connect this process to it as the driver.
 
     Args:
-        address: the cluster to join, through its node on this machine: "host:port" of its head, or "auto" for the
-            cluster that runs here. "auto" joins the cluster of a parent process, else the cluster of `dualray start`,
-            else the cluster of the one other program which called `init()`. The directory of a program's session also
-            names its cluster. `shutdown` leaves a joined cluster running. Default, and "local": start a cluster. Not
-            for sim mode.
+        address: the cluster to join, which must have a node on this machine: "host:port" of its head, the directory of
+            a program's session, or "auto". "auto" joins the cluster of a parent process. If there is none, "auto" joins
+            the cluster of `dualray start`, or the cluster of the only other program that called `init()`. `shutdown`
+            leaves a joined cluster running. Without an address, or with "local", `init` starts a cluster. Not for sim
+            mode.
         mode: "real" (processes on this machine; the default), "sim" (a virtual cluster in this process) or "ray" (a
             cluster of Ray; see docs/ray.md).
-        num_cpus: the CPUs of each node. Default: in real mode the CPUs of this machine, in sim mode 4.
-        num_gpus: the GPUs of each node. Default: in real mode the GPUs that CUDA_VISIBLE_DEVICES shows
-            (docs/real_mode.md), in sim mode none.
-        resources: further resources of each node, such as {"disk": 2}. Default: in real mode the accelerators other
-            than GPUs that the machine shows (docs/real_mode.md), in sim mode none.
-        memory: bytes of each node, or a text such as "16GiB", that tasks and actors can reserve with `memory=`; see
-            docs/api/tasks.md. Default: 70 % of the node's memory; in sim mode 11.2 GiB.
-        labels: labels of each node, such as {"zone": "a"}. In sim mode also a list with one dict for each node. See
-            docs/api/placement.md.
-        object_store_memory: size of each node's object store in bytes, or a text such as "2GiB". Default: 30 % of the
-            node's memory; in sim mode 2 GiB.
-        seed: seed of the random numbers of tasks, each of which draws from its own id. Default in sim mode: 0.
-        object_id_seed: seed from which all ids are derived.
-        decision_log: a directory in which every process writes its decision log and trace, for `dualray replay`.
+        num_cpus: the number of CPUs of each node. Default: in real mode the number of CPUs of this machine, in sim mode
+            4.
+        num_gpus: the number of GPUs of each node. Default: in real mode all GPUs that CUDA_VISIBLE_DEVICES allows
+            (docs/real_mode.md), in sim mode 0.
+        resources: custom resources of each node, such as {"disk": 2}. Default: in real mode the accelerators other than
+            GPUs that dualray finds on this machine (docs/real_mode.md), in sim mode none.
+        memory: how much memory of each node tasks and actors can reserve with `memory=`, in bytes or as a text such as
+            "16GiB"; see docs/api/tasks.md. Default: 70 % of the node's memory, in sim mode 11.2 GiB.
+        labels: labels of each node, such as {"zone": "a"}. In sim mode, a list with one dict for each node is also
+            possible. See docs/api/placement.md.
+        object_store_memory: size of each node's object store, in bytes or as a text such as "2GiB". Default: 30 % of
+            the node's memory, in sim mode 2 GiB.
+        seed: seed of the random numbers that tasks use. The seed of a task depends on this seed and on the task's id.
+            Default in sim mode: 0.
+        object_id_seed: seed from which dualray derives all ids.
+        decision_log: a directory to which every process writes its decision log and trace, for `dualray replay`.
         record: a Parquet file to which `shutdown` writes a record of the run for `dualray predict`; see docs/whatif.md.
-        infeasible: what happens to a demand that no node can meet, after a warning. "raise" fails it at once, so that
-            `get` raises TaskUnschedulableError; "wait" lets it wait for a node that can. Default: "raise" in a cluster
-            that `init` starts, "wait" in one that `dualray start` started, because nodes can join that.
+        infeasible: what dualray does, after a warning, with a task or actor that no node can run. With "raise", `get`
+            raises TaskUnschedulableError at once. With "wait", the task waits until a suitable node joins. Default:
+            "raise" in a cluster that `init` starts, and "wait" in a cluster that `dualray start` started, because nodes
+            can join it.
         runtime_env: environment variables and import paths of all tasks and actors; see docs/api/tasks.md.
-        limits: limits and policies by name; `dualray config` lists them.
-        log_to_driver: print the output of workers in this process. Default: True.
-        redirect_output: write the output of workers to files only. Default: False. Real mode only.
-        log_directory: a directory that keeps the logs of all processes, in a directory with the session's name.
-            Default: the session's directory, which is removed when the session ends. Real mode only.
-        namespace: the namespace of this program's named actors. Programs find one another's actors if they give the
-            same one. Default: a new one.
-        num_redis_shards: the number of Redis servers to add, among which the tables of the control plane are spread.
-            Default: 0; at most 64. Real mode only. See docs/cluster.md.
-        metrics_port: the port of 127.0.0.1 that serves metrics for Prometheus; 0 means any free port (see
-            `metrics_address` of the returned context). Default: no metrics. Real mode only. See docs/metrics.md.
+        limits: values for limits and policies, by name. `dualray config` lists all limits and policies.
+        log_to_driver: whether this process prints the output of workers. Default: True.
+        redirect_output: whether dualray writes the output of workers only to files. Default: False. Real mode only.
+        log_directory: a directory in which dualray keeps the logs of all processes, in a subdirectory with the
+            session's name. Default: the session's directory, which dualray removes when the session ends. Real mode
+            only.
+        namespace: the namespace of this program's named actors. Programs with the same namespace find one another's
+            named actors. Default: a new namespace.
+        num_redis_shards: the number of additional Redis servers (at most 64) over which dualray distributes the tables
+            of the control plane. Default: 0. Real mode only. See docs/cluster.md.
+        metrics_port: the port on 127.0.0.1 at which dualray serves metrics for Prometheus. 0 means any free port, which
+            `metrics_address` of the returned context gives. Default: dualray serves no metrics. Real mode only. See
+            docs/metrics.md.
         nodes: the number of virtual nodes. Default: 1. Sim mode only.
         faults: faults to inject, such as "kill node-5 at 2.5s"; see docs/scenarios.md. Sim mode only.
-        scenario: a scenario file (docs/scenarios.md). Its cluster and config replace the arguments above, and its
-            faults come before `faults`. Sim mode only.
-        calibration: a calibration file, whose costs replace the defaults of the cost model. A scenario's `costs` take
-            precedence. Sim mode only. See docs/whatif.md.
-        task_profile: a recorded run (`record`), preferably of real processes. A task without a duration takes as long
-            as a task of its name took there. Sim mode only. See docs/simulation.md.
-        sim_unsafe: what happens when a task or an actor calls something outside the simulation, such as a socket or a
-            process. "refuse" raises a PermissionError that names the call (the default); "allow" runs it, in real time.
-            Sim mode only. See docs/simulation.md.
-        durations: how long a task takes if neither the program nor a profile nor a scenario gives its duration: 1 ms on
-            average, which can "vary" by 30 % (the default), or always 1 ms, "fixed". Sim mode only.
-        ignore_reinit_error: if a cluster runs already, return its context and do not raise.
-        of_ray: further arguments of Ray's `init`, such as `include_dashboard`. dualray accepts and ignores them; in
-            mode "ray", Ray gets them.
+        scenario: a scenario file (docs/scenarios.md). The scenario's cluster and config replace the other arguments of
+            `init`, and dualray adds `faults` to the scenario's faults. Sim mode only.
+        calibration: a calibration file, whose costs replace the defaults of the cost model. The `costs` of a scenario
+            take precedence over the calibration. Sim mode only. See docs/whatif.md.
+        task_profile: a file of a recorded run (`record`), preferably of real processes. A task without a duration takes
+            as long as a task with the same name took in the recorded run. Sim mode only. See docs/simulation.md.
+        sim_unsafe: what happens when a task or an actor uses something that a simulation does not control, such as a
+            socket or a process. With "refuse" (the default), the call raises a PermissionError that names the
+            call. With "allow", the call runs in real time. Sim mode only. See docs/simulation.md.
+        durations: how long a task takes if neither the program nor a profile nor a scenario gives its duration. "vary"
+            (the default) means 1 ms on average, with a coefficient of variation of 0.3. "fixed" means always 1 ms. Sim
+            mode only.
+        ignore_reinit_error: whether `init` returns the context of a cluster that already runs, instead of raising an
+            error.
+        of_ray: other arguments of Ray's `init`, such as `include_dashboard`. dualray passes these arguments to Ray in
+            mode "ray", and ignores them in other modes.
 
-    Each argument can also come from the environment (DUALRAY_<NAME>) or from dualray.toml; `dualray config` shows the
-    values and their sources.
+    You can also set each argument with an environment variable (DUALRAY_<NAME>) or in dualray.toml. `dualray config`
+    shows the values and their sources.
 
     Returns:
-        A `ClusterContext`, which says where the cluster is.
+        A `ClusterContext` with the addresses of the cluster.
 
     Raises:
-        AlreadyInitializedError: `init` was called before, and `shutdown` was not.
-        ValueError, TypeError: an argument is unknown (the message has the nearest known one), has a wrong value, or
-            belongs to another mode.
+        AlreadyInitializedError: the program has already called `init`, and has not called `shutdown` since.
+        ValueError, TypeError: an argument is unknown (the message names the most similar argument), has a wrong value,
+            or belongs to another mode.
         DualrayError: the cluster at `address` has no node on this machine, or does not answer.
     """
     given = {name: value for name, value in locals().items() if name in SETTINGS and value is not None}
@@ -197,9 +205,9 @@ def _check_arguments_of_ray(given: Mapping[str, Any]) -> None:
 
 
 def shutdown() -> None:
-    """End the cluster that `init` started, with its tasks, actors and processes; leave a cluster that `init` joined.
+    """End the cluster that `init` started, with its tasks, actors and processes, or disconnect from a joined cluster.
 
-    Without a call of `init` before, nothing happens.
+    If the program has not called `init`, `shutdown` does nothing.
     """
     existing = runtime.current_or_none()
     if existing is not None:
@@ -210,7 +218,7 @@ def shutdown() -> None:
 
 
 def is_initialized() -> bool:
-    """Return whether a cluster runs: `init` was called, and `shutdown` was not."""
+    """Return whether this process is connected to a cluster: the program has called `init`, and not yet `shutdown`."""
     return runtime.current_or_none() is not None
 
 
@@ -233,8 +241,8 @@ def remote(*targets: Any, **options: Any) -> Any:
     docs/api/actors.md the options of actors.
 
     Raises:
-        ValueError, TypeError: an option is unknown (the message has the nearest known one) or has a wrong value, or the
-            target is neither a function nor a class.
+        ValueError, TypeError: an option is unknown (the message names the most similar option) or has a wrong value, or
+            the target is neither a function nor a class.
     """
     if options or not targets:
         if targets:
@@ -280,15 +288,18 @@ def get(refs: Any, *, timeout: float | None = None) -> Any:
     """Wait for the values of references, and return them.
 
     Args:
-        refs: one ObjectRef, or a list of them. An ObjectRefGenerator is returned as it is, as in Ray.
-        timeout: the longest wait in seconds. None waits without limit, and so does -1, as in Ray; 0 does not wait.
+        refs: one ObjectRef, or a list of ObjectRefs. `get` of an ObjectRefGenerator returns the generator itself, as in
+            Ray.
+        timeout: how many seconds `get` waits at most. With None or, as in Ray, -1, `get` waits without a limit. With 0,
+            `get` does not wait.
 
     Returns:
         The value of one reference, or a list with the values of a list of references.
 
     Raises:
         GetTimeoutError: not every value was ready within the timeout.
-        TaskError: a task raised an exception. The error is also an instance of that exception's type; `.cause` has it.
+        TaskError: a task raised an exception. The TaskError is also an instance of the exception's type, and its
+            `.cause` is the exception.
         ObjectLostError, WorkerCrashedError, ActorDiedError, ...: see `dualray.exceptions`.
         TypeError: an item is not a reference.
     """
@@ -309,10 +320,11 @@ def get(refs: Any, *, timeout: float | None = None) -> Any:
 def put(value: T) -> ObjectRef[T]:
     """Store a value, and return a reference to it.
 
-    A value of more than 100 KiB goes to the object store of this node. A smaller one stays in this process.
+    `put` writes a value of more than 100 KiB to the object store of this node. A smaller value stays in the memory of
+    this process.
 
     Raises:
-        ObjectStoreFullError: the object store has no space; the message names the objects that take most of it.
+        ObjectStoreFullError: the object store has no space. The message names the objects that take most of the space.
         SerializationError: the value cannot be pickled.
         TypeError: the value is a reference.
     """
@@ -330,9 +342,11 @@ def wait(
     Args:
         refs: a list of distinct ObjectRefs and ObjectRefGenerators. A generator is ready when its next item exists, or
             when it has ended.
-        num_returns: the number of references to wait for, from 1 to len(refs). No more are returned as ready.
-        timeout: the longest wait in seconds. None waits without limit; 0 does not wait.
-        fetch_local: whether a value is ready only when it is on this node.
+        num_returns: the number of references to wait for, from 1 to len(refs). `wait` returns at most this number of
+            references as ready.
+        timeout: how many seconds `wait` waits at most. With None, `wait` waits without a limit. With 0, `wait` does not
+            wait.
+        fetch_local: whether a reference counts as ready only when its value is on this node.
 
     Returns:
         Two lists, the ready references and the others, each in the order of `refs`.
@@ -415,7 +429,8 @@ def kill(actor: ActorHandle[Any], *, no_restart: bool = True) -> None:
 
     Args:
         actor: the handle of the actor.
-        no_restart: True ends the actor for good. With False it restarts, if its `max_restarts` allows.
+        no_restart: with True, the actor does not restart. With False, the actor restarts if its `max_restarts` allows a
+            restart.
 
     Raises:
         TypeError: `actor` is not an actor handle.
@@ -431,18 +446,19 @@ def kill(actor: ActorHandle[Any], *, no_restart: bool = True) -> None:
 def cancel(ref: ObjectRef[Any] | ObjectRefGenerator, *, force: bool = False, recursive: bool = True) -> None:
     """Cancel the task that computes `ref`, unless it has ended. See docs/api/tasks.md.
 
-    `get` of the reference then raises TaskCancelledError, and so does `get` of a task that needs its value. A cancelled
-    task is not retried.
+    `get` of a cancelled task's result raises TaskCancelledError. `get` of a task that needs this result also raises
+    TaskCancelledError. dualray does not retry a cancelled task.
 
-    A task that has not started does not start. In a running task dualray raises KeyboardInterrupt in the main thread.
-    If the task catches it and returns a value, the value counts. `cancel` returns at once, and the task may run on for
-    a while.
+    A cancelled task that has not started never starts. In a cancelled task that runs, dualray raises KeyboardInterrupt
+    in the main thread. If the task catches KeyboardInterrupt and returns a value, `get` returns the value. `cancel`
+    returns at once, although the task may continue for a while.
 
     Args:
-        ref: the result of `.remote()` of a function, a generator or an actor's method. A running method continues,
-            unless it is a coroutine, and its result is discarded.
-        force: end the worker process of a running task.
-        recursive: cancel the tasks that the task submitted too, and those that they submitted.
+        ref: the result of `.remote()` of a function, a generator or an actor's method. A method that already runs
+            continues, unless it is a coroutine, and dualray discards its result.
+        force: whether `cancel` ends the worker process of a running task.
+        recursive: whether `cancel` also cancels the tasks that the task has submitted, and the tasks that these have
+            submitted.
 
     Raises:
         TypeError: `ref` is not a reference.
@@ -459,9 +475,10 @@ def cancel(ref: ObjectRef[Any] | ObjectRefGenerator, *, force: bool = False, rec
 def nodes() -> list[dict[str, Any]]:
     """Return a dict for each node that the cluster has or had.
 
-    Ray's keys are NodeID, Alive and alive, Resources (amounts by name), Labels, NodeManagerAddress and NodeName (the IP
-    address), and NodeManagerHostname. Keys for ports and sockets of Ray's own processes have the values 0 and "".
-    dualray adds Incarnation (how often the node was replaced) and Available (free amounts by name).
+    As in Ray, the keys are NodeID, Alive and alive, Resources (amounts by name), Labels, NodeManagerAddress and
+    NodeName (the IP address), and NodeManagerHostname. Keys for ports of Ray's own processes have the value 0, and keys
+    for sockets have the value "". dualray adds the keys Incarnation (the number of times that the node was restarted)
+    and Available (free amounts by name).
     """
     return [
         {
@@ -489,12 +506,12 @@ _SOCKETS = ("ObjectStoreSocketName", "RayletSocketName")
 
 
 def cluster_resources() -> dict[str, float]:
-    """Return the total resources of all nodes that are alive: amounts by name."""
+    """Return the total resources of all alive nodes, as amounts by name."""
     return runtime.current("cluster_resources").verbs.cluster_resources()
 
 
 def available_resources() -> dict[str, float]:
-    """Return the free resources of all nodes that are alive: amounts by name. A name with nothing free is absent."""
+    """Return the free resources of all alive nodes, as amounts by name, without names of which nothing is free."""
     return runtime.current("available_resources").verbs.available_resources()
 
 

@@ -25,17 +25,18 @@ class ClusterContext(Mapping[str, Any]):
         with dualray.init() as context:
             print(context.address_info["node_ip_address"], context["session_dir"])
 
-    The end of the `with` block shuts the cluster down. Attributes that are not named here are those of the engine:
-    `metrics_address` in real mode; `cluster` and `now_s` in sim mode.
+    The end of the `with` block shuts the cluster down. Attributes that depend on the mode come from the runtime:
+    `metrics_address` in real mode, and `cluster` and `now_s` in sim mode.
 
     Attributes:
-        runtime: the engine as this process sees it; see dualray/runtime.py.
+        runtime: the object that connects this process to the cluster; see dualray/runtime.py.
         address_info: `address` and `gcs_address` (of the head), `node_ip_address`, `node_id`, `object_store_address`,
-            `raylet_socket_name`, `session_dir`, `metrics_export_port` and others that Ray names; None or "" where
-            dualray has none. `context["address"]` reads it, too.
-        dashboard_url: "", as `dualray dashboard` is a command of its own. Under the name `ray`, the address of a hosted
-            dashboard that RAY_OVERRIDE_DASHBOARD_URL gives, without its scheme.
-        python_version, dualray_version: of this process. `ray_version` is the latter under Ray's name.
+            `raylet_socket_name`, `session_dir`, `metrics_export_port` and other addresses that Ray has. An address that
+            dualray does not have is None or "". `context["address"]` reads an address, too.
+        dashboard_url: "", because a cluster starts no dashboard (use the command `dualray dashboard`). In a program
+            that imports `ray`: the address of a hosted dashboard from RAY_OVERRIDE_DASHBOARD_URL, without its scheme.
+        python_version, dualray_version: the versions of Python and dualray in this process. `ray_version` is the same
+            as `dualray_version`.
     """
 
     def __init__(self, running: runtime.Runtime, version: str) -> None:

@@ -1,45 +1,45 @@
 """Every error that dualray raises on purpose, and every public exception of Ray 2.60 under its name.
 
     DualrayError, RayError
-    ├── TaskError, RayTaskError          a task's or method's own exception; also an instance of the user's type
-    ├── TaskCancelledError               the task was cancelled, or a task whose result it needs
+    ├── TaskError, RayTaskError          a task or method raised an exception; also an instance of its type
+    ├── TaskCancelledError               the task was cancelled, or a task whose result this task needs
     ├── WorkerCrashedError               the process that ran the task died, and no retry was left
-    │   └── WorkerUnreachableError       the process may be alive, and cannot be reached from here
-    ├── TaskUnschedulableError           no node of the cluster can ever meet the demand
+    │   └── WorkerUnreachableError       this process cannot reach the worker, which may be alive
+    ├── TaskUnschedulableError           no node of the cluster can ever meet the task's demand
     ├── TaskPlacementGroupRemoved        the placement group that the task runs in was removed
-    │   └── RunningTaskPlacementGroupRemoved   (also WorkerCrashedError) while the task ran
-    ├── PlacementGroupUnschedulableError the nodes of the cluster can never take all of its bundles
-    │   └── PlacementGroupAlreadyExistsError   (also RaySystemError) the name of a placement group is taken
+    │   └── RunningTaskPlacementGroupRemoved   (also WorkerCrashedError) the group was removed while the task ran
+    ├── PlacementGroupUnschedulableError the nodes of the cluster can never hold all bundles of the group
+    │   └── PlacementGroupAlreadyExistsError   (also RaySystemError) another placement group has the name
     ├── ActorError, RayActorError
-    │   ├── ActorDiedError               the actor is gone for good
-    │   └── ActorUnavailableError        the actor was lost during this call; it restarts, the call is not repeated
-    ├── ActorAlreadyExistsError          (also ValueError) the name of an actor is taken
-    ├── ActorHandleNotFoundError         (also ValueError) there is no actor of that name
-    ├── PendingCallsLimitExceeded        the caller has max_pending_calls calls without an answer
+    │   ├── ActorDiedError               the actor has ended, and does not restart
+    │   └── ActorUnavailableError        the actor was lost during this call, and restarts
+    ├── ActorAlreadyExistsError          (also ValueError) another actor has the name
+    ├── ActorHandleNotFoundError         (also ValueError) no actor has the name
+    ├── PendingCallsLimitExceeded        the caller has max_pending_calls unfinished calls of the actor
     ├── ActorPlacementGroupRemoved       the actor's placement group was removed
     ├── ActorUnschedulableError          no node of the cluster can ever hold the actor
-    ├── ObjectLostError                  the value is gone and cannot be recomputed
-    │   ├── ObjectReconstructionFailedError
+    ├── ObjectLostError                  the value is lost, and dualray cannot recompute it
+    │   ├── ObjectReconstructionFailedError   recomputing the lost value failed
     │   └── OwnerDiedError               the process that owns the value died
-    ├── ReferenceEndedError              (also ValueError) the cluster of a reference was shut down
+    ├── ReferenceEndedError              (also ValueError) the cluster of the reference was shut down
     ├── ObjectStoreFullError             the object store has no space, even after eviction and a wait
     ├── OutOfMemoryError                 the node's memory monitor ended the worker
-    ├── GetTimeoutError                  (also TimeoutError)
-    ├── NodeDiedError
-    ├── RuntimeEnvSetupError
-    ├── SerializationError               (also TypeError) a value, argument or function that cannot be pickled
-    ├── AlreadyInitializedError          (also RuntimeError)
+    ├── GetTimeoutError                  (also TimeoutError) a value was not ready within the timeout of `get`
+    ├── NodeDiedError                    the node that ran the task died
+    ├── RuntimeEnvSetupError             dualray could not set up the runtime environment
+    ├── SerializationError               (also TypeError) a value, argument or function cannot be pickled
+    ├── AlreadyInitializedError          (also RuntimeError) the program called `init` twice
     ├── SimulationDeadlockError          the driver waits for something that can never happen
-    ├── AuthenticationError              a peer without the cluster's secret
-    └── RaySystemError
-        ├── NotInitializedError          (also RuntimeError) a call needs a cluster
+    ├── AuthenticationError              another process does not have the cluster's secret
+    └── RaySystemError                   dualray itself failed, and not the program
+        ├── NotInitializedError          (also RuntimeError) the call needs a cluster
         ├── ControlPlaneError            the control plane cannot be reached or started
-        └── InvalidTransition, InvariantViolation      a bug in dualray itself; the message has the id's history
+        └── InvalidTransition, InvariantViolation      a bug in dualray itself
 
-Ray's other exceptions exist too, so that an `except` clause can name them; dualray never raises them. A clause that
-catches an exception in Ray catches its counterpart here.
+dualray also defines Ray's other exceptions, so that an `except` clause can name them, but never raises them. An
+`except` clause that catches an exception of Ray also catches the corresponding exception of dualray.
 
-Each message says what happened, to which id and function, and what to do about it.
+The message of each error says what happened to which id and function, and what you can do about it.
 """
 
 from __future__ import annotations
@@ -96,18 +96,18 @@ class _Words:
 class TaskError(DualrayError):
     """A task or a method of an actor raised an exception.
 
-    `get` raises an instance of a class that derives from both `TaskError` and the type of the user's exception. So
-    `except ValueError` and `except TaskError` both work.
+    `get` raises an instance of a class that derives from both `TaskError` and the type of the user's exception. If a
+    task raises a ValueError, `except ValueError` and `except TaskError` both work.
 
     Attributes:
-        cause: the user's exception. If a task failed because another one failed, the first exception. If the exception
-            cannot be pickled, a `RayError` with the reason and the traceback; if it cannot be unpickled, an
-            `UnserializableException`. If the task never ran because an argument
-            was lost or never computed, the error of that argument. None if the cause is not known.
+        cause: the exception that the task raised. If a task failed because another task failed, the exception of the
+            other task. If the exception cannot be pickled, a `RayError` with the reason and the traceback. If the
+            exception cannot be unpickled, an `UnserializableException`. If the task never ran because an argument was
+            lost or never computed, the error of this argument. None if dualray does not have the cause.
         function_name: the name of the task's function, or `Class.method`.
-        remote_traceback: the traceback as the worker printed it. Ray calls it `traceback_str`; the other arguments of
-            Ray's constructor (`proctitle`, `pid`, `ip`, ...) are ignored.
-        heading: the line above the frames in Ray's words, if the task ran under the name `ray`; else "".
+        remote_traceback: the traceback as the worker printed it. Ray calls this attribute `traceback_str`. The
+            constructor accepts and ignores the other arguments of Ray's constructor (`proctitle`, `pid`, `ip`, ...).
+        heading: the line that Ray prints above the traceback, if the program imports `ray`. Otherwise "".
     """
 
     traceback_str = _Words("remote_traceback")
@@ -134,7 +134,7 @@ class TaskError(DualrayError):
         return f"{self.function_name} raised; the remote traceback follows.\n{self.remote_traceback}"
 
     def as_instance_of_cause(self) -> TaskError:
-        """This error as an instance of both TaskError and the user's own type."""
+        """Return this error as an instance of both TaskError and the type of the user's exception."""
         cause = self.cause
         while isinstance(cause, TaskError) and cause.cause is not None:
             cause = cause.cause  # a task failed because a task that it waited for had failed
@@ -160,7 +160,7 @@ class TaskError(DualrayError):
         return error
 
     def as_instanceof_cause(self) -> TaskError:
-        """`as_instance_of_cause` under Ray's name."""
+        """Return the same as `as_instance_of_cause`, under Ray's name."""
         return self.as_instance_of_cause()
 
     make_dual_exception_instance = as_instanceof_cause
@@ -210,10 +210,10 @@ def _revive_task_error(
 
 
 class TaskCancelledError(DualrayError):
-    """`dualray.cancel` cancelled the task, or a task whose result it takes as an argument.
+    """`dualray.cancel` cancelled the task, or another task whose result is an argument of the task.
 
     Attributes:
-        task_id: the id, in hex, of the task that `get` was called for. None if it is not known.
+        task_id: the id, in hex, of the task whose result the program requested. None if dualray does not have the id.
     """
 
     task_id: str | None = None
@@ -227,16 +227,16 @@ class TaskCancelledError(DualrayError):
 
 
 class WorkerCrashedError(DualrayError):
-    """The worker process that ran a task died, and no retry was left.
+    """The worker process that ran a task died, and the task had no retry left.
 
-    The message has the signal or the exit code, and the last lines of stderr.
+    The message contains the signal or the exit code, and the last lines of the worker's stderr.
     """
 
 
 class WorkerUnreachableError(WorkerCrashedError):
-    """This process cannot reach the worker that had a task, though the head reaches the worker's node.
+    """This process cannot reach the worker of a task, and the task has no retry left.
 
-    No retry was left. The message names both ends of the broken connection.
+    The head can reach the worker's node. The message names both ends of the broken connection.
     """
 
 
@@ -248,22 +248,22 @@ class TaskUnschedulableError(DualrayError):
 
 
 class TaskPlacementGroupRemoved(DualrayError):
-    """The task's placement group was removed, before or while the task ran."""
+    """The task's placement group was removed before or while the task ran."""
 
 
 class RunningTaskPlacementGroupRemoved(TaskPlacementGroupRemoved, WorkerCrashedError):
-    """The task's placement group was removed while the task ran, which Ray reports as a WorkerCrashedError."""
+    """The task's placement group was removed while the task ran. In Ray, this is a WorkerCrashedError."""
 
 
 class PlacementGroupUnschedulableError(DualrayError):
-    """The nodes of the cluster can never take all bundles of the placement group; the message names what is missing."""
+    """The nodes of the cluster can never hold all bundles of the placement group. The message names what is missing."""
 
 
 class ActorError(DualrayError):
-    """An actor failed as a whole, and not one of its methods.
+    """An actor failed as a whole, and not only one of its methods.
 
-    `actor_id` has the actor's id, 32 hexadecimal digits. It is None if dualray did not raise the error.
-    `actor_init_failed` is True if its constructor failed. `preempted` is always False, as dualray preempts no actor.
+    `actor_id` is the actor's id (32 hex digits), or None if dualray did not raise the error. `actor_init_failed` is
+    True if the actor's constructor failed. `preempted` is always False, because dualray preempts no actor.
     """
 
     error_msg = _Words()
@@ -275,11 +275,11 @@ class ActorError(DualrayError):
 
 
 class ActorDiedError(ActorError):
-    """The actor has ended for good, and its calls fail."""
+    """The actor has ended and does not restart, so its calls fail."""
 
 
 class ActorUnavailableError(ActorError):
-    """The actor was lost during this call. It restarts, but the call is not repeated unless max_task_retries is set."""
+    """The actor was lost during this call, and restarts. Set max_task_retries to make dualray repeat lost calls."""
 
     _message_keyword = "error_message"
 
@@ -292,15 +292,15 @@ class ActorUnschedulableError(DualrayError):
 
 
 class ActorAlreadyExistsError(ValueError, DualrayError):
-    """The name of an actor is taken; the message names the actor that has it."""
+    """Another actor has the name. The message names the other actor."""
 
 
 class ActorHandleNotFoundError(ValueError, DualrayError):
-    """No actor has that name; the message has the nearest name."""
+    """No actor has the name. The message contains the most similar name of an actor."""
 
 
 class PendingCallsLimitExceeded(DualrayError):
-    """This process has `max_pending_calls` calls of the actor without an answer, and cannot submit another."""
+    """This process already has `max_pending_calls` unfinished calls of the actor, and cannot submit another call."""
 
 
 class ActorPlacementGroupRemoved(DualrayError):
@@ -308,34 +308,34 @@ class ActorPlacementGroupRemoved(DualrayError):
 
 
 class ObjectLostError(DualrayError):
-    """The value is gone, evicted or lost with its node, and cannot be recomputed."""
+    """The value was evicted, or lost with its node, and dualray cannot recompute it."""
 
 
 class ReferenceEndedError(DualrayError, ValueError):
-    """The cluster that a reference belongs to was shut down, which Ray reports as a ValueError."""
+    """The program has shut down the cluster that the reference belongs to. In Ray, this is a ValueError."""
 
 
 class ObjectReconstructionFailedError(ObjectLostError):
-    """The value was lost, and recomputing it failed or no attempt was left."""
+    """The value was lost, and recomputing it failed, or its task had no attempt left."""
 
 
 class OwnerDiedError(ObjectLostError):
-    """The process that owned the value died, and only that process could have recomputed it."""
+    """The process that owned the value died, and only the owner could have recomputed the value."""
 
 
 class ObjectStoreFullError(DualrayError):
-    """The object store has no space; the message names the objects that take most of it."""
+    """The object store has no space. The message names the objects that take most of the space."""
 
 
 class OutOfMemoryError(DualrayError):
-    """The node was out of memory, so its memory monitor ended the task's worker. No retry was left."""
+    """The node ran out of memory, and its memory monitor ended the task's worker. The task had no retry left."""
 
     message = _Words()
     _message_keyword = "message"
 
 
 class GetTimeoutError(DualrayError, TimeoutError):
-    """`get` did not have every value within its timeout."""
+    """A value was not ready within the timeout of `get`."""
 
 
 class NodeDiedError(DualrayError):
@@ -346,21 +346,22 @@ class NodeDiedError(DualrayError):
 
 
 class RuntimeEnvSetupError(DualrayError):
-    """dualray could not prepare the environment of a worker."""
+    """dualray could not set up the runtime environment of a worker."""
 
     error_message = _Words()
     _message_keyword = "error_message"
 
 
 class SerializationError(DualrayError, TypeError):
-    """A value, an argument or a function cannot be pickled; the message says which one, and why.
+    """A value, an argument or a function cannot be pickled. The message says which one, and why.
 
-    If a class's own method raised an exception, such as a RuntimeError in `__reduce__`, it is also of that type.
+    If a method such as `__reduce__` raised an exception, the SerializationError is also an instance of the exception's
+    type.
     """
 
 
 def serialization_error(message: str, cause: Exception) -> SerializationError:
-    """Return a SerializationError that an `except` clause for the type of the cause catches, too."""
+    """Return a SerializationError that is also an instance of the type of its cause."""
     return _serialization_error(message, type(cause))
 
 
@@ -393,7 +394,7 @@ class _SerializationErrorOfUser(SerializationError):
 
 
 class AlreadyInitializedError(DualrayError, RuntimeError):
-    """`dualray.init()` was called twice."""
+    """The program called `dualray.init()` twice, without `shutdown` in between."""
 
     def __str__(self) -> str:
         words, said = rays_words(), super().__str__()
@@ -401,11 +402,11 @@ class AlreadyInitializedError(DualrayError, RuntimeError):
 
 
 class SimulationDeadlockError(DualrayError):
-    """The driver of a simulation waits for something that can never happen; the message lists who waits for what."""
+    """A simulated program waits for something that can never happen. The message lists what waits, and why."""
 
 
 class AuthenticationError(DualrayError):
-    """Another process has a different secret or another version of the protocol."""
+    """Another process has a different secret of the cluster, or another version of dualray's protocol."""
 
     message = _Words()
     _message_keyword = "message"
@@ -418,7 +419,7 @@ class RaySystemError(DualrayError):
 
 
 class NotInitializedError(RaySystemError, RuntimeError):
-    """A function that needs a cluster was called before `dualray.init()`, which Ray reports as a RaySystemError."""
+    """A program called a function that needs a cluster before `dualray.init()`. In Ray, this is a RaySystemError."""
 
     def __str__(self) -> str:
         words, said = rays_words(), super().__str__()
@@ -426,19 +427,19 @@ class NotInitializedError(RaySystemError, RuntimeError):
 
 
 class PlacementGroupAlreadyExistsError(PlacementGroupUnschedulableError, RaySystemError):
-    """The name of a placement group is taken, which Ray reports as a RaySystemError."""
+    """Another placement group has the name. In Ray, this is a RaySystemError."""
 
 
 class ControlPlaneError(RaySystemError):
-    """The control plane, Redis or the embedded server, cannot be started or reached."""
+    """dualray cannot start or reach the control plane's server (Redis or the embedded server)."""
 
 
 class InvalidTransition(RaySystemError):
-    """A state machine got an event that its table does not allow. This is a bug in dualray."""
+    """A bug in dualray: a state machine got an event that its table does not allow."""
 
 
 class InvariantViolation(RaySystemError):
-    """An invariant of a state machine does not hold. This is a bug in dualray."""
+    """A bug in dualray: an invariant of a state machine does not hold."""
 
 
 # Names of Ray for what has another name here.
@@ -451,7 +452,7 @@ RayActorError = ActorError
 
 
 class OutOfDiskError(DualrayError):
-    """Never raised: if the disk is full, dualray raises `ObjectStoreFullError` with that reason."""
+    """Never raised: if the disk is full, dualray raises an `ObjectStoreFullError` that names the disk."""
 
 
 class LocalRayletDiedError(DualrayError):
@@ -459,15 +460,15 @@ class LocalRayletDiedError(DualrayError):
 
 
 class ObjectFetchTimedOutError(ObjectLostError):
-    """Never raised: dualray fetches a slow copy from another node, or raises `ObjectLostError`."""
+    """Never raised: if a copy does not arrive in time, dualray fetches another copy, or raises `ObjectLostError`."""
 
 
 class ObjectFreedError(ObjectLostError):
-    """Never raised: dualray cannot free an object that has references."""
+    """Never raised: dualray has no call that frees an object while references to it exist."""
 
 
 class ReferenceCountingAssertionError(ObjectLostError, AssertionError):
-    """Never raised: if a count of references is wrong, dualray raises `InvariantViolation`."""
+    """Never raised: if a reference count is wrong, dualray raises `InvariantViolation`."""
 
 
 class PlasmaObjectNotAvailable(DualrayError):
@@ -475,7 +476,7 @@ class PlasmaObjectNotAvailable(DualrayError):
 
 
 class AsyncioActorExit(DualrayError):
-    """Never raised: `exit_actor` ends an async actor as it ends any other."""
+    """Never raised: `exit_actor` ends an async actor in the same way as any other actor."""
 
 
 class ObjectRefStreamEndOfStreamError(DualrayError):
@@ -483,25 +484,25 @@ class ObjectRefStreamEndOfStreamError(DualrayError):
 
 
 class StreamingGeneratorReplayInconsistentError(RaySystemError):
-    """Never raised: if a generator yields fewer items when it runs again, the missing ones raise `ObjectLostError`."""
+    """Never raised: if a generator yields fewer items in a retry, the missing items raise `ObjectLostError`."""
 
 
 class OufOfBandObjectRefSerializationException(DualrayError):
-    """A program pickled a reference, and RAY_allow_out_of_band_object_ref_serialization=0 forbids that."""
+    """A program pickled a reference although RAY_allow_out_of_band_object_ref_serialization=0 forbids pickling one."""
 
 
 class UnserializableException(DualrayError):
-    """A task raised an exception that cannot be unpickled: the `cause` of the `TaskError` that `get` raises."""
+    """The `cause` of a `TaskError` if the exception that the task raised cannot be unpickled."""
 
     _message_keyword = "original_stack_trace"
 
 
 class UserCodeException(DualrayError):
-    """Never raised: the function of a dataset raises its own exception."""
+    """Never raised: a dataset raises the exception of the user's function itself."""
 
 
 class RpcError(DualrayError):
-    """Never raised: dualray raises the error of the task, actor or object that the unreachable process had."""
+    """Never raised: if dualray cannot reach a process, the task, actor or object fails with its own error."""
 
 
 class CrossLanguageError(DualrayError):
@@ -521,4 +522,4 @@ class RayCgraphCapacityExceeded(RaySystemError):
 
 
 class RayDirectTransportError(RaySystemError):
-    """Never raised: dualray does not send tensors between GPUs."""
+    """Never raised: dualray does not send tensors directly between GPUs."""

@@ -86,13 +86,14 @@ _NIL = b"\xff" * OBJECT_ID_BYTES
 class ObjectRef(CountedReference, Generic[T]):
     """A reference to a value of type T. `.remote()` and `put` return references, and `get` returns their values.
 
-    You can pass a reference to tasks and actor methods, return it, and put it into other values. As an argument, the
-    task gets the value. Inside a list or another object, the task gets the reference. A reference is equal to any other
-    reference to the same object, and has the same hash. When the last reference is gone, dualray frees the value.
+    You can pass a reference to tasks and actor methods, return it, and put it into other values. If a reference is an
+    argument of a task, the task gets the value. If an argument contains a reference in a list or another object, the
+    task gets the reference. Two references to the same object are equal and have the same hash. When the last reference
+    to an object is gone, dualray frees the object's value.
 
     `ObjectRef(bytes)`, `from_binary`, `from_hex`, `from_random` and `nil` make a reference from an id alone. You can
-    compare and pickle it. `get` refuses it unless this process holds another reference to the object, because an id
-    does not say which process has the value.
+    compare and pickle such a reference. `get` refuses a reference from an id, unless this process holds another
+    reference to the object, because an id does not say which process has the value.
     """
 
     __slots__ = ()
@@ -117,17 +118,17 @@ class ObjectRef(CountedReference, Generic[T]):
 
     @classmethod
     def from_binary(cls, id: bytes) -> Self:  # noqa: A002 - Ray's name
-        """Return a reference with the id that these bytes are."""
+        """Return a reference with the id that these bytes give."""
         return cls(id)
 
     @classmethod
     def from_hex(cls, text: str) -> Self:
-        """Return a reference with the id that these hex digits are."""
+        """Return a reference with the id that these hex digits give."""
         return cls(bytes.fromhex(text))
 
     @property
     def is_counted(self) -> bool:
-        """Whether the reference keeps the value."""
+        """Whether the reference keeps the value in the cluster."""
         return self.holder is not _NOWHERE
 
     def _check_usable(self) -> None:
@@ -151,7 +152,7 @@ class ObjectRef(CountedReference, Generic[T]):
         return HexId(task_of(object_id).hex())
 
     def job_id(self) -> HexId:
-        """Return the number of the driver whose program made the object, as 8 hex digits."""
+        """Return the number of the driver whose program created the object, as 8 hex digits."""
         object_id = self.ref.object_id
         if len(object_id) == _RAYS_ID_BYTES:
             return HexId(object_id[_RAYS_TASK_ID_BYTES - 4 : _RAYS_TASK_ID_BYTES].hex())
@@ -196,7 +197,7 @@ class ObjectRef(CountedReference, Generic[T]):
         return reduced
 
     def __await__(self) -> Generator[Any, None, T]:
-        """`await ref`: the value, or what `get` raises. The event loop goes on meanwhile."""
+        """Wait for the value in a coroutine, without blocking the event loop. Raises the same errors as `get`."""
         from dualray.aio import value_of  # noqa: PLC0415 - it imports asyncio, which most programs do without
 
         self._check_usable()
@@ -232,7 +233,7 @@ class ObjectRef(CountedReference, Generic[T]):
     def as_future(self, _internal: bool = False) -> AsyncFuture[T]:
         """Return an `asyncio.Future` that gets the value, or the exception that `get` would raise.
 
-        The future belongs to the running event loop. If no loop runs, it belongs to the loop that
+        The future belongs to the running event loop. If no event loop runs, the future belongs to the event loop that
         `asyncio.set_event_loop` has set for this thread.
 
         Raises:

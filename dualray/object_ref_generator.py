@@ -16,13 +16,12 @@ class ObjectRefGenerator(CountedReference):
         for ref in produce.remote():
             print(dualray.get(ref))
 
-    `async for` works too. When the generator raises, the earlier items stay valid, `get` of the next reference raises
-    the error, and then the iteration ends. In the list of `dualray.wait` a generator is ready when its next item exists
-    or when it has ended. If you drop it early, dualray frees the items that you did not take, and closes the generator
-    at its next item, as Python does.
+    `async for` works too. If the generator raises an error, its earlier items stay valid, `get` of the next reference
+    raises the error, and then the iteration ends. For `dualray.wait`, a generator is ready when its next item exists or
+    when the generator has ended. If you drop an ObjectRefGenerator early, dualray frees the items that you have not
+    taken, and closes the generator at its next item, as Python does.
 
-    You cannot pass an ObjectRefGenerator to another process. Pass on the references, or read them in the process that
-    made the call.
+    You cannot pass an ObjectRefGenerator to another process. Pass its references to the other process instead.
     """
 
     __slots__ = ("_completed", "_item", "_reference")
@@ -96,11 +95,11 @@ class ObjectRefGenerator(CountedReference):
         return await self.__anext__()
 
     def completed(self) -> ObjectRef[None]:
-        """Return a reference that is ready when the generator has ended; `get` raises the generator's exception."""
+        """Return a reference that is ready when the generator has ended. `get` of it raises the generator's error."""
         return self._completed
 
     def send(self, value: Any) -> NoReturn:
-        """Not supported: the generator runs in another process. Ray refuses it, too."""
+        """Raise an error, as in Ray, because the generator runs in another process."""
         raise NotImplementedError(f"{self!r} has no send(): give its function an actor or a queue to read")
 
     def throw(self, *error: Any) -> NoReturn:
@@ -117,7 +116,7 @@ class ObjectRefGenerator(CountedReference):
         return self._completed
 
     def is_finished(self) -> bool:
-        """Return, without waiting, whether you have taken all items and no more will come."""
+        """Return, without waiting, whether the generator has ended and you have taken all its items."""
         item = self._item
         if item is None:
             return True
@@ -127,7 +126,7 @@ class ObjectRefGenerator(CountedReference):
         return False
 
     def next_ready(self) -> bool:
-        """Return whether the next item exists; False after the last item. Does not wait."""
+        """Return, without waiting, whether the next item exists. After the last item, the result is False."""
         item = self._item
         if item is None or not self.holder.wait([item.ref], num_returns=1, timeout_ns=0, fetch_local=False):
             return False
@@ -159,9 +158,9 @@ class ObjectRefGenerator(CountedReference):
 
 
 class DynamicObjectRefGenerator:
-    """What `get` returns for a call with num_returns="dynamic": the references to all items, in order.
+    """The references to all items of a generator, in order, which `get` returns for a call with num_returns="dynamic".
 
-    It can be iterated over, also more than once, measured with `len`, and passed on.
+    You can iterate over it more than once, take its `len`, and pass it to tasks.
     """
 
     __slots__ = ("_refs",)

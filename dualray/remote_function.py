@@ -1,4 +1,4 @@
-"""Remote functions, which `@remote` makes of functions."""
+"""Remote functions, which `@remote` creates from functions."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Modelled:
 class RemoteFunction(Generic[R]):
     """A function that runs as a task: call it with `.remote(...)`.
 
-    The first call pickles the function and checks its options against the cluster, once for each runtime.
+    In each cluster, the first call pickles the function and checks its options against the cluster.
     """
 
     _reference: type[ObjectRef[Any]] = ObjectRef
@@ -74,7 +74,7 @@ class RemoteFunction(Generic[R]):
         return RemoteFunction, (self._function, self._options)
 
     def options(self, **options: Any) -> RemoteFunction[R]:
-        """Return the same function with some options changed; see `TaskOptions`.
+        """Return a copy of the remote function with some options changed; see `TaskOptions`.
 
         Raises:
             ValueError, TypeError: an option is unknown or has a wrong value.
@@ -84,8 +84,9 @@ class RemoteFunction(Generic[R]):
     def remote(self, /, *args: Any, **kwargs: Any) -> ObjectRef[R]:
         """Submit a call, and return a reference to its result at once.
 
-        If num_returns is above 1, the call returns a list of references; if it is 0, None. A generator returns an
-        ObjectRefGenerator. Arguments that are references are replaced by their values before the function runs.
+        If num_returns is above 1, the call returns a list of references. If num_returns is 0, the call returns None. A
+        call of a generator returns an ObjectRefGenerator. dualray replaces arguments that are references by their
+        values before the function runs.
 
         Raises:
             TypeError: the function does not take these arguments.
@@ -152,7 +153,7 @@ class RemoteFunction(Generic[R]):
 
 
 def as_returned(refs: list[ObjectRef[Any]]) -> Any:
-    """References as `.remote()` returns them: one alone, several in a list, None when there are none."""
+    """Return references in the form of `.remote()`: a single reference, a list of several, or None."""
     if len(refs) == 1:
         return refs[0]
     return refs or None

@@ -1,4 +1,4 @@
-"""Where code runs: the node, worker, task and actor, and what they hold. `get_runtime_context` is the entry."""
+"""`get_runtime_context`: the node, worker, task and actor in which code runs, and the resources that they hold."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def _deprecated(name: str, better: str | None = None) -> None:
 
 @dataclass(frozen=True, slots=True)
 class RuntimeContext:
-    """The place where this code runs; see `get_runtime_context`."""
+    """The job, node, worker, task and actor in which the calling code runs; see `get_runtime_context`."""
 
     _runtime: runtime.Runtime
 
     @property
     def mode(self) -> str:
-        """`real`, `sim` or `ray`."""
+        """The mode of the cluster: `real`, `sim` or `ray`."""
         return self._runtime.mode
 
     @property
@@ -51,26 +51,27 @@ class RuntimeContext:
         return self._here.worker_id
 
     def get_task_id(self) -> str | None:
-        """Return the task's id in hex; None in a driver."""
+        """Return the id of the current task in hex, or None in a driver."""
         return self._here.task_id
 
     def get_task_name(self) -> str | None:
-        """Return the name of the task's function, or Class.method; None in a driver."""
+        """Return the name of the current task's function, or Class.method in an actor, or None in a driver."""
         return self._here.task_name
 
     def get_actor_id(self) -> str | None:
-        """Return the actor's id in hex; None outside an actor."""
+        """Return the id of the current actor in hex, or None outside an actor."""
         return self._here.actor_id
 
     def get_actor_name(self) -> str | None:
-        """Return the name under which `get_actor` finds the current actor: "" if it has none; None outside an actor."""
+        """Return the name of the current actor, "" if the actor has no name, or None outside an actor."""
         return self._here.actor_name
 
     @property
     def namespace(self) -> str:
-        """The namespace of actors that this code names: `init(namespace=)`, or a namespace of the job's own.
+        """The namespace in which this code creates and finds named actors.
 
-        Inside an actor it is the namespace of the job that created the actor.
+        By default, each job has its own namespace, and `init(namespace=)` sets another one. Inside an actor, the
+        namespace is that of the job that created the actor.
         """
         return self._runtime.verbs.namespace
 
@@ -79,14 +80,14 @@ class RuntimeContext:
         return self._here.job_id
 
     def get_task_function_name(self) -> str | None:
-        """Return the name of the function or method with its module, such as "module.Class.method"; None in a driver.
+        """Return the qualified name of the current function, such as "module.Class.method", or None in a driver.
 
-        A local function has the names around it, too: "module.f.<locals>.Class.method".
+        The name of a local function contains the enclosing names: "module.f.<locals>.Class.method".
         """
         return self._here.function_name()
 
     def get_placement_group_id(self) -> str | None:
-        """Return the id in hex of the current placement group; None outside a group."""
+        """Return the id of the current placement group in hex, or None outside a placement group."""
         return self._here.placement_group_id
 
     @property
@@ -96,7 +97,7 @@ class RuntimeContext:
 
     @property
     def was_current_actor_reconstructed(self) -> bool:
-        """Whether the current actor has restarted; False outside an actor."""
+        """Whether the current actor has restarted, or False outside an actor."""
         return self._here.is_restarted
 
     @property
@@ -114,7 +115,7 @@ class RuntimeContext:
 
     @property
     def runtime_env(self) -> dict[str, Any]:
-        """The current runtime environment; in a driver, the default of its tasks."""
+        """The runtime environment of the current task or actor. In a driver, the default environment of its tasks."""
         environment: dict[str, Any] = json.loads(self.get_runtime_env_string())
         return environment
 
@@ -123,7 +124,7 @@ class RuntimeContext:
         return self._runtime.verbs.runtime_env or "{}"
 
     def get_node_labels(self) -> dict[str, str]:
-        """Return the labels of the node."""
+        """Return the labels of the current node."""
         verbs = self._runtime.verbs
         here = verbs.context().node_id
         return next((row.labels for row in verbs.nodes() if row.node_id == here), {})
@@ -160,20 +161,20 @@ class RuntimeContext:
 
     @property
     def gcs_address(self) -> str:
-        """The address of the cluster's head; Ray gives the address of its control store."""
+        """The address of the cluster's head. (In Ray, this is the address of the global control store.)"""
         return self._runtime.addresses()["control_plane_address"]
 
     def get_session_name(self) -> str:
-        """Return the name of the cluster's session and its directory; `simulation` in sim mode."""
+        """Return the name of the session, which is also the name of its directory. In sim mode: `simulation`."""
         return PurePath(self._runtime.addresses()["session_dir"]).name or "simulation"
 
     def get_temp_dir(self) -> str:
-        """Return the directory that has the sessions' directories; in sim mode, the directory of temporary files."""
+        """Return the parent directory of the sessions' directories. In sim mode: the directory of temporary files."""
         directory = self._runtime.addresses()["session_dir"]
         return str(PurePath(directory).parent) if directory else tempfile.gettempdir()
 
     def get(self) -> dict[str, Any]:
-        """Return everything that this context knows, by name; what does not apply is absent."""
+        """Return the ids and names of this context in a dict, without those that do not apply."""
         here = self._here
         found = {
             "job_id": _id_or_none(here.job_id),
@@ -188,12 +189,13 @@ class RuntimeContext:
         return {name: value for name, value in found.items() if value is not None}
 
     def is_canceled(self) -> bool:
-        """Return whether `cancel` was called for the current task or method.
+        """Return whether a program has called `cancel` for the current task or method.
 
-        A method that is not a coroutine continues after `cancel`; a long one can ask here, and end.
+        A method that is not a coroutine continues after `cancel`. A long method can call `is_canceled`, and return
+        early.
 
         Raises:
-            RuntimeError: in the driver.
+            RuntimeError: this code runs in a driver.
         """
         here = self._here
         if here.task_id is None:
@@ -206,39 +208,40 @@ class RuntimeContext:
         return here.is_cancelled
 
     def get_attempt(self) -> int:
-        """Return how often this task was tried before.
+        """Return how many earlier attempts the current task had.
 
-        The number can be above `max_retries`. An attempt that was queued behind another task when their worker was lost
-        counts, because it may have started, but it uses no retry.
+        The number can be above `max_retries`. If a worker is lost while a task waits behind another task in its queue,
+        the waiting task gets another attempt without using a retry.
         """
         return self._here.attempt
 
     def get_accelerator_ids(self) -> dict[str, list[str]]:
         """Return the accelerators that the task or actor holds, as text: `{"GPU": ["0", "1"], "TPU": [], ...}`.
 
-        Each kind of accelerator has a list. Ids are the entries of the kind's variable, such as CUDA_VISIBLE_DEVICES.
+        The dict has a list for each kind of accelerator. The ids of a kind are the entries of its environment variable,
+        such as CUDA_VISIBLE_DEVICES.
         """
         held = self._here.accelerators
         return {kind.name: list(held.get(kind.name, ())) for kind in KINDS}
 
     def get_resource_ids(self) -> dict[str, list[str]]:
-        """The older name of `get_accelerator_ids`."""
+        """Return the same as `get_accelerator_ids`, whose older name in Ray this is."""
         return self.get_accelerator_ids()
 
     def get_assigned_resources(self) -> dict[str, float]:
-        """Return the resources that the task or actor holds: amounts by name."""
+        """Return the resources that the current task or actor holds, as amounts by name."""
         return dict(self._here.resources)
 
 
 def get_runtime_context() -> RuntimeContext:
-    """Return the place where this code runs: job, node, worker, task, actor, attempt, resources, placement group."""
+    """Return the context of this code: job, node, worker, task, actor, attempt, resources and placement group."""
     return RuntimeContext(started("get_runtime_context"))
 
 
 def get_gpu_ids() -> list[int | str]:
-    """Return the GPUs that the current task or actor holds; an empty list in a driver.
+    """Return the GPUs that the current task or actor holds, or an empty list in a driver.
 
-    They are the entries of the task's CUDA_VISIBLE_DEVICES: numbers, or UUIDs such as "GPU-5f0e..." if the node was
+    The GPUs are the entries of the task's CUDA_VISIBLE_DEVICES: numbers, or UUIDs such as "GPU-5f0e..." if the node was
     started with UUIDs.
     """
     return [

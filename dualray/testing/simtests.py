@@ -1,14 +1,14 @@
-"""`@simtest`: a user's own test, run under many seeds on a simulated cluster, with faults drawn for each.
+"""`@simtest` runs a user's own test with many seeds on a simulated cluster, with random faults for each seed.
 
     @dualray.testing.simtest(seeds=200, nodes=11, faults="swarm")
     def test_training_survives():
         assert train() == EXPECTED
 
-The test runs once without faults, which must pass, and then once for each seed. It fails with the seed, the faults, the
-line that repeats it, what the program or the oracles said, and the stories of the tasks and objects that this is about.
-pytest's options (pytest_plugin.py) say how many seeds are tried (`--dualray-seeds N`), try one alone (`--dualray-replay
-SEED`), with these faults (`--dualray-faults`), and take faults away from a failing seed as long as it fails
-(`--dualray-shrink`).
+A simtest runs once without faults, which must pass, and then once for each seed. The error of a failing seed contains
+the seed, its faults, the command that repeats it, the error of the program or of dualray's checks, and what happened to
+the affected tasks and objects. Options of pytest (pytest_plugin.py) set the number of seeds (`--dualray-seeds N`), run
+one seed (`--dualray-replay SEED`), set its faults (`--dualray-faults`), and remove faults from a failing seed while it
+still fails (`--dualray-shrink`).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from dualray.testing.swarm import draw_faults, ground_of
 
 
 class SimtestFailure(AssertionError):
-    """A seed of a `simtest` failed; the message has the seed, its faults, and the command that repeats it."""
+    """A seed of a `simtest` failed. The message contains the seed, its faults, and the command that repeats it."""
 
 
 SEEDS_VARIABLE = "PYTEST_DUALRAY_SEEDS"
@@ -70,14 +70,14 @@ def simtest(
     dualray starts the cluster before it calls the function. The test first runs without faults, and must pass then.
 
     Args:
-        seeds: the number of seeds. Each seed draws its own faults and the random numbers of the tasks.
+        seeds: the number of seeds. Each seed determines random faults and the random numbers of the tasks.
         nodes: the number of nodes.
-        num_cpus: the CPUs of each node.
-        num_gpus: the GPUs of each node.
+        num_cpus: the number of CPUs of each node.
+        num_gpus: the number of GPUs of each node.
         object_store_memory: the capacity of each node's object store, with a unit.
-        faults: "swarm" draws random faults for each seed. A list of faults, such as ["kill node-1 at 3s"], is the same
-            for each seed; the test fails if one of them happens in no seed.
-        time_limit: the virtual time after which a run fails, with a unit.
+        faults: with "swarm", each seed has its own random faults. With a list such as ["kill node-1 at 3s"], each seed
+            has the same faults, and the test fails if one of them happens in no seed.
+        time_limit: the virtual time after which a run fails, with a unit such as "60s".
 
     Raises:
         ValueError: dualray does not understand a fault.
