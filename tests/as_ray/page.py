@@ -109,9 +109,10 @@ def page() -> str:
     )
     for title, names in tables:
         own = " (a library, not counted)" if title in OF_LIBRARIES else ""
-        text += f"## `{title}`{own}\n\n"
+        text += f"## {title}\n\n" if title == ARGUMENTS else f"## `{title}`{own}\n\n"
         works = ", ".join(f"`{row.name.rpartition('.')[2]}`" for row in names if row.state == WORKS)
-        text += f"These names work: {works}.\n\n"
+        of = "These arguments" if title == ARGUMENTS else f"These names of `{title}`"
+        text += f"{of} work in dualray: {works}.\n\n"
         others = [row for row in names if row.state != WORKS]
         if others:
             text += "| name | state | why |\n|---|---|---|\n"
