@@ -228,8 +228,8 @@ def page(predictions: dict[str, Any], measured: Times, noise_then: float, slowed
 
 `python -m benchmarks.fidelity` calibrates this machine, and records {number} programs with one worker. Then the
 benchmark predicts the times of these programs for two workers on one node, and for two to four nodes in network
-namespaces limited to {RATE}. The benchmark commits the predictions to git (`benchmarks/fidelity/predictions.json`) before it runs
-the programs on these clusters. All nodes share {CORES} cores.
+namespaces limited to {RATE}. The benchmark commits the predictions to git (`benchmarks/fidelity/predictions.json`)
+before it runs the programs on these clusters. All nodes share {CORES} cores.
 
 - the machine: {predictions["machine"]}; the date of the predictions: {predictions["date"]}
 - **median absolute error {median(found.values()):.1%}**, worst error {found[worst]:.1%} ({worst[0]} on {worst[1]}), of

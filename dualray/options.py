@@ -36,37 +36,40 @@ class TaskOptions:
     """Options of a remote function, with Ray's defaults.
 
     Attributes:
-        num_cpus: CPUs that the task holds, in steps of 0.0001. Default 1.
-        num_gpus: GPUs that the task holds; a number above 1 must be whole. Default 0.
-        memory: memory that the task reserves on its node, in bytes or a text such as "2GiB". It affects placement, and
-            does not limit what the task uses; see docs/api/tasks.md. Default 0.
+        num_cpus: number of CPUs that the task holds, in steps of 0.0001. Default 1.
+        num_gpus: number of GPUs that the task holds. A number above 1 must be whole. Default 0.
+        memory: memory that the task reserves on its node, in bytes or as a text such as "2GiB". `memory` affects
+            placement, but does not limit how much memory the task uses; see docs/api/tasks.md. Default 0.
         resources: amounts of custom resources, and of accelerators such as TPU, by name. See docs/real_mode.md.
-        num_returns: number of objects that the call returns. For a generator also "streaming" (an ObjectRefGenerator)
-            or "dynamic"; see docs/api/tasks.md. Default: "streaming" for generators, else 1.
-        max_retries: how often the task runs again after its worker or node died; -1 means without limit. Default 3.
-        retry_exceptions: whether the task also runs again when it raises: True, or a list of exception classes. Default
-            False.
-        max_calls: number of calls of this function after which a worker process ends. Default 0: no limit.
+        num_returns: number of objects that the call returns. A generator also accepts "streaming" (an
+            ObjectRefGenerator) and "dynamic"; see docs/api/tasks.md. Default: "streaming" for generators, and 1 for
+            other functions.
+        max_retries: how many times dualray runs the task again after its worker or node has died. -1 means no limit.
+            Default 3.
+        retry_exceptions: whether dualray also retries a task that raises an exception: True for any exception, or a
+            list of exception classes. Default False.
+        max_calls: after how many calls of the function a worker process ends. Default 0: no limit.
         runtime_env: environment variables and import paths: {"env_vars": {...}, "working_dir": ..., "py_modules":
-            [...]}; see docs/api/tasks.md. Default: the environment of the caller.
-        scheduling_strategy: "DEFAULT", "SPREAD", or one of dualray.util.scheduling_strategies. Default: "DEFAULT",
-            unless the caller runs in a placement group that captures its child tasks.
-        label_selector: conditions on the labels of the node: {"zone": "a"}; see docs/api/placement.md.
+            [...]}; see docs/api/tasks.md. Default: the caller's runtime environment.
+        scheduling_strategy: "DEFAULT", "SPREAD", or a strategy of dualray.util.scheduling_strategies. Default:
+            "DEFAULT", unless the caller runs in a placement group that captures its child tasks.
+        label_selector: conditions that the labels of the task's node must meet: {"zone": "a"}; see
+            docs/api/placement.md.
         fallback_strategy: selectors to try in order if no node meets `label_selector`: [{"label_selector": {...}},
             ...].
-        name: name of the task in messages and traces. Default: the function's name.
-        duration: sim mode only: the virtual time that a call takes, or each item of a generator. Seconds, a time or a
-            distribution as text ("250ms", "lognormal(2s, 0.5)"), or a function of the arguments that returns one of
-            these. "measured", for tasks and plain methods, takes the time that the code takes here; such a run cannot
-            be repeated.
-        execute: sim mode only: False models a call. The call is scheduled, gets its arguments and takes its time, but
-            the function does not run. Real mode runs it. Default True.
-        returns, returns_size: the value of each result of a call that is not executed, and its size in stores and on
-            the network (an int, or a text such as "2GiB"). Default: None, and the size of the value.
-        sim_unsafe: sim mode only: "allow" or "refuse" calls to things outside the simulation, such as sockets and
-            subprocesses. Default: the value of `init(sim_unsafe=)`.
-        _generator_backpressure_num_objects: items that a generator makes ahead of its consumer before it waits and
-            lends its CPU. Default: any number.
+        name: the task's name in messages and traces. Default: the function's name.
+        duration: sim mode only: the virtual time that a call takes, or that each item of a generator takes. Give
+            seconds, a time or a distribution as text ("250ms", "lognormal(2s, 0.5)"), or a function of the arguments
+            that returns one of these. With "measured", for tasks and plain methods, the virtual time is the real time
+            of the code, so you cannot repeat the run exactly.
+        execute: sim mode only: with False, the simulation schedules the call, sends its arguments and takes its time,
+            but does not run the function. Real mode always runs the function. Default True.
+        returns, returns_size: with `execute=False`: the value of each result, and its size in stores and on the network
+            (an int, or a text such as "2GiB"). Default: None, and the size of the value.
+        sim_unsafe: sim mode only: "allow" or "refuse" real sockets, subprocesses and other calls that a simulation does
+            not control. Default: the value of `init(sim_unsafe=)`.
+        _generator_backpressure_num_objects: how many items a generator produces ahead of its consumer before it waits.
+            While the generator waits, other tasks can use its CPU. Default: no limit.
     """
 
     num_cpus: float | None = None
@@ -101,24 +104,30 @@ class ActorOptions:
     """Options of an actor class, with Ray's defaults.
 
     Attributes:
-        num_cpus, num_gpus, resources: resources that the actor holds for its life. By default the actor needs 1 CPU to
-            be placed, and then holds none.
-        memory: as for tasks, held for the actor's life. Alone it changes nothing about the CPU, as in Ray.
-        max_restarts: how often the actor restarts after its worker or node died; -1 means without limit. Default 0.
-        max_task_retries: how often a call that was lost with the actor is repeated; -1 means without limit. Default 0.
-        name: name for `get_actor`, unique within a namespace. Default: none.
-        namespace: namespace of the name. Default: the namespace of the program (`init(namespace=)`).
-        get_if_exists: with a name: `remote` returns a handle to the actor that has the name, if one has it.
-        lifetime: a "detached" actor outlives its program, and ends with `kill` or with the cluster. By default, and
-            with "non_detached", the actor ends with its last handle or with the process that created it.
-        max_concurrency: number of methods that run at the same time, on threads. Default 1. For a class with an `async
-            def` method 1000; its methods run as coroutines on one event loop.
-        concurrency_groups: {"io": 2}: groups of methods with limits of their own. `@method(concurrency_group="io")`
-            puts a method into a group. `max_concurrency` is the limit of the other methods.
-        allow_out_of_order_execution: whether a call can pass another one whose arguments are not ready. Default: True
-            if several methods can run at the same time, else False. False is refused for such an actor.
-        max_pending_calls: calls without an answer that one process can have; one more raises PendingCallsLimitExceeded.
-            Default -1: any number.
+        num_cpus, num_gpus, resources: resources that the actor holds until it ends. By default, an actor needs 1 CPU to
+            be placed, and holds none afterwards.
+        memory: memory that the actor reserves until it ends; see docs/api/tasks.md. With `memory` alone, the actor
+            still needs 1 CPU to be placed, as in Ray.
+        max_restarts: how many times dualray restarts the actor after its worker or node has died. -1 means no limit.
+            Default 0.
+        max_task_retries: how many times dualray repeats a call that was lost with the actor. -1 means no limit. Default
+            0.
+        name: the name by which `get_actor` finds the actor, unique within a namespace. Default: no name.
+        namespace: the namespace of the actor's name. Default: the program's namespace (`init(namespace=)`).
+        get_if_exists: whether `remote` returns a handle to an existing actor with the same `name`, instead of raising
+            an error.
+        lifetime: a "detached" actor outlives its program, and ends with `kill` or when the cluster ends. By default,
+            and with "non_detached", an actor ends when its last handle is gone or the process that created it ends.
+        max_concurrency: how many methods may run at the same time, on threads. Default 1. In a class with an `async
+            def` method, methods run as coroutines on one event loop, and the default is 1000.
+        concurrency_groups: groups of methods, each with its own limit, such as {"io": 2}.
+            `@method(concurrency_group="io")` puts a method into a group. `max_concurrency` limits methods without a
+            group.
+        allow_out_of_order_execution: whether later calls start before a call whose arguments are not ready. If several
+            methods may run at the same time, the default is True, and dualray refuses False. Otherwise the default is
+            False.
+        max_pending_calls: how many unfinished calls of the actor one process may have. One more call raises
+            PendingCallsLimitExceeded. Default -1: no limit.
         scheduling_strategy, label_selector, fallback_strategy, runtime_env, duration, sim_unsafe: as for tasks.
             `duration` is the duration of the constructor.
     """
@@ -157,13 +166,13 @@ class MethodOptions:
 
     Attributes:
         num_returns, _generator_backpressure_num_objects: as for tasks.
-        max_task_retries: how often a call is repeated that was lost with the actor, or whose error is among
-            `retry_exceptions`; -1 means without limit. Default: the value of the actor's class.
+        max_task_retries: how many times dualray repeats a call that was lost with the actor, or that raised an
+            exception of `retry_exceptions`. -1 means no limit. Default: the value of the actor's class.
         retry_exceptions: as for tasks. Default False.
-        concurrency_group: name of one of the actor's groups. Default: none.
-        name: name of the call in messages and traces. Default: the method's name.
-        enable_task_events: accepted, as in Ray, and without effect.
-        duration: as for tasks; only `@method` can set it. Sim mode only.
+        concurrency_group: name of the method's concurrency group. Default: none.
+        name: the call's name in messages and traces. Default: the method's name.
+        enable_task_events: no effect. dualray accepts this option because Ray has it.
+        duration: as for tasks. Only `@method` can set the duration of a method. Sim mode only.
     """
 
     num_returns: int | str | None = None

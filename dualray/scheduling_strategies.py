@@ -1,4 +1,4 @@
-"""Scheduling strategies that carry arguments; the others are the strings "DEFAULT" and "SPREAD"."""
+"""Scheduling strategies with arguments. The strategies without arguments are the strings "DEFAULT" and "SPREAD"."""
 
 from __future__ import annotations
 
@@ -21,15 +21,17 @@ __all__ = [
 class NodeAffinitySchedulingStrategy:
     """Run on the node `node_id`, a NodeID from `dualray.nodes()`.
 
-    If that node is gone or can never meet the demand, the task or actor fails. With `soft` it runs on another node.
+    If the node is gone or can never meet the demand, the task or actor fails. With `soft`, it then runs on another
+    node.
 
     Args:
-        _spill_on_unavailable: with `soft`: run on another node also while that node is busy. Default: wait for it.
-        _fail_on_unavailable: without `soft`: Ray fails a task at once while the node is busy; dualray waits for the
-            node.
+        _spill_on_unavailable: with `soft`: whether the task also runs on another node while the node is busy. By
+            default, the task waits for the busy node.
+        _fail_on_unavailable: without `soft`: in Ray, a task fails at once if the node is busy. In dualray, the task
+            waits for the node.
 
     Raises:
-        ValueError: `_spill_on_unavailable` is given without `soft`, or `_fail_on_unavailable` with it.
+        ValueError: `_spill_on_unavailable` is given without `soft`, or `_fail_on_unavailable` with `soft`.
     """
 
     node_id: str
@@ -61,9 +63,9 @@ class PlacementGroupSchedulingStrategy:
     Args:
         placement_group: from `dualray.util.placement_group.placement_group()`. None means no group, even if the
             caller's group captures child tasks.
-        placement_group_bundle_index: number of the bundle. Default -1: any bundle with free resources.
-        placement_group_capture_child_tasks: whether the tasks and actors that this one submits run in the group too,
-            unless they choose a place. Default: the caller's value, and False in a driver.
+        placement_group_bundle_index: index of the bundle. Default -1: any bundle with enough free resources.
+        placement_group_capture_child_tasks: whether tasks and actors that the task or actor submits run in the group,
+            too, unless they have their own scheduling strategy. Default: the caller's value, and False in a driver.
     """
 
     placement_group: Group | None
@@ -110,7 +112,7 @@ def _checked(condition: object, values: tuple[str, ...]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class NodeLabelSchedulingStrategy:
-    """Run on a node whose labels meet all conditions of `hard`, and prefer a free one that meets `soft` too.
+    """Run on a node whose labels meet all conditions of `hard`, and prefer free nodes that also meet `soft`.
 
     Args:
         hard, soft: a condition for each label: `{"zone": In("a", "b"), "market": Exists()}`. `soft` can be None.

@@ -1,12 +1,12 @@
-"""Graphs of tasks and actors: `bind` makes them, and `execute` runs them. The names are those of `ray.dag`.
+"""Graphs of tasks and actors: `bind` creates graphs, and `execute` runs them. The names are the same as in `ray.dag`.
 
-`f.bind(...)`, `Cls.bind(...)` and `.method.bind(...)` make nodes and run nothing. Nodes can be arguments of other
+`f.bind(...)`, `Cls.bind(...)` and `.method.bind(...)` create nodes and run nothing. Nodes can be arguments of other
 nodes, also inside lists, dicts and objects. `node.execute(...)` runs each node that the node needs once, and returns
-what `.remote(...)` would return. Each `execute` creates the actors of the graph anew; a graph over a handle uses the
-existing actor.
+the same as `.remote(...)`. Each `execute` creates new actors for `Cls.bind(...)`, and uses the existing actor for
+`handle.method.bind(...)`.
 
-Calls of an actor of a graph run in the order in which they were bound, and a call runs the calls before it, too. A node
-can be pickled, and executed in any process.
+The calls of one `Cls.bind(...)` run in the order in which the program bound them. If a graph contains a call, `execute`
+also runs the earlier calls of the same actor. You can pickle a node, and execute it in any process.
 """
 
 from dualray.dag.class_node import ClassMethodNode, ClassNode

@@ -1,4 +1,4 @@
-"""Placement groups: resources reserved together, on nodes that lie as a strategy says.
+"""Placement groups, which reserve resources together, on nodes that a strategy chooses.
 
     group = placement_group([{"CPU": 2}, {"CPU": 2, "GPU": 1}], strategy="STRICT_SPREAD")
     dualray.get(group.ready(), timeout=60)
@@ -40,24 +40,24 @@ NO_GROUP = bytes(16)
 
 
 class GroupID(bytes):
-    """The id of a group: `hex()` has its 32 digits."""
+    """The id of a placement group. `hex()` returns the id as 32 hex digits."""
 
     __slots__ = ()
 
     def binary(self) -> bytes:
-        """The id: 16 bytes."""
+        """Return the id as 16 bytes."""
         return bytes(self)
 
     def is_nil(self) -> bool:
-        """Whether it stands for no group."""
+        """Return whether the id is the id of no group."""
         return self == NO_GROUP
 
 
 class PlacementGroup:
-    """A handle to a placement group; it can be passed to tasks and actors.
+    """A handle to a placement group, which you can pass to tasks and actors.
 
     Attributes:
-        id: 16 bytes, also `id.binary()`; `id.hex()` names it in the state API.
+        id: the group's id (16 bytes). `id.hex()` is the id in the state API.
         bundle_specs: what each bundle reserves, by name.
     """
 
@@ -69,7 +69,7 @@ class PlacementGroup:
 
     @staticmethod
     def empty() -> PlacementGroup:
-        """Return a handle that stands for no group. What it places is in no group."""
+        """Return a handle of no placement group. Tasks and actors with this handle run in no group."""
         return PlacementGroup(NO_GROUP, [])
 
     @property
@@ -79,14 +79,14 @@ class PlacementGroup:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the handle stands for no group, as `PlacementGroup.empty()` does."""
+        """Whether the handle is a handle of no group, as `PlacementGroup.empty()` returns it."""
         return self.id == NO_GROUP
 
     def ready(self) -> ObjectRef[PlacementGroup]:
         """Return a reference that is ready, with this group as its value, when all bundles are reserved.
 
-        `get` of it raises TaskPlacementGroupRemoved if the group is removed before that, and TaskUnschedulableError if
-        the remaining nodes can never take the group.
+        `get` of this reference raises TaskPlacementGroupRemoved if the group is removed first, and
+        TaskUnschedulableError if the remaining nodes can never hold the group.
         """
         strategy = PlacementGroupSchedulingStrategy(self)
         remote: Any = api.remote(_itself)
@@ -132,22 +132,22 @@ def placement_group(
     lifetime: str | None = None,
     bundle_label_selector: Sequence[Mapping[str, str]] | None = None,
 ) -> PlacementGroup:
-    """Reserve bundles of resources, all of them together, when the nodes have space for them.
+    """Reserve bundles of resources, all together, as soon as the nodes have enough free resources.
 
-    The call returns at once: see `ready`.
+    The call returns at once. Use `ready` to wait until the group is reserved.
 
     Args:
-        bundles: what each bundle reserves on one node, by name: `[{"CPU": 2, "GPU": 1}, {"disk": 1}]`.
+        bundles: the resources that each bundle reserves on one node: `[{"CPU": 2, "GPU": 1}, {"disk": 1}]`.
         strategy: "PACK" (few nodes), "SPREAD" (many nodes), "STRICT_PACK" (one node), "STRICT_SPREAD" (a node each).
-        name: name for `get_placement_group`, unique in the cluster.
-        lifetime: None: the group ends with the process that creates it. "detached": it ends with
+        name: the name by which `get_placement_group` finds the group, unique within a namespace.
+        lifetime: with None, the group ends when the process that created it ends. With "detached", the group ends with
             `remove_placement_group`.
         bundle_label_selector: conditions on the labels of each bundle's node: `[{"zone": "a"}, {}]`.
 
     Raises:
-        PlacementGroupUnschedulableError: the nodes can never take the group (in a closed cluster), or the name is
-            taken.
-        ValueError, TypeError: the bundles, strategy, lifetime or selectors are wrong.
+        PlacementGroupUnschedulableError: the nodes of a closed cluster can never hold the group, or another group has
+            the name.
+        ValueError, TypeError: the bundles, the strategy, the lifetime or the selectors have a wrong value.
     """
     specs = _parse_bundles(bundles)
     if strategy not in VALID_PLACEMENT_GROUP_STRATEGIES:
@@ -209,7 +209,7 @@ def _parse_bundles(bundles: Any) -> list[dict[str, float]]:
 
 
 def remove_placement_group(placement_group: PlacementGroup) -> None:
-    """Give the resources of a group back, and end the tasks and actors that run in it. A second call does nothing.
+    """Release the resources of a group, and end the tasks and actors in the group. A second call does nothing.
 
     Raises:
         TypeError: the argument is not a placement group.
@@ -223,7 +223,7 @@ def get_placement_group(placement_group_name: str) -> PlacementGroup:
     """Return the group with this name in the namespace of the caller.
 
     Raises:
-        ValueError: no group has the name there, or it was removed.
+        ValueError: no group in the caller's namespace has the name, or the group was removed.
     """
     if not placement_group_name:
         raise ValueError("get_placement_group needs a name that is not empty")
@@ -244,7 +244,7 @@ def get_placement_group(placement_group_name: str) -> PlacementGroup:
 
 
 def get_current_placement_group() -> PlacementGroup | None:
-    """Return the group of the calling task or actor; None outside a group."""
+    """Return the placement group of the calling task or actor, or None outside a group."""
     wanted = runtime.current("get_current_placement_group").verbs.context().placement_group_id
     if wanted is None:
         return None
@@ -252,11 +252,12 @@ def get_current_placement_group() -> PlacementGroup | None:
 
 
 def placement_group_table(placement_group: PlacementGroup | None = None) -> dict[str, Any]:
-    """Return the state of a group, or a dict by id with the states of all groups that the cluster has or had.
+    """Return the state of one group, or a dict from ids to states of all groups that the cluster has or had.
 
-    A state has placement_group_id, name, strategy, state (PENDING, CREATED, RESCHEDULING, INFEASIBLE, REMOVED), reason
-    (why it is not created), bundles (by index, what each reserves), bundles_to_node_id (by index; "" without a node)
-    and stats (how often nodes were asked, how long creation took, and the state in Ray's words).
+    A state has placement_group_id, name, strategy, state (PENDING, CREATED, RESCHEDULING, INFEASIBLE, REMOVED) and
+    reason (why the group is not created). A state also has bundles (the resources of each bundle, by index),
+    bundles_to_node_id (by index, with "" for no node) and stats (how many times the head asked nodes, how long creation
+    took, and Ray's name of the state).
     """
     table = {row["placement_group_id"]: _as_table(row) for row in _rows()}
     if placement_group is None:
