@@ -1,4 +1,4 @@
-"""Helpers that users import by name, at the places where Ray has them.
+"""Helpers that programs import explicitly, in modules with the same names as in Ray.
 
 `placement_group` and `explain` are functions here, as in Ray, though modules have the same names: import what is in
 those modules with `from dualray.util.placement_group import ...`.

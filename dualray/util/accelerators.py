@@ -1,4 +1,4 @@
-"""Names of accelerators, as Ray spells them: for labels and custom resources of nodes that say what they have."""
+"""Names of accelerators, with Ray's spelling, for labels and custom resources of nodes."""
 
 AMD_INSTINCT_MI100 = "AMD-Instinct-MI100"
 AMD_INSTINCT_MI210 = "AMD-Instinct-MI210"

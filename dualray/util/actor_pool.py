@@ -1,4 +1,4 @@
-"""ActorPool: spread calls over a fixed set of actors, one call at a time on each. The interface is that of Ray."""
+"""ActorPool distributes calls over actors, and runs one call at a time on each. The interface is the same as in Ray."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ Call = Callable[[Any, Any], "ObjectRef[Any]"]
 
 
 class ActorPool:
-    """A pool of actors. It is no actor itself: one process uses it.
+    """A pool of actors, for use in one process. The pool itself is not an actor.
 
     Args:
-        actors: handles; at least one before anything is computed.
+        actors: handles of the pool's actors. The pool needs at least one actor before it can run a call.
 
     Example:
         pool = ActorPool([Worker.remote() for _ in range(4)])
@@ -39,11 +39,11 @@ class ActorPool:
     def map(self, fn: Call, values: Iterable[Any]) -> Iterator[Any]:
         """Return the results of `fn(actor, value)` for each value, in the order of the values.
 
-        Results of earlier calls that you did not take are dropped, as in Ray.
+        As in Ray, `map` drops results of earlier calls that you have not taken.
 
         Args:
             fn: calls a method of the actor, and returns the reference: `lambda actor, value: actor.f.remote(value)`.
-            values: an item for each call. As many calls run at the same time as the pool has actors.
+            values: one item for each call. The pool runs as many calls at the same time as it has actors.
         """
         self._forget_untaken()
         for value in values:
@@ -51,7 +51,7 @@ class ActorPool:
         return self._results(self.get_next)
 
     def map_unordered(self, fn: Call, values: Iterable[Any]) -> Iterator[Any]:
-        """Return the results as `map` does, in the order in which the calls end."""
+        """Return the same results as `map`, in the order in which the calls end."""
         self._forget_untaken()
         for value in values:
             self.submit(fn, value)
@@ -62,7 +62,7 @@ class ActorPool:
             yield take()
 
     def submit(self, fn: Call, value: Any) -> None:
-        """Call `fn(actor, value)` as soon as an actor is idle; take its result with `get_next`."""
+        """Call `fn(actor, value)` as soon as an actor is idle. `get_next` returns the result."""
         if not self._idle:
             self._waiting.append((fn, value))
             return
@@ -78,19 +78,20 @@ class ActorPool:
         self._submitted += 1
 
     def has_next(self) -> bool:
-        """Return whether a call has a result that you did not take yet, or will have one."""
+        """Return whether there is a submitted call whose result you have not taken."""
         return bool(self._running)
 
     def get_next(self, timeout: float | None = None, ignore_if_timedout: bool = False) -> Any:
         """Return the next result, in the order of submission.
 
         Args:
-            timeout: the longest wait in seconds; None means no limit.
-            ignore_if_timedout: drop a late result, so that the next `get_next` returns the one after it.
+            timeout: how many seconds to wait at most. None means no limit.
+            ignore_if_timedout: whether to drop a late result, so that the next `get_next` returns the result after it.
 
         Raises:
             StopIteration: no result is left.
-            TimeoutError: the result was not ready within the timeout. Call again for it, unless it was to be ignored.
+            TimeoutError: the result was not ready within the timeout. Without `ignore_if_timedout`, call `get_next`
+                again to get this result.
         """
         if not self.has_next():
             raise StopIteration("the pool has no more results")
@@ -111,7 +112,7 @@ class ActorPool:
 
         Raises:
             StopIteration: no result is left.
-            TimeoutError: no call ended within the timeout. With `ignore_if_timedout` the oldest result is dropped.
+            TimeoutError: no call ended within the timeout. With `ignore_if_timedout`, the pool drops the oldest result.
         """
         if not self.has_next():
             raise StopIteration("the pool has no more results")
@@ -149,11 +150,11 @@ class ActorPool:
         return list(self._waiting)
 
     def has_free(self) -> bool:
-        """Return whether an actor is idle and no call waits for one."""
+        """Return whether an actor is idle and no call waits for an actor."""
         return bool(self._idle) and not self._waiting
 
     def pop_idle(self) -> Any | None:
-        """Remove an idle actor from the pool and return it; None if no actor is idle."""
+        """Remove an idle actor from the pool and return its handle, or None if no actor is idle."""
         return self._idle.popleft() if self.has_free() else None
 
     def push(self, actor: Any) -> None:

@@ -1,4 +1,4 @@
-"""Decorators with which libraries over Ray mark their own API. They change nothing about a call."""
+"""Decorators with which libraries mark their own API. The decorators do not change how a function works."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Deprecated", "DeveloperAPI", "PublicAPI", "RayDeprecationWarning"]
 
 
 class RayDeprecationWarning(DeprecationWarning):
-    """The warning of functions and classes that `Deprecated(warning=True)` marks."""
+    """The warning that functions and classes marked with `Deprecated(warning=True)` give."""
 
 
 def PublicAPI(*args: Any, stability: str = "stable", api_group: str = "Others") -> Any:  # noqa: N802 - Ray's name
@@ -38,7 +38,7 @@ def DeveloperAPI(*args: Any) -> Any:  # noqa: N802 - Ray's name
 def Deprecated(*args: Any, message: str = "", warning: bool = False) -> Any:  # noqa: N802 - Ray's name
     """Mark a function or class as deprecated: `@Deprecated(message="Use that one.", warning=True)`.
 
-    Its docstring then says so, too.
+    The decorator also adds a note to the docstring.
 
     Args:
         message: what to use instead.

@@ -1,4 +1,4 @@
-"""Messages that a process logs once: `if log_once("slow-disk"): logger.warning(...)`."""
+"""`log_once`, which lets a process log a message only once: `if log_once("slow-disk"): logger.warning(...)`."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ _said: Final = _Said()
 
 
 def log_once(key: str) -> bool:
-    """Return True the first time that this process asks for a key, and False afterwards.
+    """Return True the first time that this process calls `log_once` with a key, and False afterwards.
 
-    After `enable_periodic_logging` a key is True again when no new key was logged for a minute.
+    After `enable_periodic_logging`, `log_once` returns True again for a key if the process has used no new key for a
+    minute.
     """
     if _said.is_silent:
         return False
@@ -41,17 +42,17 @@ def log_once(key: str) -> bool:
 
 
 def disable_log_once_globally() -> None:
-    """Let `log_once` return False from now on in this process."""
+    """Make `log_once` always return False in this process."""
     _said.is_silent = True
 
 
 def enable_periodic_logging() -> None:
-    """Let `log_once` return True again from time to time."""
+    """Make `log_once` return True again from time to time."""
     _said.is_periodic = True
 
 
 def reset_log_once(key: str | None = None) -> None:
-    """Forget that a key was logged; None forgets all keys."""
+    """Make `log_once` return True once more for a key, or for all keys if the key is None."""
     if key is None:
         _said.keys.clear()
     else:

@@ -1,4 +1,4 @@
-"""Explain why a value is not ready; a program can ask at any time."""
+"""`explain`, which says why a value is not ready."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from dualray.object_ref import ObjectRef
 def explain(ref: ObjectRef[Any]) -> str:
     """Return a text that says what the value of a reference waits for.
 
-    It names the tasks or actors that hold the needed CPUs, what the actor does instead, the missing argument, or what
-    the nearest node lacks. A `GetTimeoutError` has the same text.
+    The text names the tasks or actors that hold the needed CPUs, the actor's running method, the missing argument, or
+    the missing resources of the nearest node. A `GetTimeoutError` contains the same text.
 
     Raises:
         TypeError: the argument is not a reference.
-        NotInitializedError: `dualray.init()` was not called before.
+        NotInitializedError: the program has not called `dualray.init()`.
     """
     verbs = runtime.current("explain").verbs
     if not isinstance(ref, ObjectRef):

@@ -18,9 +18,9 @@ def as_completed(
 
     Args:
         refs: a list of references.
-        chunk_size: number of references to wait for before the ready ones are yielded; default 10. The order within
-            such a chunk is that of the list.
-        yield_obj_refs: yield the ready references in place of their values.
+        chunk_size: how many references must be ready before their values are yielded. Default 10. The values of a chunk
+            have the order of the list.
+        yield_obj_refs: whether to yield the ready references instead of their values.
         kwargs: arguments of `wait`: `timeout` in seconds, `fetch_local`.
 
     Raises:
@@ -48,7 +48,7 @@ def map_unordered(
     Args:
         fn: a remote function, or a method of an actor.
         items: an iterable, which is read as you take results.
-        backpressure_size: most calls at a time; None means any number. Default 100.
+        backpressure_size: how many calls may run at a time. None means no limit. Default 100.
         chunk_size, yield_obj_refs, kwargs: as for `as_completed`.
 
     Raises:

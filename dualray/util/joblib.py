@@ -1,4 +1,4 @@
-"""The joblib backend "dualray": run `Parallel`, and so scikit-learn, on the CPUs of the cluster.
+"""The joblib backend "dualray", which runs `Parallel` (for example in scikit-learn) on the CPUs of the cluster.
 
     from dualray.util.joblib import register_dualray
 
@@ -6,7 +6,7 @@
     with joblib.parallel_backend("dualray"):
         grid_search.fit(X, y)
 
-Each batch of calls is a task. The cluster places it, and runs it again if its worker or node dies.
+dualray runs each batch of joblib as a task, and runs the task again if its worker or node dies.
 """
 
 from __future__ import annotations

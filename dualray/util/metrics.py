@@ -1,12 +1,13 @@
-"""Metrics of programs: counters, gauges and histograms with tags. The interface is that of `ray.util.metrics`.
+"""Metrics of programs: counters, gauges and histograms with tags. The interface is the same as in `ray.util.metrics`.
 
     from dualray.util.metrics import Counter
 
     requests = Counter("requests", description="What was asked.", tag_keys=("route",))
     requests.inc(tags={"route": "/"})
 
-In real mode with `init(metrics_port=)` the node serves them together with its own, as `ray_requests_total`: see
-docs/metrics.md. A simulation counts, and serves nothing. A metric can be pickled, with its default tags.
+In real mode with `init(metrics_port=)`, the node serves the program's metrics together with its own, as
+`ray_requests_total` (docs/metrics.md). A simulation counts metrics, but does not serve them. You can pickle a metric
+with its default tags.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ class Metric:
     """Base class of counters, gauges and histograms.
 
     Args:
-        name: letters, digits, `_` and `:`, and no digit first. A metric with another name gives a UserWarning and
-            counts nothing.
+        name: a name of letters, digits, `_` and `:` that does not begin with a digit. A metric with another name gives
+            a UserWarning and counts nothing.
         description: a text for readers.
         tag_keys: a tuple with the names of the tags.
 
@@ -62,7 +63,7 @@ class Metric:
         self._default_tags: dict[str, str] = {}
 
     def set_default_tags(self, default_tags: Mapping[str, str]) -> Self:
-        """Set the tags of calls that give none, and return the metric.
+        """Set the default tags for calls without tags, and return the metric.
 
         Raises:
             ValueError: a tag is not among the tag keys.
@@ -128,12 +129,12 @@ class Counter(Metric):
 
 
 class Gauge(Metric):
-    """A number that goes up and down. The last value of each process counts."""
+    """A number that can rise and fall, such as a queue's length. Each process keeps its last value."""
 
     _kind = GAUGE
 
     def set(self, value: float | None, tags: Mapping[str, str] | None = None) -> None:
-        """Set the gauge's value; None changes nothing.
+        """Set the gauge's value. A value of None changes nothing.
 
         Raises:
             ValueError, TypeError: as for `Counter.inc`, but the number can be negative.
@@ -145,10 +146,10 @@ class Gauge(Metric):
 
 
 class Histogram(Metric):
-    """The number of values in each bucket.
+    """A metric that counts how many observed values lie in each bucket.
 
     Args:
-        boundaries: upper ends of the buckets, positive. Larger values have a bucket, too.
+        boundaries: the upper ends of the buckets, which must be positive. Another bucket counts all larger values.
         name, description, tag_keys: as for every metric.
     """
 
@@ -180,7 +181,7 @@ class Histogram(Metric):
         return super().info | {"boundaries": self.boundaries}
 
     def observe(self, value: float, tags: Mapping[str, str] | None = None) -> None:
-        """One more value.
+        """Count a value in its bucket.
 
         Raises:
             ValueError, TypeError: as for `Gauge.set`.

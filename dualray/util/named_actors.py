@@ -1,4 +1,4 @@
-"""The names of the actors that there are."""
+"""`list_named_actors`, which lists the names of actors."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from dualray import runtime
 
 
 def list_named_actors(all_namespaces: bool = False) -> list[str] | list[dict[str, str]]:
-    """The names of the actors that have one and have not ended, in the order in which they were named.
+    """Return the names of all named actors that have not ended, in the order in which they were created.
 
     Args:
-        all_namespaces: those of all namespaces, as `{"name": ..., "namespace": ...}`; else the names in this
-            program's.
+        all_namespaces: whether to list the actors of all namespaces, as `{"name": ..., "namespace": ...}`. By default,
+            the result has only the names in this program's namespace.
     """
     verbs = runtime.current("list_named_actors").verbs
     rows = verbs.head_rows("named_actors")

@@ -1,4 +1,4 @@
-"""Questions about the node that the caller runs on."""
+"""`get_node_ip_address`, which returns the address of the caller's node."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from dualray import runtime
 
 
 def get_node_ip_address() -> str:
-    """The IP address of this node, as the other nodes know it.
+    """Return the IP address at which other nodes reach this node.
 
-    127.0.0.1 where the cluster is on this machine only; in sim mode an address of 10.0.0.0/8 of the virtual node's own.
+    If the cluster runs only on this machine, the address is 127.0.0.1. In sim mode, each virtual node has its own
+    address in 10.0.0.0/8.
 
     Before `init`, or with a verb's own cluster not yet started, it is 127.0.0.1, which a plain `init()` gives its node.
     """

@@ -1,9 +1,10 @@
-"""Progress bars for tasks, actors and the driver: all are drawn on the driver's stderr, one under another.
+"""Progress bars for tasks, actors and the driver. The driver draws all bars on its stderr, one below another.
 
     from dualray.experimental.tqdm_ray import tqdm
 
-On a terminal the bars are its last lines; elsewhere each bar writes a line every few seconds, and one at its end. A
-worker sends its bars' states at most once in `flush_interval_s`, so that a bar may be updated as often as one likes.
+On a terminal, the bars are the last lines. Without a terminal, each bar prints a line every few seconds, and a last
+line at its end. A worker sends the state of its bars at most once in `flush_interval_s`, so code can update a bar as
+often as it likes.
 """
 
 from __future__ import annotations
@@ -27,16 +28,16 @@ class tqdm:  # noqa: N801 - Ray's name, and the library's whose bars these look 
 
     Args:
         iterable: what to iterate over. The bar counts its items, and closes at the end.
-        desc: text before the bar, of which at most 200 characters are shown.
+        desc: text before the bar. dualray shows at most 200 characters of it.
         total: number of units. Default: the length of `iterable`, if it has one.
         unit: what is counted. Default "it".
-        position: place of the bar among those of its process; 0, the default, is highest.
-        flush_interval_s: seconds between two updates that are sent. Default 1. The first, the last and a full one are
-            always sent.
+        position: position of the bar among the bars of its process. 0, the default, is the highest position.
+        flush_interval_s: how many seconds a worker waits between two updates that it sends. Default 1. A worker always
+            sends the first update, the last update, and the update of a full bar.
 
     Attributes:
-        n: number of units that are done.
-        total: as the argument; None if it is not known.
+        n: number of finished units.
+        total: the argument `total`, or None if the number of units is not known.
     """
 
     def __init__(
@@ -79,7 +80,7 @@ class tqdm:  # noqa: N801 - Ray's name, and the library's whose bars these look 
         self._flush()
 
     def refresh(self) -> None:
-        """Send the state if the interval is over. Assigning `n` or `total` alone sends nothing."""
+        """Send the bar's state if `flush_interval_s` has passed. Assigning `n` or `total` alone sends nothing."""
         self._flush()
 
     def close(self) -> None:

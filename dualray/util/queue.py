@@ -112,14 +112,14 @@ class _QueueActor:
 
 
 class Queue:
-    """A first-in-first-out queue for every process that has a copy of it.
+    """A first-in-first-out queue that all processes with a copy of the Queue share.
 
     Args:
-        maxsize: most items in the queue. Default 0: any number.
+        maxsize: how many items the queue can hold. Default 0: no limit.
         actor_options: options of the actor that keeps the items, such as `{"num_cpus": 0}`.
 
     Attributes:
-        actor: the actor's handle; None after `shutdown`.
+        actor: the handle of the queue's actor, or None after `shutdown`.
     """
 
     def __init__(self, maxsize: int = 0, actor_options: Mapping[str, Any] | None = None) -> None:
@@ -154,8 +154,8 @@ class Queue:
         """Add an item.
 
         Args:
-            item: a value that can be pickled. A reference is replaced by its value, as an argument of a task is.
-            block: wait until the queue has space.
+            item: a value that can be pickled. dualray replaces a reference by its value, as for arguments of tasks.
+            block: whether to wait until the queue has space.
             timeout: the longest wait in seconds; None means no limit.
 
         Raises:
@@ -174,7 +174,7 @@ class Queue:
         """Remove the oldest item and return it.
 
         Args:
-            block: wait until the queue has an item.
+            block: whether to wait until the queue has an item.
             timeout: the longest wait in seconds; None means no limit.
 
         Raises:
@@ -196,7 +196,7 @@ class Queue:
         block: bool = True,
         timeout: float | None = None,  # noqa: ASYNC109 - Ray's argument
     ) -> None:
-        """`put` for coroutines: the event loop runs on while it waits.
+        """Do the same as `put`, for coroutines: while `put_async` waits, the event loop runs.
 
         Raises:
             Full, ValueError, ActorDiedError: as for `put`.
@@ -213,7 +213,7 @@ class Queue:
         block: bool = True,
         timeout: float | None = None,  # noqa: ASYNC109 - Ray's argument
     ) -> Any:
-        """`get` for coroutines: the event loop runs on while it waits.
+        """Do the same as `get`, for coroutines: while `get_async` waits, the event loop runs.
 
         Raises:
             Empty, ValueError, ActorDiedError: as for `get`.
@@ -227,15 +227,15 @@ class Queue:
         return answer[1]
 
     def put_nowait(self, item: Any) -> None:
-        """`put(item, block=False)`."""
+        """Do the same as `put(item, block=False)`."""
         self.put(item, block=False)
 
     def get_nowait(self) -> Any:
-        """`get(block=False)`."""
+        """Do the same as `get(block=False)`."""
         return self.get(block=False)
 
     def put_nowait_batch(self, items: Iterable[Any]) -> None:
-        """Add all of the items, or none.
+        """Add all items, or none if the queue has too little space.
 
         Raises:
             Full: the queue has no space for all items.
@@ -268,8 +268,8 @@ class Queue:
         """End the queue's actor and drop the items. Waiting calls raise an error.
 
         Args:
-            force: end it at once. If False, the calls that were made before run first.
-            grace_period_s: seconds for those calls.
+            force: whether to end the actor at once. If False, the actor first runs the earlier calls.
+            grace_period_s: how many seconds the actor may take for the earlier calls.
         """
         if self.actor is None:
             return

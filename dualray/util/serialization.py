@@ -1,6 +1,7 @@
-"""Pickling: check whether a value can be pickled, find the part that cannot, and register serializers of your own.
+"""Pickling: check whether a value can be pickled, find parts that cannot be pickled, and register your own serializers.
 
-Use `register_serializer` for classes of others that pickle cannot handle; in your own classes write `__reduce__`.
+Use `register_serializer` for classes of other libraries that pickle cannot handle. In your own classes, write
+`__reduce__`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ __all__ = ["FailureTuple", "deregister_serializer", "inspect_serializability", "
 
 @dataclass(frozen=True, slots=True)
 class FailureTuple:
-    """A part that cannot be pickled: the object, its path in what was inspected, and its parent."""
+    """A part of an inspected value that cannot be pickled: the object, its path in the value, and its parent."""
 
     obj: Any
     name: str
@@ -40,7 +41,7 @@ def inspect_serializability(
     Args:
         base_obj: a function, a class, or any value.
         name: name of the object in the report. Default: its `__qualname__`, or its type.
-        depth: how many containers, attributes, closures and globals deep to look.
+        depth: how many levels of containers, attributes, closures and globals to inspect.
         print_file: where to print the report. Default: sys.stdout.
 
     Returns:
@@ -61,10 +62,10 @@ def register_serializer(
     """Pickle the instances of a class in this process with functions of your own.
 
     Args:
-        cls: the class; its subclasses are pickled as before.
-        serializer: turns an instance into something that can be pickled.
-        deserializer: turns that into an instance again. It travels with the value, so that receivers need not register
-            it.
+        cls: the class. The serializer does not apply to its subclasses.
+        serializer: converts an instance to a value that can be pickled.
+        deserializer: converts this value back to an instance. dualray sends the deserializer with each value, so
+            receivers need not register it.
 
     Raises:
         TypeError: `cls` is not a class, or is one of Python's own containers and numbers; or a function is not
@@ -79,5 +80,5 @@ def register_serializer(
 
 
 def deregister_serializer(cls: type[Any]) -> None:
-    """Pickle the instances of a class as before. If nothing was registered for the class, nothing happens."""
+    """Remove the serializer of a class. If the class has no registered serializer, the call does nothing."""
     serialization.deregister(cls)

@@ -1,14 +1,14 @@
-"""The state of a cluster: tasks, actors, objects, nodes, workers, placement groups; the interface is Ray's.
+"""The state of a cluster: tasks, actors, objects, nodes, workers and placement groups, with Ray's interface.
 
     from dualray.util.state import list_tasks, summarize_tasks
 
     for task in list_tasks(filters=[("state", "=", "RUNNING")], limit=10):
         print(task.task_id, task["name"], task.worker_id)
 
-Who is asked: the head for actors, nodes, groups and stored objects; node managers for workers; drivers and workers for
-their tasks and objects; the control plane's table for tasks that have ended. Who does not answer is named in `missing`.
-The same functions read the record of a finished run, of either mode: `of_run(directory)`. `list_logs` and `get_log`
-read the log files on this machine, and ask nobody.
+The functions ask the head for actors, nodes, placement groups and stored objects, and node managers for workers. They
+ask drivers and workers for their tasks and objects, and read ended tasks from the control plane's table. `missing`
+names the processes that have not answered. `of_run(directory)` reads the decision log of a finished run in real or sim
+mode. `list_logs` and `get_log` read the log files on this machine, and ask no process.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ _ABSENT = object()
 
 
 class Row(dict[str, Any]):
-    """One row; its fields are attributes too. Some can be read under Ray's name, such as `object_size`."""
+    """A dict whose fields are also attributes. Some fields also have Ray's name, such as `object_size`."""
 
     def __missing__(self, key: str) -> Any:
         of_table, ours, follows = _RAYS_NAMES.get(key, ("", "", str))
@@ -86,7 +86,7 @@ class Row(dict[str, Any]):
         return follows(self[ours])
 
     def get(self, key: str, default: Any = None) -> Any:
-        """A field, or the default if there is no such field."""
+        """Return a field, or the default if the row does not have the field."""
         try:
             return self[key]
         except KeyError:
@@ -100,7 +100,7 @@ class Row(dict[str, Any]):
 
 
 class Rows(list[Row]):
-    """The rows of a list: `total` counts all that the filters left, `missing` names who has not answered."""
+    """The rows of a list. `total` counts the rows before the limit. `missing` names processes without an answer."""
 
     def __init__(self, rows: Iterable[Row], total: int, missing: Sequence[str]) -> None:
         super().__init__(rows)
@@ -112,7 +112,7 @@ class Rows(list[Row]):
 
 
 class State:
-    """The state of a running cluster (`live`) or of a finished run (`of_run`), by the functions of this module."""
+    """The state of a running cluster (`live`) or of a finished run (`of_run`)."""
 
     def __init__(self, source: Source, tables: Sequence[str] = TABLES) -> None:
         self._source = source
@@ -130,11 +130,12 @@ class State:
 
         Args:
             table: name of the table.
-            filters: (field, "=", "!=" or "contains", value); all must hold. Values are compared as text. The case of
-                letters in fields and states does not matter.
-            limit: most rows to return.
-            timeout: seconds that each process has to answer.
-            raise_on_missing_output: raise if a process did not answer. If False, `missing` names the processes.
+            filters: conditions (field, "=", "!=" or "contains", value) that each row must meet. Values are compared as
+                text. In fields and states, upper and lower case are equal.
+            limit: how many rows to return at most.
+            timeout: how many seconds to wait for the answer of each process.
+            raise_on_missing_output: whether to raise an error if a process does not answer. If False, `missing` names
+                the processes.
 
         Raises:
             ValueError: the table, a field or a predicate is unknown, or the limit is not positive.
@@ -166,13 +167,13 @@ class State:
         return Rows(rows[:limit], len(rows), missing)
 
     def get(self, table: str, key: str, timeout: float = 5.0) -> Row | None:
-        """Return the row with an id; None if no row has it."""
+        """Return the row with an id, or None if no row has the id."""
         for row in self.list(table, [(KEYS[table], "=", key)], timeout=timeout, raise_on_missing_output=False):
             return row
         return None
 
     def summarize(self, table: str, timeout: float = 5.0) -> dict[str, Any]:
-        """Count rows by state: tasks by name, actors by class, objects by owner."""
+        """Count tasks (by name), actors (by class) or objects (by owner) in each state."""
         by = {"tasks": "name", "actors": "class_name", "objects": "owner"}
         if table not in by:
             _unknown("summary of", table, by)
@@ -211,7 +212,7 @@ _ever = State(lambda table, timeout: _live(f"{table}_ever", timeout))
 
 
 def of_run(directory: str | Path) -> State:
-    """Return the state at the end of a run of either mode that was recorded with `decision_log=`.
+    """Return the state at the end of a run in real or sim mode that was started with `decision_log=`.
 
     Times are seconds since the first node started. Actors and placement groups come from the head's decision log.
 
@@ -320,10 +321,10 @@ def list_jobs(
     detail: bool = False,
     raise_on_missing_output: bool = True,
 ) -> Rows:
-    """Return the jobs of the cluster: the drivers that are connected, and those that have left.
+    """Return the jobs of the cluster: the connected drivers, and drivers that have disconnected.
 
-    A row has job_id, type (DRIVER), status (RUNNING or SUCCEEDED), driver, node_id, and entrypoint, the command of the
-    driver that asks. A driver that has left is SUCCEEDED, however it ended, as in Ray.
+    A row has job_id, type (DRIVER), status (RUNNING or SUCCEEDED), driver, node_id, and entrypoint (the command of the
+    calling driver). As in Ray, a driver that has disconnected is SUCCEEDED, even if it failed.
 
     Raises:
         ValueError, DualrayError: as for `State.list`.
@@ -333,7 +334,7 @@ def list_jobs(
 
 
 def get_job(id: str, address: str | None = None, timeout: float = 5.0) -> Row | None:  # noqa: A002 - Ray's name
-    """Return the row of the job with a job_id; None if the cluster has not had that job."""
+    """Return the row of the job with a job_id, or None if the cluster never had this job."""
     _check_address("get_job", address)
     return next((row for row in _jobs.list("jobs", timeout=timeout) if row["job_id"] == id), None)
 
@@ -346,7 +347,7 @@ def list_runtime_envs(
     detail: bool = False,
     raise_on_missing_output: bool = True,
 ) -> Rows:
-    """Return the default runtime environment of tasks, if there is one: runtime_env (JSON), success, node_id.
+    """Return a row for the default runtime environment of tasks, if there is one: runtime_env (JSON), success, node_id.
 
     Raises:
         ValueError: as for `State.list`.
@@ -398,12 +399,14 @@ def list_logs(
     """Return the log files on this machine by kind: `head`, `node`, `daemon`, `worker_out`, `worker_err` ...
 
     Args:
-        node_id: only files of this node. Default: every node of the cluster on this machine.
-        glob_filter: only names that match, such as `"*-w3.*"`.
-        directory: read the logs that `init(log_directory=)` kept here, in place of a running cluster's.
+        node_id: the node whose files to list. Default: all nodes of the cluster on this machine.
+        glob_filter: a pattern for the names of files, such as `"*-w3.*"`.
+        directory: a directory of `init(log_directory=)` with the logs of ended sessions, to read instead of a running
+            cluster's logs.
 
     Raises:
-        ValueError: the node or the directory does not exist. Outside a cluster: no cluster runs here, or several do.
+        ValueError: the node or the directory does not exist, or a program without a cluster finds no cluster or several
+            clusters on this machine.
         DualrayError: in sim mode, which has no log files.
     """
     return _logs(directory).names("list_logs", node_id, glob_filter, _path(directory))
@@ -427,17 +430,17 @@ def get_log(
     """Return the content of a log file, or the output of a task, an actor or a process, in chunks.
 
     Args:
-        node_id: look only on this node. Default: every node of the cluster on this machine.
+        node_id: the node whose files to read. Default: all nodes of the cluster on this machine.
         filename: a name from `list_logs`; or
         actor_id: in hex: the output of this actor, through all restarts; or
         task_id: in hex: the output of this task; or
         pid: the output of tasks in this process.
-        follow: continue with new output until the session ends.
-        tail: number of lines from the end; -1 returns all.
-        suffix: "out" for stdout, "err" for stderr; not for a file.
-        encoding: encoding of the text; None returns bytes.
+        follow: whether to continue with new output until the session ends.
+        tail: how many lines to return from the end. -1 returns all lines.
+        suffix: "out" for stdout, "err" for stderr. Not for `filename`.
+        encoding: encoding of the text. None returns bytes.
         errors: how to handle bytes that cannot be decoded, as for `bytes.decode`.
-        attempt_number: one attempt of a task, from 0; None returns all.
+        attempt_number: the number of an attempt of the task, from 0. None returns the output of all attempts.
         directory: as for `list_logs`.
 
     Raises:
