@@ -25,12 +25,12 @@ DIFFERENCES = {
         "test_async_actors.py::test_locks_of_asyncio_hold",
         "test_concurrent_actors.py::test_calls_start_in_order_and_at_most_max_concurrency_run",
     ),
-    "After `exit_actor`, an actor that runs several methods at a time lets the running methods finish.": (
+    "On Ray, an actor that runs several methods at a time lets the running methods finish after `exit_actor`.": (
         "test_async_actors.py::test_exit_actor_in_a_coroutine",
         "test_concurrent_actors.py::test_exit_actor_with_other_calls_in_flight",
     ),
-    "A cancelled call ends with TaskCancelledError even if its code catches the cancellation, and the error has only "
-    "the task's id. Ray interrupts code that waits in C late, or not at all.": (
+    "On Ray, a cancelled call ends with TaskCancelledError even if its code catches the cancellation, and the error "
+    "has only the task's id. Ray interrupts code that waits in C late, or not at all.": (
         "test_async_actors.py::test_a_coroutine_is_not_cancelled_by_force",
         "test_async_actors.py::test_a_coroutine_may_return_all_the_same",
         "test_async_actors.py::test_a_coroutine_that_is_cancelled_hears_of_it",
@@ -42,8 +42,8 @@ DIFFERENCES = {
         "test_nothing_hangs.py::test_a_wait_for_several_counts_those_that_die_are_cancelled_or_killed",
         "test_rays_spellings.py::test_a_wait_is_never_shorter_than_asked",
     ),
-    "If an argument of a task is lost or its task has crashed, `get` raises the argument's error itself, and not a "
-    "TaskError whose cause is that error.": (
+    "On Ray, if an argument of a task is lost or its task has crashed, `get` raises the argument's error itself, and "
+    "not a TaskError whose cause is that error.": (
         "test_errors.py::test_a_task_whose_argument_is_lost_has_a_task_error",
         "test_errors.py::test_what_needs_the_result_of_a_task_that_crashed_has_a_task_error",
     ),
@@ -52,16 +52,17 @@ DIFFERENCES = {
         "test_errors.py::test_a_task_error_can_be_returned_as_a_value",
         "test_errors.py::test_exceptions_are_values_too",
     ),
-    "The messages about unread errors and about a blocked event loop are Ray's, and appear where Ray prints them.": (
+    "On Ray, the messages about unread errors and about a blocked event loop are Ray's, and appear where Ray prints "
+    "them.": (
         "test_async_actors.py::test_who_blocks_the_loop_is_told",
         "test_errors.py::test_an_error_that_nobody_reads_is_told_once",
     ),
-    "The error of a task whose exception cannot be pickled or unpickled is a TaskError with the text of the "
+    "On Ray, the error of a task whose exception cannot be pickled or unpickled is a TaskError with the text of the "
     "exception.": (
         "test_errors.py::test_an_exception_that_cannot_be_unpickled_is_told_in_words",
         "test_errors.py::test_what_a_method_of_pickling_raises_reaches_the_caller_under_its_own_type",
     ),
-    "A handle that the program pickles with cloudpickle does not keep its actor alive.": (
+    "On Ray, a handle that the program pickles with cloudpickle does not keep its actor alive.": (
         "test_references.py::test_an_actor_whose_handle_cloudpickle_pickles_is_kept_and_by_pickle_it_is_not",
     ),
     "On Ray, a task that is submitted to a removed placement group may wait for ever.": (
@@ -75,7 +76,7 @@ DIFFERENCES = {
         "test_actor_endings.py::test_calls_that_fail_count_no_more",
         "test_actor_endings.py::test_max_pending_calls",
     ),
-    "A coroutine of an actor, or a task with an event loop, keeps its CPU while it awaits a value.": (
+    "On Ray, a coroutine of an actor, or a task with an event loop, keeps its CPU while it awaits a value.": (
         "test_async_actors.py::test_a_task_that_awaits_gives_its_cpu_back",
     ),
     "If an actor's constructor raises an error, Ray makes the actor's name available again a moment later, not at "
@@ -83,10 +84,10 @@ DIFFERENCES = {
     "Ray does not retry a generator with several results per item after the generator has yielded its first item.": (
         "test_generator_results.py::test_a_generator_is_tried_again_as_often_as_it_may",
     ),
-    "If a generator raises an error, its `completed()` is ready without an error. The reference after the last item "
-    "has the error.": ("test_generators.py::test_an_error_in_the_middle_is_the_next_item",),
-    "When a program removes a placement group, the group's tasks and actors may hang, or end as if their worker had "
-    "died. A placement group ends with its job, not with the actor that created it.": (
+    "On Ray, if a generator raises an error, its `completed()` is ready without an error. The reference after the "
+    "last item has the error.": ("test_generators.py::test_an_error_in_the_middle_is_the_next_item",),
+    "On Ray, when a program removes a placement group, the group's tasks and actors may hang, or end as if their "
+    "worker had died. On Ray, a placement group ends with its job, not with the actor that created it.": (
         "test_placement_groups.py::test_a_group_ends_with_the_process_that_made_it_unless_it_is_detached",
         "test_placement_groups.py::test_a_group_that_waits_can_be_removed",
         "test_placement_groups.py::test_removal_ends_what_runs_in_the_group",
@@ -121,23 +122,23 @@ DIFFERENCES = {
         "test_util.py::test_objects_have_locations",
         "test_spill.py::test_an_object_on_disk_says_so",
     ),
-    "The ids of tasks, actors and objects are Ray's. The id of an object has 28 bytes and does not contain its index. "
-    "A node has an id and no name.": (
+    "On Ray, the ids of tasks, actors and objects are Ray's. The id of an object has 28 bytes and does not contain "
+    "its index. A node has an id and no name.": (
         "test_util.py::test_a_node_knows_its_address",
         "test_generators.py::test_the_death_of_the_worker_gives_no_item_twice",
         "test_references.py::test_a_reference_has_an_id_and_compares_by_it",
         "test_resources.py::test_a_tasks_context",
         "test_resources.py::test_the_drivers_context",
     ),
-    "If a task raises a KeyboardInterrupt or a GeneratorExit, the error message is Ray's.": (
+    "On Ray, if a task raises a KeyboardInterrupt or a GeneratorExit, the error message is Ray's.": (
         "test_process_oddities.py::test_a_keyboard_interrupt_that_a_task_raises_cancels_it_and_is_not_tried_again",
         "test_process_oddities.py::test_a_keyboard_interrupt_that_a_method_raises_leaves_its_actor_alive",
         "test_process_oddities.py::test_a_generator_exit_that_a_task_raises_is_its_error",
     ),
     "Ray cannot send text that is not valid Unicode. An error message with a lone surrogate becomes an encoding "
     "error.": ("test_errors.py::test_texts_with_lone_surrogates",),
-    "An exception whose own attributes raise an error ends its worker of Ray. Ray sends the text of an error in full, "
-    "however long it is.": (
+    "On Ray, an exception whose own attributes raise an error ends its worker. Ray sends the text of an error in "
+    "full, however long it is.": (
         "test_errors.py::test_an_exception_whose_own_code_raises_is_its_tasks_error",
         "test_errors.py::test_an_error_that_is_longer_than_a_message_leaves_its_actor_alive",
     ),
@@ -156,8 +157,8 @@ DIFFERENCES = {
         "test_store.py::test_the_result_used_longest_ago_leaves_first",
         "test_store.py::test_what_a_lost_result_was_made_from_is_made_again_too",
     ),
-    "When a `get` times out, the error says which values are missing, but not why they are missing. Ray mode refuses "
-    "`explain`.": (
+    "On Ray, when a `get` times out, the error says which values are missing, but not why they are missing. Ray mode "
+    "refuses `explain`.": (
         "test_nothing_hangs.py::test_a_group_that_can_wait_for_ever_waits_no_longer_than_it_is_told",
         "test_nothing_hangs.py::test_a_late_get_follows_the_chain_of_arguments",
         "test_nothing_hangs.py::test_a_late_get_in_a_task_says_why_too",
@@ -171,8 +172,8 @@ DIFFERENCES = {
         "test_nothing_hangs.py::test_a_program_can_ask_why_a_value_is_not_there",
         "test_nothing_hangs.py::test_another_process_can_ask_why_a_task_waits",
     ),
-    "The state API asks Ray's dashboard (`ray[default]`) for all tables except nodes and placement groups. The rows "
-    "have Ray's ids, states and fields.": (
+    "On Ray, the state API asks Ray's dashboard (`ray[default]`) for all tables except nodes and placement groups. "
+    "The rows have Ray's ids, states and fields.": (
         "test_state.py::test_a_task_can_ask_too",
         "test_state.py::test_a_task_that_has_ended_is_still_known",
         "test_state.py::test_actors_are_listed_while_they_live_and_after",
