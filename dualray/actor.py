@@ -60,7 +60,7 @@ def method(*functions: Any, **options: Any) -> Any:
     """
     if functions:
         if options or len(functions) > 1:
-            raise TypeError("method takes a function, or options by name, not both")
+            raise TypeError("method takes either a function or keyword options, not both")
         return functions[0]
 
     def decorate(function: F) -> F:
@@ -90,8 +90,8 @@ class ActorClass(Generic[C]):
             )
         if missing := getattr(cls, "__abstractmethods__", None):
             raise TypeError(
-                f"Can't instantiate abstract class {cls.__name__} with abstract method "
-                f"{', '.join(sorted(missing))}: make a class remote that defines them"
+                f"Can't instantiate abstract class {cls.__name__} with abstract method {', '.join(sorted(missing))}: "
+                "apply @remote to a subclass that defines them"
             )
         self._cls = cls
         self._options = options
@@ -112,8 +112,8 @@ class ActorClass(Generic[C]):
 
     def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
         raise TypeError(
-            f"{self._name} is an actor class: make an instance with {self._name}.remote(...); actors cannot be "
-            f"instantiated directly"
+            f"{self._name} is an actor class: create an instance with {self._name}.remote(...); actors cannot be "
+            "instantiated directly"
         )
 
     def __getattr__(self, name: str) -> Any:
@@ -195,8 +195,8 @@ class ActorClass(Generic[C]):
             (options.max_concurrency or 1) > 1 or _is_async(self._cls)
         ):
             raise ValueError(
-                f"actor class {self._name}: allow_out_of_order_execution=False is for actors that run one method at a "
-                f"time. Leave it out, or leave out max_concurrency= and coroutines"
+                f"actor class {self._name}: allow_out_of_order_execution=False is only for actors that run one "
+                "method at a time. Leave it out, or use neither max_concurrency= nor async methods"
             )
         groups = tuple(options.concurrency_groups or ())
         for name, method in self._methods.items():
@@ -240,7 +240,8 @@ def _check_group(group: str | None, known: tuple[str, ...], what: str) -> None:
         raise ValueError(
             unknown_name("concurrency group", group, list(known), what)
             if known
-            else f"{what} names the concurrency group {group!r}, and its class has none; add concurrency_groups"
+            else f"{what} uses the concurrency group {group!r}, but its class defines no concurrency groups; add "
+            "concurrency_groups= to its @remote"
         )
 
 
@@ -553,7 +554,7 @@ class ActorMethod:
         if "duration" in options:
             raise ValueError(
                 f"{self._handle!r}.{self._name}.options() cannot set duration={options['duration']!r}. Put "
-                f"@dualray.method(duration=...) on the method; it may be a function of the arguments"
+                "@dualray.method(duration=...) on the method; the duration may be a function of the arguments"
             )
         changed = with_changes(self._options, options, f"{self._handle!r}.{self._name}.options()")
         if changed.num_returns is None:  # as the method is

@@ -197,7 +197,9 @@ OF_RAY = frozenset(
 
 def _check_arguments_of_ray(given: Mapping[str, Any]) -> None:
     if given.get("local_mode"):
-        raise TypeError("init has no local_mode, which Ray removed; init(mode='sim') runs a cluster in this process")
+        raise TypeError(
+            "init has no argument local_mode, which Ray removed; use init(mode='sim') to run a cluster in this process"
+        )
     known = inspect.signature(init).parameters
     for name in given:
         if name not in OF_RAY and name != "local_mode":
@@ -246,7 +248,7 @@ def remote(*targets: Any, **options: Any) -> Any:
     """
     if options or not targets:
         if targets:
-            raise TypeError("remote takes a function or class, or options by name, not both")
+            raise TypeError("remote takes either a function or class, or keyword options, not both")
         if not options:
             raise TypeError("@remote() has no options in its parentheses: write @remote, or @remote(num_cpus=2)")
         return lambda target: _make_remote(target, options)
@@ -330,7 +332,9 @@ def put(value: T) -> ObjectRef[T]:
     """
     verbs = started("put").verbs
     if isinstance(value, ObjectRef):
-        raise TypeError(f"put was given {value!r}, which is a reference; use it as it is, or put a list that holds it")
+        raise TypeError(
+            f"put was given the reference {value!r}; use the reference itself, or put a list that contains it"
+        )
     return ObjectRef(verbs.put(value), verbs)
 
 

@@ -68,7 +68,8 @@ _PORTS = frozenset(name for name in (*_WITHOUT_EFFECT, "metrics_port") if name.e
     "min_worker_port",
 }
 OF_THE_FIRST_NODE = (
-    "limits, seed, decision_log, num_redis_shards and autoscale belong to the cluster: give them to its first node"
+    "limits, seed, decision_log, num_redis_shards and autoscale apply to the whole cluster: pass them with its "
+    "first node"
 )
 
 
@@ -538,7 +539,7 @@ def _check_ports(given: Mapping[str, Any]) -> None:
     for name, port in named.items():
         same = [other for other in named if named[other] == port and other != name]
         if same:
-            raise ValueError(f"add_node: {name}={port} is the port of {same[0]}, too; give each its own")
+            raise ValueError(f"add_node: {name}={port} is the port of {same[0]}, too; give each its own port")
     text = given.get("worker_port_list") or ""
     ports = [int(port) for port in text.split(",")] if text else []
     taken = [port for port in ports if port in named.values()]

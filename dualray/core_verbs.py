@@ -64,8 +64,9 @@ PICKLED_BY_ANYBODY: Final = "RAY_allow_out_of_band_object_ref_serialization"
 def _pin(core: CoreVerbs, reference: Ref, /) -> None:
     if os.environ.get(PICKLED_BY_ANYBODY) == "0":
         raise OufOfBandObjectRefSerializationException(
-            f"the program pickled ObjectRef({reference.object_id.hex()}), which {PICKLED_BY_ANYBODY}=0 forbids: "
-            "dualray cannot know how long it is needed. Pass the reference to a task or an actor, or return it."
+            f"the program pickled ObjectRef({reference.object_id.hex()}), which {PICKLED_BY_ANYBODY}=0 forbids, "
+            "because dualray cannot count such copies of a reference. Pass the reference to a task or an actor, or "
+            "return it."
         )
     core.adopt(reference)  # and nobody drops it
 
@@ -247,7 +248,8 @@ class VerbsOverCore:
     def cancel(self, reference: Ref, *, force: bool, recursive: bool) -> None:
         if is_put(reference.object_id):
             raise ValueError(
-                f"cancel takes the reference of a task's result, and ObjectRef({reference.object_id.hex()}) is from put"
+                "cancel takes the reference of a task's result, but put() created "
+                f"ObjectRef({reference.object_id.hex()})"
             )
         self.core.cancel(reference, force=force, recursive=recursive)
 

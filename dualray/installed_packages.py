@@ -62,7 +62,7 @@ def missing(asked: Iterable[str]) -> dict[str, str]:
             found[text] = "is not installed"
         else:
             if not requirement.specifier.contains(there, prereleases=True):
-                found[text] = f"is not what is installed ({there})"
+                found[text] = f"differs from the installed version ({there})"
     return found
 
 
@@ -73,8 +73,8 @@ def _checked(what: str, text: str) -> str:
         raise ValueError(f"{what} has {text!r}, which is not a requirement such as 'numpy>=2': {error}") from None
     if requirement.url is not None:
         raise ValueError(
-            f"{what} has {text!r}, and dualray downloads nothing. Install the package on each node, and leave out "
-            f"its address"
+            f"{what} has {text!r}, but dualray downloads no packages. Install the package on each node, and leave "
+            "out its URL"
         )
     return text
 

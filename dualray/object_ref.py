@@ -135,8 +135,8 @@ class ObjectRef(CountedReference, Generic[T]):
         """As of every reference."""
         if self.holder is _NOWHERE:
             raise DualrayError(
-                f"{self!r} was made from an id alone, and this process has no other reference to the object. Use the "
-                f"reference that .remote() or put() returned, or a pickled copy of it"
+                f"{self!r} was created from an id alone, and this process has no other reference to the object. Use "
+                "the reference that .remote() or put() returned, or a pickled copy of it"
             )
         super()._check_usable()
 

@@ -99,8 +99,10 @@ class ObjectRefGenerator(CountedReference):
         return self._completed
 
     def send(self, value: Any) -> NoReturn:
-        """Raise an error, as in Ray, because the generator runs in another process."""
-        raise NotImplementedError(f"{self!r} has no send(): give its function an actor or a queue to read")
+        """Not supported: the generator runs in another process. Ray refuses it, too."""
+        raise NotImplementedError(
+            f"{self!r} has no send(): pass its function an actor or a queue, from which the function reads"
+        )
 
     def throw(self, *error: Any) -> NoReturn:
         """Not supported, see `send`."""

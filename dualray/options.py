@@ -257,8 +257,8 @@ def _in_todays_names(changes: Mapping[str, Any], what: str) -> dict[str, Any]:
         found["scheduling_strategy"] = PlacementGroupSchedulingStrategy(None)  # out of the group that captures children
     if group is None and index not in (-1, None):
         raise ValueError(
-            f"{what}: placement_group_bundle_index={index!r} needs placement_group=, the group that it is in. (If the "
-            f"placement group is not specified, the bundle index must be -1.)"
+            f"{what}: placement_group_bundle_index={index!r} needs placement_group=, the group that has this bundle. "
+            "(If the placement group is not specified, the bundle index must be -1.)"
         )
     if group is None or group == "default":
         return found
@@ -266,7 +266,7 @@ def _in_todays_names(changes: Mapping[str, Any], what: str) -> dict[str, Any]:
     if words is not None:
         words.warn_of_old_group_option()
     if found.get("scheduling_strategy") is not None:
-        raise ValueError(f"{what}: placement_group= and scheduling_strategy= both choose the place; leave one out")
+        raise ValueError(f"{what}: placement_group= and scheduling_strategy= both choose where it runs; leave one out")
     found["scheduling_strategy"] = PlacementGroupSchedulingStrategy(group, index, captures)
     return found
 
@@ -304,7 +304,10 @@ def _check(options: TaskOptions | ActorOptions | MethodOptions, what: str) -> No
         parse_distribution(duration, f"{what}: duration")
     elif duration is not None and not callable(duration) and duration != "measured":
         if isinstance(duration, bool) or not isinstance(duration, int | float):
-            raise TypeError(f"{what}: duration={duration!r} must be seconds, text, or a function of the arguments")
+            raise TypeError(
+                f"{what}: duration={duration!r} must be a number of seconds, a text such as '2s', or a function of "
+                "the arguments"
+            )
         if not duration >= 0:
             raise ValueError(f"{what}: duration={duration!r} must not be negative")
     if isinstance(options, MethodOptions):
@@ -365,7 +368,7 @@ def _check_modelled(options: TaskOptions, what: str) -> None:
                 raise ValueError(f"{what}: {name}= is for calls that are not executed; add execute=False")
         return
     if isinstance(options.num_returns, str):
-        raise ValueError(f"{what}: num_returns={options.num_returns!r} must be a number, because of execute=False")
+        raise ValueError(f"{what}: num_returns={options.num_returns!r} must be a number, because execute=False is set")
     returned_bytes(options, what)
 
 
@@ -381,7 +384,7 @@ def returned_bytes(options: TaskOptions, what: str) -> int:
     if isinstance(size, str):
         return parse_size_bytes(size, f"{what}: returns_size")
     if isinstance(size, bool) or not isinstance(size, int):
-        raise TypeError(f"{what}: returns_size={size!r} must be bytes, or a text such as '2GiB'")
+        raise TypeError(f"{what}: returns_size={size!r} must be a number of bytes, or a text such as '2GiB'")
     if size < 0:
         raise ValueError(f"{what}: returns_size={size!r} must not be negative")
     return size
@@ -469,7 +472,9 @@ def returns_of(options: TaskOptions | MethodOptions, function: Any, what: str) -
             )
         return Returns(1, number, max(ahead, 0))
     if ahead > 0:
-        raise ValueError(f"{what}: _generator_backpressure_num_objects is for generators, and num_returns is {number}")
+        raise ValueError(
+            f"{what}: _generator_backpressure_num_objects is only for generators, but num_returns is {number}"
+        )
     return Returns(number)
 
 

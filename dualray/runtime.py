@@ -328,8 +328,8 @@ def check_no_fork(verb: str) -> None:
     """
     if ambient.is_fork:
         raise NotInitializedError(
-            f"{verb} was called in a forked process. A forked process cannot use the cluster of its parent. Start it "
-            f"with multiprocessing.get_context('spawn')."
+            f"{verb} was called in a forked process. A forked process cannot use the cluster of its parent. Start "
+            "the process with multiprocessing.get_context('spawn')."
         )
 
 

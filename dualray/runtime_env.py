@@ -27,10 +27,10 @@ from dualray.exceptions import RuntimeEnvSetupError
 HOOK = "worker_process_setup_hook"
 KEYS = ("env_vars", "working_dir", "py_modules", "pip", "uv", HOOK)
 _ELSEWHERE = {
-    "conda": "Start the cluster in the environment",
-    "container": "Start the cluster in the container",
-    "image_uri": "Start the cluster in the container",
-    "py_executable": "Start the cluster with this Python",
+    "conda": "Start the cluster in that environment instead",
+    "container": "Start the cluster in the container instead",
+    "image_uri": "Start the cluster in the container instead",
+    "py_executable": "Start the cluster with that Python instead",
 }
 """Keys of Ray's that no worker can set up. As in Ray, the task or actor fails, and not the call that submits it."""
 _WITHOUT_EFFECT = ("config", "excludes")
@@ -117,7 +117,7 @@ class RuntimeEnv:
             if absent := missing(self.pip):
                 why = ", ".join(f"{asked!r} {words} on this node" for asked, words in absent.items())
                 raise RuntimeEnvSetupError(
-                    f"runtime_env: pip: {why}, and dualray installs nothing. Run `pip install "
+                    f"runtime_env: pip: {why}, but dualray installs no packages. Run `pip install "
                     f"{' '.join(map(shlex.quote, absent))}` on each node before the cluster starts"
                 )
 
@@ -198,7 +198,7 @@ def _env_vars(what: str, said: Any) -> tuple[tuple[str, str], ...]:
         raise TypeError(f"{what}: env_vars={said!r} must be a dict of name to value, both str")
     for name, value in said.items():
         if not isinstance(name, str) or not isinstance(value, str):
-            raise TypeError(f"{what}: env_vars has {name!r}: {value!r}, and both must be str")
+            raise TypeError(f"{what}: env_vars has {name!r}: {value!r}, but both must be str")
         if not name or "=" in name or "\0" in name + value or not _has_bytes(name + value):
             raise ValueError(f"{what}: env_vars has {name!r}: {value!r}, which cannot be an environment variable")
     return tuple(sorted(said.items()))
@@ -246,8 +246,8 @@ def _setup_hook(what: str, said: Any) -> str:
         ) from error
     if len(pickled) > HOOK_BYTES_MAX:
         raise ValueError(
-            f"{what}: {HOOK}={said!r} has {len(pickled):,} bytes with the values that it captures, and may have "
-            f"{HOOK_BYTES_MAX:,}. Name a function of a module instead"
+            f"{what}: {HOOK}={said!r} has {len(pickled):,} bytes with the values that it captures, but may have at "
+            f"most {HOOK_BYTES_MAX:,}. Name a function of a module instead"
         )
     return _PICKLED + base64.b64encode(pickled).decode()
 

@@ -76,7 +76,7 @@ class UserMetrics:
             if not self._is_full:
                 self._is_full = True
                 logging.getLogger("dualray").warning(
-                    "metrics: this process has %d series, and %s with the tags %s is not counted: use fewer tags",
+                    "metrics: this process has %d series, so it does not count %s with the tags %s: use fewer tags",
                     SERIES_MAX,
                     name,
                     dict(tags),

@@ -91,8 +91,8 @@ def message_of(error_type, call, *args, **kwargs):
         (lambda: f.options(num_cpus=0.00001), "num_cpus=1e-05 is below the smallest step, 0.0001"),
         (lambda: f.options(num_cpus="two"), "num_cpus='two' must be a number"),
         (lambda: f.options(num_cpus=True), "num_cpus=True must be a number"),
-        (lambda: f.options(resources={"GPU": 1}), "resources names 'GPU'; use num_gpus= for it"),
-        (lambda: f.options(resources={"memory": 1}), "resources names 'memory'; use memory= for it"),
+        (lambda: f.options(resources={"GPU": 1}), "resources has 'GPU'; use num_gpus= instead"),
+        (lambda: f.options(resources={"memory": 1}), "resources has 'memory'; use memory= instead"),
         (
             lambda: f.options(memory=-1),
             "f.options(): memory=-1 must be between 0 and 70,368,744,177,664 bytes (64 TiB)",
@@ -139,7 +139,7 @@ def test_a_wrong_option(make, words):
         (lambda: ray.remote(f), "is remote already"),
         (lambda: ray.remote(A), "is remote already"),
         (lambda: ray.remote(len, print), "remote takes one function or class, not 2"),
-        (lambda: ray.remote(len, num_cpus=1), "remote takes a function or class, or options by name, not both"),
+        (lambda: ray.remote(len, num_cpus=1), "remote takes either a function or class, or keyword options, not both"),
     ],
 )
 def test_remote_of_something_else(make, words):
@@ -173,11 +173,11 @@ def test_remote_of_something_else(make, words):
         (lambda: ray.wait([ray.put(1)], num_returns=2), "num_returns=2 must be between 1 and"),
         (lambda: ray.wait([ray.put(1)], num_returns=True), "num_returns=True must be an int"),
         (lambda: ray.wait([ray.put(1)], timeout=-0.5), "timeout=-0.5 must not be negative"),
-        (lambda: ray.put(ray.put(1)), "is a reference; use it as it is, or put a list"),
+        (lambda: ray.put(ray.put(1)), "; use the reference itself, or put a list"),
         (lambda: ray.kill("actor"), "kill takes an actor handle, not 'actor' (type str)"),
         (lambda: ray.kill(A), "kill takes an actor handle"),
         (lambda: f(), "f is a remote function: call it with f.remote(...)"),
-        (lambda: A(), "A is an actor class: make an instance with A.remote(...)"),
+        (lambda: A(), "A is an actor class: create an instance with A.remote(...)"),
     ],
 )
 def test_a_verb_with_something_else(call, words):

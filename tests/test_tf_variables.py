@@ -95,7 +95,7 @@ def test_what_is_refused(net):
     variables = TensorFlowVariables(net["loss"], net["sess"])
     with pytest.raises(KeyError, match="Did you mean 'w'"):
         variables.set_weights({"w1": 1})
-    with pytest.raises(ValueError, match=r"variable b has the shape \(100,\), and its new value \(3,\)"):
+    with pytest.raises(ValueError, match=r"variable b has the shape \(100,\), but its new value has the shape \(3,\)"):
         variables.set_weights({"b": np.zeros(3)})
     with pytest.raises(ValueError, match="40100 numbers"):
         variables.set_flat(np.zeros(3))

@@ -98,7 +98,7 @@ class RuntimeEnv(dict[str, Any]):
         if len(several) > 1:
             raise ValueError(
                 f"The '{several[0]}' field and '{several[1]}' field of runtime_env cannot be specified at the same "
-                f"time: put the packages of both into one"
+                "time: put all packages into one of the two fields"
             )
         if env_vars is not None and not (
             isinstance(env_vars, Mapping)

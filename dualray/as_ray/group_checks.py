@@ -24,7 +24,10 @@ def _validate_bundles(bundles: Any) -> None:
         if not is_plain:
             raise ValueError(f"bundles={bundles!r} must be a list of resource dictionaries, such as [{{'CPU': 1}}]")
         if not any(bundle.values()):
-            raise ValueError(f"bundles={bundles!r}: a bundle must reserve something; one is empty or has only 0 values")
+            raise ValueError(
+                f"bundles={bundles!r}: each bundle must reserve a resource, but one bundle is empty or has only 0 "
+                "values"
+            )
 
 
 def _validate_bundle_label_selector(bundle_label_selector: Any) -> None:

@@ -264,8 +264,8 @@ def _starting(said: Mapping[str, Any]) -> dict[str, Any]:
 def _checked(address: str | None) -> str | None:
     if address is not None and "://" in address:
         raise ConnectionError(
-            f"ray.init(address={address!r}): there is no Ray Client in dualray: a driver runs on a node of a cluster. "
-            f"Start one with `dualray start --address HOST:PORT`, and pass address='auto'"
+            f"ray.init(address={address!r}): dualray has no Ray Client, because a driver runs on a node of its "
+            "cluster. Start a node with `dualray start --address HOST:PORT`, and pass address='auto'"
         )
     return address
 

@@ -53,9 +53,9 @@ class _Keeper:
 
 def _key(key: str | bytes, namespace: str | bytes | None) -> tuple[bytes, bytes]:
     if not isinstance(key, str | bytes):
-        raise TypeError(f"a key must be bytes or a text, not {key!r} (type {type(key).__name__})")
+        raise TypeError(f"a key must be bytes or str, not {key!r} (type {type(key).__name__})")
     if (key if isinstance(key, bytes) else key.encode()).startswith(_RESERVED):
-        raise RaySystemError(f"the key {key!r} begins with {_RESERVED.decode()!r}, which is reserved: take another")
+        raise RaySystemError(f"the key {key!r} begins with {_RESERVED.decode()!r}, which is reserved: use another key")
     space = namespace or b""
     return space.encode() if isinstance(space, str) else space, key.encode() if isinstance(key, str) else key
 
@@ -95,7 +95,7 @@ def _internal_kv_put(
         RaySystemError: a key that begins with "@namespace_".
     """
     if not isinstance(value, str | bytes):
-        raise TypeError(f"the value of {key!r} must be bytes or a text, not {value!r} (type {type(value).__name__})")
+        raise TypeError(f"the value of {key!r} must be bytes or str, not {value!r} (type {type(value).__name__})")
     kept = value.encode() if isinstance(value, str) else value
     make: Any = api.remote(num_cpus=0, lifetime="detached", get_if_exists=True, **_ACTOR)(_Keeper)
     existed: bool = api.get(make.remote().put.remote(_key(key, namespace), kept, overwrite))

@@ -78,7 +78,7 @@ def _parse_bundles(bundles: Any) -> list[Mapping[str, float]]:
     for index, bundle in enumerate(bundles):
         if not isinstance(bundle, Mapping):
             raise TypeError(
-                f"request_resources: bundle {index} is {bundle!r}, and must be a dict, such as {{'CPU': 4}}"
+                f"request_resources: bundle {index} is {bundle!r}, but must be a dict, such as {{'CPU': 4}}"
             )
         try:
             demand = parse_named(bundle)

@@ -103,7 +103,7 @@ class Environment:
         if not isinstance(variable, EnvironmentVariable):
             raise TypeError(
                 f"ray.env.{name} was set to {variable!r} (type {type(variable).__name__}): set it to "
-                f"ray.EnvironmentVariable(initializer, reinitializer), whose initializer makes the value"
+                f"ray.EnvironmentVariable(initializer, reinitializer), whose initializer returns the value"
             )
         state = _states.current()
         state.definitions[name] = variable

@@ -270,7 +270,7 @@ def remote(*targets: Any, **options: Any) -> Any:
     """
     if options or not targets:
         if targets:
-            raise TypeError("remote takes a function or class, or options by name, not both")
+            raise TypeError("remote takes either a function or class, or keyword options, not both")
         return lambda target: _make_remote(target, options)
     if len(targets) > 1:
         raise TypeError(f"remote takes one function or class, not {len(targets)}")
@@ -290,7 +290,7 @@ def actor(*targets: Any, **options: Any) -> Any:
         return remote(**options)(target)
 
     if len(targets) > 1 or (targets and options):
-        raise TypeError("actor takes one class, or options by name")
+        raise TypeError("actor takes either one class or keyword options")
     return decorate(targets[0]) if targets else decorate
 
 

@@ -169,7 +169,7 @@ class InlineProcess(InlineRefusals):
         execution, packed = self._pack(template, args, kwargs, device_ids=actor.device_ids if actor is not None else ())
         execution.actor_id = ActorID(handle.object_id[:16])
         if actor is None:
-            error = ErrorInfo(kind=ErrorKind.ACTOR_DIED, message=f"{template.name}: the actor was ended by kill")
+            error = ErrorInfo(kind=ErrorKind.ACTOR_DIED, message=f"{template.name}: kill() ended the actor")
             return self._fail(execution, template, b"", error)
         if actor.error is not None:
             return self._fail(execution, template, *actor.error)

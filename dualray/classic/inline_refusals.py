@@ -73,7 +73,7 @@ class InlineRefusals:
         return None
 
     def spawn(self, function: Callable[[], object]) -> None:
-        _refuse("work beside a task")
+        _refuse("background work")
 
     def explain(self, ref: Ref) -> str:
         """Every call has ended when it returns."""

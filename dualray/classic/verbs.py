@@ -71,7 +71,11 @@ def init(
             "ray.init() was called before. Call ray.worker.cleanup() first, or leave out the second call."
         )
     if driver_mode not in DRIVER_MODES.values():
-        what = "WORKER_MODE is for workers" if driver_mode == WORKER_MODE else f"driver_mode={driver_mode!r}"
+        what = (
+            "driver_mode=ray.WORKER_MODE is only for worker processes"
+            if driver_mode == WORKER_MODE
+            else f"driver_mode={driver_mode!r}"
+        )
         names = ", ".join(f"ray.{name}" for name in DRIVER_MODES)
         raise ValueError(f"{what}: it must be one of {names}")
     if node_ip_address is not None:
@@ -163,7 +167,9 @@ def put(value: Any) -> Any:
     """
     verbs = started("put").verbs
     if isinstance(value, ObjectRef):
-        raise TypeError(f"put was given {value!r}, which is an ObjectID; use it as it is, or put a list that holds it")
+        raise TypeError(
+            f"put was given the ObjectID {value!r}; use the ObjectID itself, or put a list that contains it"
+        )
     object_id = ObjectID[Any](verbs.put(value), verbs)
     return api.get(object_id) if runs_in_place() else object_id
 
@@ -223,4 +229,6 @@ def register_class(cls: type[Any], **how: Any) -> None:
         raise TypeError(f"register_class was given {cls!r} (type {type(cls).__name__}), which is not a class")
     serialize(cls, f"class {cls.__name__}")
     if how:
-        _log.info("register_class(%s): %s ignored: instances are pickled", cls.__name__, ", ".join(sorted(how)))
+        _log.info(
+            "register_class(%s) ignores %s, because dualray pickles the instances", cls.__name__, ", ".join(sorted(how))
+        )

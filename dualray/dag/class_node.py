@@ -31,8 +31,8 @@ class ClassNode(DAGNode):
         """The call that was bound last: the next one comes behind it."""
         if any(node.is_input for node, _ in in_order(self)):
             raise ValueError(
-                f"{cls.__name__}.bind(): InputNode is among the arguments, and an actor of a graph is made without the "
-                f"graph's input. Give the input to a method: {cls.__name__}.bind().method.bind(input)"
+                f"{cls.__name__}.bind(): InputNode cannot be an argument, because an actor of a graph is created "
+                f"without the graph's input. Pass the input to a method: {cls.__name__}.bind().method.bind(input)"
             )
 
     def _title(self) -> str:

@@ -65,7 +65,7 @@ class DAGNode(Found):
 
     def __getattr__(self, name: str) -> Any:
         if name == "bind":
-            raise AttributeError(f".bind() cannot be used again on {type(self)}: {self!r} is bound")
+            raise AttributeError(f".bind() cannot be used again on {type(self)}: {self!r} is already bound")
         if name == "remote":
             raise AttributeError(f".remote() cannot be used on {type(self)}: run {self!r} with .execute()")
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")

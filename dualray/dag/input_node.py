@@ -118,6 +118,7 @@ class InputAttributeNode(DAGNode):
             return getattr(value, str(self._key))
         except Exception as error:
             error.add_note(
-                f"The graph asks for {self!r}, and was executed with {DAGInputData(*given)!r}: give it to execute()."
+                f"The graph needs {self!r}, but execute() was called with {DAGInputData(*given)!r}: pass it to "
+                "execute()."
             )
             raise

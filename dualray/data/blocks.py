@@ -51,7 +51,7 @@ def column_of(values: Any) -> pa.Array | pa.ChunkedArray:
             return pa.array([value.tolist() for value in values])
         return pa.array(values)
     if values.ndim == 0:
-        raise ValueError(f"a column must have a dimension for its rows; got the single value {values!r}")
+        raise ValueError(f"a column must be an array with one value for each row; got the single value {values!r}")
     if values.ndim == 1:
         return pa.array(values)
     return pa.FixedShapeTensorArray.from_numpy_ndarray(np.ascontiguousarray(values))

@@ -134,7 +134,7 @@ class Dataset(PlannedRows):
             )
             return Dataset(self._plan.then(step))
         if fn_constructor_args or fn_constructor_kwargs:
-            raise TypeError(f"map_batches({name}): only a class takes constructor arguments, and this is a function")
+            raise TypeError(f"map_batches({name}): only a class takes constructor arguments, but this is a function")
         return self._mapped("MapBatches", fn, transform_of(fn), needs)
 
     def add_column(self, col: str, fn: Callable[[Any], Any]) -> Dataset:
@@ -195,7 +195,7 @@ class Dataset(PlannedRows):
         keys = [key] if isinstance(key, str) else list(key)
         downs = [descending] * len(keys) if isinstance(descending, bool) else list(descending)
         if not keys or len(downs) != len(keys):
-            raise ValueError(f"sort: {len(keys)} keys ({keys}) must have a direction each, not {len(downs)} ({downs})")
+            raise ValueError(f"sort: {len(keys)} keys ({keys}) need as many directions, not {len(downs)} ({downs})")
 
         def run(stream: Iterator[Held], about: int) -> Iterator[Held]:
             return exchange.by_range(stream, about, keys, downs, lambda table: table, "sort")
@@ -237,7 +237,7 @@ class Dataset(PlannedRows):
         whole = self.materialize()
         total = whole.count()
         if list(indices) != sorted(indices) or any(index < 0 for index in indices):
-            raise ValueError(f"split_at_indices: {list(indices)} must be numbers of rows, in order")
+            raise ValueError(f"split_at_indices: {list(indices)} must be row numbers in ascending order")
         return whole._cut_at([0, *(min(index, total) for index in indices), total])
 
     def train_test_split(self, test_size: float, *, shuffle: bool = False, seed: int | None = None) -> list[Dataset]:

@@ -174,7 +174,8 @@ class TensorFlowVariables:
             values[name] = np.asarray(value, dtype=weights.dtypes[name])
             if values[name].shape != weights.shapes[name]:
                 raise ValueError(
-                    f"variable {name} has the shape {weights.shapes[name]}, and its new value {values[name].shape}"
+                    f"variable {name} has the shape {weights.shapes[name]}, but its new value has the shape "
+                    f"{values[name].shape}"
                 )
         weights.write(values)
 
@@ -196,7 +197,7 @@ class TensorFlowVariables:
         flat = np.asarray(new_weights)
         if flat.shape != (self.get_flat_size(),):
             raise ValueError(
-                f"the weights are {self.get_flat_size()} numbers; the new value has the shape {flat.shape}"
+                f"the weights are {self.get_flat_size()} numbers in total, but the new value has the shape {flat.shape}"
             )
         weights = self._by_name()
         values, start = {}, 0

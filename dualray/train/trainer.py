@@ -370,12 +370,13 @@ def _follow(run: _Run, ledger: Any, ends: dict[Any, int]) -> None:
             case Uneven(exchanging=(_, *_)) as uneven:
                 raise _UnevenReportsError(
                     f"workers {list(uneven.waiting)} wait in a report for the others, after {uneven.number} reports, "
-                    f"and workers {list(uneven.exchanging)} in a collective: all must report and train equally often"
+                    f"and workers {list(uneven.exchanging)} wait in a collective: all workers must report and train "
+                    "equally often"
                 )
             case Uneven() as uneven:
                 raise _UnevenReportsError(
                     f"workers {list(uneven.waiting)} wait for the others after {uneven.number} reports, and workers "
-                    f"{list(uneven.ended)} have ended: all must report and train equally often"
+                    f"{list(uneven.ended)} have ended: all workers must report and train equally often"
                 )
 
 

@@ -46,10 +46,10 @@ class Metric:
             raise ValueError("Empty name is not allowed: give the metric a name")
         tag_keys = tag_keys or ()
         if not isinstance(tag_keys, tuple):
-            raise TypeError(f"metric {name}: tag_keys should be a tuple type, such as ('route',), and is {tag_keys!r}")
+            raise TypeError(f"metric {name}: tag_keys should be a tuple type, such as ('route',), but is {tag_keys!r}")
         for key in tag_keys:
             if not isinstance(key, str):
-                raise TypeError(f"metric {name}: Tag keys must be str, and {key!r} is a {type(key).__name__}")
+                raise TypeError(f"metric {name}: Tag keys must be str, but {key!r} is a {type(key).__name__}")
         self._is_discarded = _NAME.fullmatch(name) is None
         if self._is_discarded:
             warnings.warn(
@@ -106,7 +106,7 @@ class Metric:
         for key, value in tags.items():
             if not isinstance(value, str):
                 raise TypeError(
-                    f"metric {self._name}: Tag values must be str, and {key}={value!r} is a {type(value).__name__}"
+                    f"metric {self._name}: Tag values must be str, but {key}={value!r} is a {type(value).__name__}"
                 )
 
 

@@ -186,12 +186,12 @@ def _parse_bundles(bundles: Any) -> list[dict[str, float]]:
     for index, bundle in enumerate(bundles):
         if not isinstance(bundle, Mapping):
             raise api.WrongTypeError(
-                f"placement_group: bundle {index} is {bundle!r}, and must be a dict, such as {{'CPU': 1}}"
+                f"placement_group: bundle {index} is {bundle!r}, but must be a dict, such as {{'CPU': 1}}"
             )
         if "object_store_memory" in bundle:
             warnings.warn(
-                f"Setting 'object_store_memory' for bundles is deprecated, as in Ray: stores are not shared out "
-                f"(placement_group: bundle {index})",
+                "Setting 'object_store_memory' for bundles is deprecated, as in Ray: dualray does not divide an "
+                f"object store among bundles (placement_group: bundle {index})",
                 DeprecationWarning,
                 stacklevel=3,
             )
@@ -240,7 +240,7 @@ def get_placement_group(placement_group_name: str) -> PlacementGroup:
         return _handle(visible[names.index(placement_group_name)])
     nearest = difflib.get_close_matches(placement_group_name, names, n=1)
     hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
-    raise ValueError(f"there is no placement group of the name {placement_group_name!r}.{hint}")
+    raise ValueError(f"there is no placement group with the name {placement_group_name!r}.{hint}")
 
 
 def get_current_placement_group() -> PlacementGroup | None:

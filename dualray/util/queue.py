@@ -166,7 +166,9 @@ class Queue:
         deadline = _deadline(timeout) if block else None
         answer = api.get(self._keeper().put.remote(item, block and timeout != 0))
         if isinstance(answer, list):
-            self._await(answer[0], deadline, Full(f"no room among {self.maxsize} items within {timeout} s"))
+            self._await(
+                answer[0], deadline, Full(f"the queue, with {self.maxsize} items, had no room within {timeout} s")
+            )
         elif not answer[0]:
             raise Full(f"the queue is full: it holds {self.maxsize} items")
 
@@ -185,7 +187,7 @@ class Queue:
         deadline = _deadline(timeout) if block else None
         answer = api.get(self._keeper().get.remote(block and timeout != 0))
         if isinstance(answer, list):
-            return self._await(answer[0], deadline, Empty(f"no item within {timeout} s"))
+            return self._await(answer[0], deadline, Empty(f"the queue had no item within {timeout} s"))
         if not answer[0]:
             raise Empty("the queue is empty")
         return answer[1]
@@ -204,7 +206,9 @@ class Queue:
         deadline = _deadline(timeout) if block else None
         answer = await self._keeper().put.remote(item, block and timeout != 0)
         if isinstance(answer, list):
-            await self._await_async(answer[0], deadline, Full(f"no room among {self.maxsize} items within {timeout} s"))
+            await self._await_async(
+                answer[0], deadline, Full(f"the queue, with {self.maxsize} items, had no room within {timeout} s")
+            )
         elif not answer[0]:
             raise Full(f"the queue is full: it holds {self.maxsize} items")
 
@@ -221,7 +225,7 @@ class Queue:
         deadline = _deadline(timeout) if block else None
         answer = await self._keeper().get.remote(block and timeout != 0)
         if isinstance(answer, list):
-            return await self._await_async(answer[0], deadline, Empty(f"no item within {timeout} s"))
+            return await self._await_async(answer[0], deadline, Empty(f"the queue had no item within {timeout} s"))
         if not answer[0]:
             raise Empty("the queue is empty")
         return answer[1]

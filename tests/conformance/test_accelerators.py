@@ -137,9 +137,9 @@ def test_parts_share_one_npu():
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in ("TPU", "NPU")])
 @pytest.mark.parametrize("amount", [0.5, 1.5])
 def test_other_kinds_have_no_parts(kind, amount):
-    with pytest.raises(ValueError, match=rf"resources\['{kind}'\]={amount}: a task or actor cannot hold a part"):
+    with pytest.raises(ValueError, match=rf"resources\['{kind}'\]={amount}: a task or actor cannot hold a fraction"):
         look.options(resources={kind: amount})
-    with pytest.raises(ValueError, match="cannot hold a part"):
+    with pytest.raises(ValueError, match="cannot hold a fraction"):
         Holder.options(resources={kind: amount})
 
 

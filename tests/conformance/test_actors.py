@@ -216,7 +216,7 @@ def test_a_method_that_does_not_exist_names_the_nearest():
 
 
 def test_calling_directly_says_how_to_call():
-    with pytest.raises(TypeError, match=r"Counter is an actor class: make an instance with Counter\.remote"):
+    with pytest.raises(TypeError, match=r"Counter is an actor class: create an instance with Counter\.remote"):
         Counter()
     counter = Counter.remote()
     with pytest.raises(TypeError, match=r"call it with \.add\.remote"):

@@ -33,7 +33,7 @@ def init(request, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"driver_mode": ray.WORKER_MODE}, "WORKER_MODE is for workers"),
+        ({"driver_mode": ray.WORKER_MODE}, "WORKER_MODE is only for worker processes"),
         ({"driver_mode": 17}, "driver_mode=17"),
         ({"num_workers": -1}, "num_workers=-1"),
         ({"num_workers": "2"}, "num_workers='2'"),

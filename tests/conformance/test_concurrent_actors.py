@@ -356,7 +356,7 @@ def test_options_that_an_actor_cannot_have():
 
     with pytest.raises(ValueError, match=r"Lost\.method has no concurrency group 'input'\. Did you mean 'inputs'\?"):
         ray.remote(Lost).options(concurrency_groups={"inputs": 1, "x": 2}).remote()
-    with pytest.raises(ValueError, match=r"its class has none"):
+    with pytest.raises(ValueError, match=r"its class defines no concurrency groups"):
         ray.remote(Lost).remote()
     grouped = Grouped.remote()
     with pytest.raises(ValueError, match=r"Grouped\.plain has no concurrency group 'i'"):

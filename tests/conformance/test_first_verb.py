@@ -166,7 +166,7 @@ def test_arguments_of_ray_that_mean_nothing_here_are_accepted():
 def test_an_unknown_argument_names_the_nearest():
     with pytest.raises(TypeError, match=r"init\(\) has no argument 'num_cpu'. Did you mean 'num_cpus'\?"):
         ray.init(num_cpu=2)
-    with pytest.raises(TypeError, match=r"no local_mode, which Ray removed; init\(mode='sim'\)"):
+    with pytest.raises(TypeError, match=r"no argument local_mode, which Ray removed; use init\(mode='sim'\)"):
         ray.init(local_mode=True)
     assert not ray.is_initialized()
 

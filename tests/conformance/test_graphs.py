@@ -159,7 +159,7 @@ def test_a_part_that_the_input_lacks_is_named():
     with pytest.raises(KeyError, match="x") as raised:
         node.execute(1, 2)
     assert raised.value.__notes__ == [
-        "The graph asks for InputNode().x, and was executed with DAGInputData(1, 2): give it to execute()."
+        "The graph needs InputNode().x, but execute() was called with DAGInputData(1, 2): pass it to execute()."
     ]
     with pytest.raises(IndexError):
         node.execute(1, x=2)
@@ -185,7 +185,7 @@ def test_an_input_is_opened_and_there_is_one():
         InputNode(1)
     with pytest.raises(AssertionError, match="int index or str"):
         inp[1.5]
-    with pytest.raises(ValueError, match="an actor of a graph is made without the graph's input"):
+    with pytest.raises(ValueError, match="an actor of a graph is created without the graph's input"):
         Counter.bind([inp])
 
 

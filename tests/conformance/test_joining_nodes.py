@@ -146,7 +146,7 @@ def test_memory_waits_for_a_node_that_offers_it(cluster) -> None:
 
 
 def test_limits_belong_to_the_first_node(cluster) -> None:
-    with pytest.raises(ValueError, match="belong to the cluster: give them to its first node"):
+    with pytest.raises(ValueError, match="apply to the whole cluster: pass them with its first node"):
         cluster.add_node(limits=FAST)
 
 

@@ -43,7 +43,7 @@ def test_default_tags_stand_in():
     assert list(counted("asked")) == [(("host", "a"), ("route", "/")), (("host", "b"), ("route", "/"))]
     with pytest.raises(ValueError, match="Unrecognized tag key zone"):
         counter.set_default_tags({"zone": "a"})
-    with pytest.raises(TypeError, match="Tag values must be str, and host=1 is a int"):
+    with pytest.raises(TypeError, match="Tag values must be str, but host=1 is a int"):
         counter.set_default_tags({"host": 1})
 
 
@@ -76,7 +76,7 @@ def test_what_cannot_be_counted_is_said():
     for keys in (["a"], "a"):
         with pytest.raises(TypeError, match="tag_keys should be a tuple"):
             Gauge("depth", tag_keys=keys)
-    with pytest.raises(TypeError, match="Tag keys must be str, and 1 is a int"):
+    with pytest.raises(TypeError, match="Tag keys must be str, but 1 is a int"):
         Gauge("depth", tag_keys=("a", 1))
     for boundaries in (None, []):
         with pytest.raises(ValueError, match="boundaries argument should be provided"):
@@ -119,5 +119,5 @@ def test_series_are_bounded(monkeypatch, caplog):
         counter.inc(tags={"id": str(index)})
     assert len(counted("asked")) == 3
     assert [record.message for record in caplog.records] == [
-        "metrics: this process has 3 series, and asked with the tags {'id': '3'} is not counted: use fewer tags"
+        "metrics: this process has 3 series, so it does not count asked with the tags {'id': '3'}: use fewer tags"
     ]

@@ -102,7 +102,7 @@ def test_a_group_has_a_name(make):
     with pytest.raises(ValueError, match=r"Did you mean 'named'\?"):
         get_placement_group("nameed")
     remove_placement_group(group)
-    with pytest.raises(ValueError, match="no placement group of the name 'named'"):
+    with pytest.raises(ValueError, match="no placement group with the name 'named'"):
         get_placement_group("named")
     again = make({"CPU": 1}, name="named")
     assert get_placement_group("named") == again != group
@@ -430,7 +430,7 @@ def test_the_options_of_earlier_releases_name_a_group():
     assert get(whereabouts.options(placement_group="default").remote())[0] in node_ids()
     default = PlacementGroupSchedulingStrategy(placement_group="default")
     assert get(whereabouts.options(scheduling_strategy=default).remote())[0] in node_ids()
-    with pytest.raises(ValueError, match="both choose the place"):
+    with pytest.raises(ValueError, match="both choose where it runs"):
         whereabouts.options(placement_group=group, scheduling_strategy="SPREAD")
     with pytest.raises(ValueError, match="bundle index must be -1"):
         whereabouts.options(placement_group_bundle_index=0)

@@ -254,7 +254,7 @@ def test_bad_numbers_are_refused():
 
 def test_more_processes_than_cpus_are_refused_at_once(cluster):
     cpus = int(cluster.cpus * cluster.nodes)
-    with pytest.raises(ValueError, match=rf"{cpus + 1} processes .* only {cpus} CPUs in it: say Pool\({cpus}\)"):
+    with pytest.raises(ValueError, match=rf"{cpus + 1} processes .* only {cpus} CPUs in it: use Pool\({cpus}\)"):
         Pool(cpus + 1)
 
 

@@ -330,7 +330,7 @@ def test_an_order_that_concurrency_cannot_keep():
             ray.remote(**options, allow_out_of_order_execution=False)(cls),
             ray.remote(cls).options(**options, allow_out_of_order_execution=False),
         ):
-            with pytest.raises(ValueError, match="allow_out_of_order_execution=False is for actors that run one"):
+            with pytest.raises(ValueError, match="allow_out_of_order_execution=False is only for actors that run one"):
                 made.remote()
     for order in (True, False, None):
         assert get(ray.remote(Plain).options(allow_out_of_order_execution=order).remote().f.remote()) == 1
@@ -511,7 +511,7 @@ def test_a_reference_can_be_made_of_an_id_and_compared():
     del ref
     assert get(same) == 1, "it keeps the value, as every reference does"
     for use in (ray.get, add.remote, lambda ref: ray.wait([ref])):
-        with pytest.raises(DualrayError, match="made from an id alone"):
+        with pytest.raises(DualrayError, match="created from an id alone"):
             use(ray.ObjectRef.from_random())
 
 

@@ -153,7 +153,7 @@ def test_each_environment_imports_its_own_modules(tmp_path):
         ({"uv": ["numpy"], "pip": ["numpy"]}, ValueError, "has both 'pip' and 'uv'"),
         ({"pip": 5}, TypeError, "must be a list of requirements"),
         ({"pip": ["numpy >> 2"]}, ValueError, "which is not a requirement such as 'numpy>=2'"),
-        ({"pip": ["x @ https://host/x.whl"]}, ValueError, "dualray downloads nothing"),
+        ({"pip": ["x @ https://host/x.whl"]}, ValueError, "dualray downloads no packages"),
         ({"pip": "/no/such/file.txt"}, ValueError, "cannot be read: No such file"),
         ({"pip": {"package": []}}, ValueError, "pip has no key 'package'. Known: packages"),
         ({"env_vars": {"A": 1}}, TypeError, "both must be str"),
@@ -178,11 +178,11 @@ def test_environments_that_cannot_be(environment, error, message):
 @pytest.mark.parametrize(
     ("environment", "message"),
     [
-        ({"pip": ["numpy>=99"]}, "pip: 'numpy>=99' is not what is installed ("),
+        ({"pip": ["numpy>=99"]}, "pip: 'numpy>=99' differs from the installed version ("),
         ({"uv": ["no-such-package==1"]}, "Run `pip install no-such-package==1` on each node"),
         (
             {"conda": {"dependencies": ["numpy"]}},
-            "dualray does not set up 'conda'. Start the cluster in the environment",
+            "dualray does not set up 'conda'. Start the cluster in that environment",
         ),
         ({"image_uri": "image"}, "dualray does not set up 'image_uri'. Start the cluster in the container"),
     ],
@@ -316,7 +316,7 @@ def test_setup_hooks_that_fail():
     with pytest.raises(TypeError, match="must be a function without arguments"):
         variable.options(runtime_env={HOOK: 3})
     large = bytes(100_000)
-    with pytest.raises(ValueError, match="may have 65,536"):
+    with pytest.raises(ValueError, match="may have at most 65,536"):
         variable.options(runtime_env={HOOK: lambda: large})
 
 

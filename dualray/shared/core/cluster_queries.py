@@ -166,7 +166,7 @@ class CoreQueries(CoreWaiting):
         """
         if len(demands) > self.config.bundles_max:
             raise ValueError(
-                f"request_resources: {len(demands)} different bundles, and the limit bundles_max allows "
+                f"request_resources: {len(demands)} different bundles, but the limit bundles_max allows only "
                 f"{self.config.bundles_max}"
             )
         self.dispatch(

@@ -36,7 +36,7 @@ def parse_resources(
     if resources is not None and not isinstance(resources, Mapping):
         raise TypeError(f"resources={resources!r} must be a dict of name to amount, such as {{'disk': 1}}")
     if resources is not None and any(BUNDLE in str(name) for name in resources):
-        raise ValueError(f"resources={dict(resources)!r}: only dualray can give resources names with {BUNDLE!r}")
+        raise ValueError(f"resources={dict(resources)!r}: names with {BUNDLE!r} are reserved for dualray")
     amounts: dict[str, int] = {}
     for option, name, amount in (("num_cpus", CPU, num_cpus), ("num_gpus", GPU, num_gpus)):
         if amount is not None:
@@ -52,7 +52,7 @@ def parse_resources(
                 f"(The resource should not include `bundle`.)"
             )
         if name in _OPTIONS:
-            raise ValueError(f"resources names {name!r}; use {_OPTIONS[name]}= for it")
+            raise ValueError(f"resources has {name!r}; use {_OPTIONS[name]}= instead")
         amounts[name] = _units_of(f"resources[{name!r}]", amount)
     for name in _KINDS if refuses_parts else ():
         amount = amounts.get(name, 0)
@@ -91,7 +91,7 @@ def check_accelerators(resources: Mapping[str, float] | None) -> None:
             )
         if amount % 1:
             raise ValueError(
-                f"resources[{name!r}]={amount!r}: a task or actor cannot hold a part of one of the {name}. ({name} "
+                f"resources[{name!r}]={amount!r}: a task or actor cannot hold a fraction of a {name}. ({name} "
                 f"resource quantity must be whole numbers. The specified quantity {amount} is invalid.)"
             )
 

@@ -45,5 +45,5 @@ def _class_of(dotted_path: str) -> Any:
     if policy is None:
         raise ValueError(f"policy {dotted_path!r}: module {module_name!r} has no {class_name!r}")
     if not isinstance(policy, type):  # a decision log or a scenario of somebody else's may name any function
-        raise ValueError(f"policy {dotted_path!r}: {class_name!r} is a {type(policy).__name__}, and must be a class")
+        raise ValueError(f"policy {dotted_path!r}: {class_name!r} is a {type(policy).__name__}, but must be a class")
     return policy

@@ -67,8 +67,8 @@ def _difference(parts: list[tuple[str, Any]]) -> _Difference | None:
     for rank, (what, _) in enumerate(parts):
         if what != first:
             return _Difference(
-                f"worker 0 is in {first} and worker {rank} in {what}: every worker must make the same exchanges, in "
-                f"one order; real workers would wait for each other for ever"
+                f"worker 0 is in {first} and worker {rank} in {what}: every worker must make the same exchanges in "
+                "the same order; real workers would wait for each other forever"
             )
     return None
 

@@ -147,7 +147,7 @@ def create_collective_group(
     except ValueError:
         actor = exchange_of(group_name, world_size)
     else:
-        raise RuntimeError(f"there is a collective group {group_name!r} (Trying to initialize a group twice.)")
+        raise RuntimeError(f"the collective group {group_name!r} already exists (Trying to initialize a group twice.)")
     members = {each._actor_id.hex(): rank for each, rank in zip(actors, ranks, strict=True)}
     api.get(actor.declare.remote(members, gloo_timeout))
     _declared.setdefault(_process(), {})[group_name] = actor
@@ -338,7 +338,7 @@ def _array(tensor: Any, *, is_written: bool = True) -> np.ndarray[Any, Any]:
     if not isinstance(array, np.ndarray):
         raise RuntimeError(f"a tensor must be a numpy array or a torch tensor of the CPU, not {type(tensor).__name__}")
     if is_written and not array.flags.writeable:
-        raise ValueError("the tensor cannot be written, as what get() returns and what a task is given: copy it first")
+        raise ValueError("the tensor is read-only, like a result of get() and an argument of a task: copy it first")
     return array
 
 
@@ -351,7 +351,9 @@ def _reduced(values: list[Any], op: ReduceOp) -> Any:
     """The values combined, in the order of the ranks: the same bits for each rank."""
     first, *others = values
     if any(each.shape != first.shape for each in others):
-        raise ValueError(f"the tensors of the ranks must have one shape, and have {[each.shape for each in values]}")
+        raise ValueError(
+            f"the tensors of the ranks must have the same shape, but have {[each.shape for each in values]}"
+        )
     result = first
     for each in others:
         result = _REDUCE[op](result, each)
@@ -360,5 +362,5 @@ def _reduced(values: list[Any], op: ReduceOp) -> Any:
 
 def _write(array: np.ndarray[Any, Any], value: Any, verb: str) -> None:
     if array.shape != value.shape:
-        raise ValueError(f"{verb}: the tensor has the shape {array.shape}, and the value {value.shape}")
+        raise ValueError(f"{verb}: the tensor has the shape {array.shape}, but the value has the shape {value.shape}")
     array[...] = value

@@ -58,7 +58,7 @@ class Exchange:
         """
         if world_size != self._world_size:
             raise RuntimeError(
-                f"rank {rank} has world_size={world_size}, and other members of the group have {self._world_size}"
+                f"rank {rank} has world_size={world_size}, but other members of the group have {self._world_size}"
             )
         generation = self._generations[rank] = self._generations.get(rank, -1) + 1
         return generation
@@ -73,7 +73,7 @@ class Exchange:
         made = self._rounds.setdefault(key, _Round(operation))
         if made.operation != operation:
             raise RuntimeError(
-                f"rank {rank} calls {operation}, and rank {next(iter(made.brought))} calls {made.operation}: all ranks "
+                f"rank {rank} calls {operation}, but rank {next(iter(made.brought))} calls {made.operation}: all ranks "
                 f"of a group must call the same operations in the same order"
             )
         made.brought[rank] = item

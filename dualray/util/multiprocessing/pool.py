@@ -380,8 +380,8 @@ def _fitting(processes: int | None) -> int:
         return max(1, cpus)
     if processes > cpus:
         raise ValueError(
-            f"Tried to start a pool with {processes} processes on an existing cluster, but there are only {cpus} CPUs "
-            f"in it: say Pool({max(1, cpus)}), or start the cluster with init(num_cpus={processes})"
+            f"Tried to start a pool with {processes} processes on an existing cluster, but there are only {cpus} "
+            f"CPUs in it: use Pool({max(1, cpus)}), or start the cluster with init(num_cpus={processes})"
         )
     return processes
 

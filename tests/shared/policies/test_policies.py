@@ -483,7 +483,7 @@ def test_the_default_policies_load(setting):
         ("json:", "must be written 'package.module:Class'"),
         ("no_such_module:Class", "module 'no_such_module' cannot be imported"),
         ("json:NoSuchClass", "module 'json' has no 'NoSuchClass'"),
-        ("os:abort", "'abort' is a builtin_function_or_method, and must be a class"),
+        ("os:abort", "'abort' is a builtin_function_or_method, but must be a class"),
         ("..json:JSONDecoder", "module '..json' cannot be imported"),
         (".:JSONDecoder", "module '.' cannot be imported"),
     ],

@@ -273,7 +273,7 @@ def test_a_request_with_labels_launches_of_the_group_that_has_them(start: Callab
         ({"num_cpus": True}, TypeError, "num_cpus=True must be an int"),
         ({"num_cpus": -1}, ValueError, "num_cpus=-1 must be 0 to 10,000,000"),
         ({"bundles": {"CPU": 1}}, TypeError, "must be a list of dicts"),
-        ({"bundles": [1]}, TypeError, "bundle 0 is 1, and must be a dict"),
+        ({"bundles": [1]}, TypeError, "bundle 0 is 1, but must be a dict"),
         ({"bundles": [{"CPU": 1}, {"CPU": "many"}]}, TypeError, "bundle 1: "),
         ({"bundles": [{"CPU": -1}]}, ValueError, "bundle 0: "),
         ({"bundles": [{}]}, ValueError, "bundle 0, {}, demands nothing"),
@@ -283,7 +283,7 @@ def test_a_request_with_labels_launches_of_the_group_that_has_them(start: Callab
         (
             {"bundles": [{f"r{n}": 1} for n in range(1001)]},
             ValueError,
-            "1001 different bundles, and the limit bundles_max allows 1000",
+            "1001 different bundles, but the limit bundles_max allows only 1000",
         ),
     ],
 )

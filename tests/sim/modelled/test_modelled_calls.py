@@ -79,8 +79,8 @@ def test_large_results_take_no_memory_of_this_machine():
         ({"execute": True, "returns_size": 1}, "returns_size= is for calls"),
         ({"returns_size": -1}, "returns_size=-1 must not be negative"),
         ({"returns_size": "2 apples"}, "returns_size"),
-        ({"returns_size": 1.5}, "must be bytes"),
-        ({"num_returns": "streaming"}, "num_returns='streaming' must be a number, because of execute=False"),
+        ({"returns_size": 1.5}, "must be a number of bytes"),
+        ({"num_returns": "streaming"}, "num_returns='streaming' must be a number, because execute=False is set"),
         ({"exekute": False}, "Did you mean 'execute'"),
     ],
 )
