@@ -254,7 +254,7 @@ def test_a_demand_that_no_node_can_meet():
     message = message_of(TaskUnschedulableError, get, f.options(num_cpus=64, num_gpus=1).remote())
     assert re.fullmatch(
         r"f cannot be scheduled: it demands 64 CPU, 1 GPU; the nearest node, node-0, has 2 CPU, [\d.]+ GiB of memory "
-        r"and lacks 62 CPU, 1 GPU\. Ask for less, or start a node that has it\.",
+        r"and lacks 62 CPU, 1 GPU\. Demand less, or start a node that has enough\.",
         message,
     )
     message = message_of(ActorUnschedulableError, get, A.options(resources={"tpu": 1}).remote().__ray_ready__.remote())
@@ -266,7 +266,7 @@ def test_a_demand_that_no_node_can_meet():
 def test_memory_that_no_node_offers():
     message = message_of(TaskUnschedulableError, get, f.options(memory="50000GiB").remote())
     assert "it demands 1 CPU, 50000.0 GiB of memory; the nearest node, node-0, has 2 CPU" in message
-    assert "of memory. Ask for less, or start a node that has it." in message
+    assert "of memory. Demand less, or start a node that has enough." in message
     message = message_of(PlacementGroupUnschedulableError, placement_group, [{"memory": "50000GiB"}])
     assert "bundle 0 demands 50000.0 GiB of memory" in message
 

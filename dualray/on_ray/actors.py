@@ -166,10 +166,10 @@ def _unknown(name: str, namespace: str | None) -> str:
     if nearest:
         hint = f" Did you mean {nearest[0]!r}?"
     elif elsewhere:
-        hint = f" There is one in namespace {elsewhere[0]!r}: pass namespace={elsewhere[0]!r}."
+        hint = f" Namespace {elsewhere[0]!r} has an actor with this name: pass namespace={elsewhere[0]!r}."
     else:
-        hint = f" Names there: {', '.join(names) or 'none'}."
-    gone = "it was never made, or has ended."
+        hint = f" Names of actors in this namespace: {', '.join(names) or 'none'}."
+    gone = "the actor was never created, or has ended."
     return f"Failed to look up actor with name {name!r} in namespace {wanted!r}: {gone}{hint}"
 
 
@@ -215,5 +215,5 @@ def _found(handle: Any) -> ActorInfo:
     if own is not None and handle._actor_id.hex() == ray.get_runtime_context().get_actor_id():
         return ActorInfo(Actor(handle), type(own).__name__, None, ActorLimits(0), type(own))
     raise ActorHandleNotFoundError(
-        f"{handle!r} is not an actor that dualray made, so its class is not known. Use it through ray itself."
+        f"{handle!r} is not an actor that dualray created, so its class is not known. Use the actor through ray itself."
     )

@@ -373,7 +373,7 @@ def test_a_constructor_argument_that_failed_is_told_by_every_call():
         ActorDiedError, match=in_words(r"(?s)an argument failed.*KeyError: 'the argument'", "KeyError: 'the argument'")
     ) as caught:
         get(counter.add.remote())
-    assert in_words("was not made") in str(caught.value)
+    assert in_words("was not created") in str(caught.value)
 
 
 @ray.remote

@@ -136,7 +136,7 @@ def test_a_placement_group_gets_all_of_its_nodes_or_launches_none(grow: Callable
     assert alive() == ["node-0"]
     (demand,) = [row for row in status()["demands"] if row["demand"].startswith("the ")]
     most = (
-        "plain: 9 bundles need 9 nodes of this group, but only 3 more may start (max: 3): raise max, or ask for fewer"
+        "plain: 9 bundles need 9 nodes of this group, but only 3 more may start (max: 3): raise max, or request fewer"
     )
     assert most in demand["not_launched"]
     remove_placement_group(too_large)

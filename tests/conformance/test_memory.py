@@ -69,7 +69,7 @@ def test_a_variable_that_keeps_the_store_full_is_named_with_its_line():
     message = str(caught.value)
     line = test_a_variable_that_keeps_the_store_full_is_named_with_its_line.__code__.co_firstlineno + 1
     assert message.count(f"{__file__}:{line}") == 3
-    assert "delete them, or copy what they need" in message
+    assert "delete the variables, or copy the data that they need" in message
     del kept, caught
     get(ray.put(np.zeros(20 * MIB, dtype=np.uint8)))
 

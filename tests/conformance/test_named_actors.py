@@ -121,9 +121,9 @@ def test_a_name_that_nobody_has_names_the_nearest():
     ) as caught:
         ray.get_actor("paramters")
     assert isinstance(caught.value, ActorHandleNotFoundError)
-    with pytest.raises(ValueError, match=r"There is one in namespace 'shop'"):
+    with pytest.raises(ValueError, match=r"Namespace 'shop' has an actor with this name"):
         ray.get_actor("parameters", namespace="other")
-    with pytest.raises(ValueError, match=r"Names there: parameters"):
+    with pytest.raises(ValueError, match=r"Names of actors in this namespace: parameters"):
         ray.get_actor("xyz")
     end(counter)
 

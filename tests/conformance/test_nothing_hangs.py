@@ -113,7 +113,7 @@ def says(ref, *words):
 
 def test_a_late_get_names_who_holds_the_cpus(holder):
     ref = echo.remote(1)
-    says(ref, "made by echo", "waits for a worker with 1 CPU", "CPU is held by Partner on node-0/w", "(2 CPU)")
+    says(ref, "computed by echo", "waits for a worker with 1 CPU", "CPU is held by Partner on node-0/w", "(2 CPU)")
     ray.kill(holder)
     assert get(ref) == 1
 
@@ -121,7 +121,12 @@ def test_a_late_get_names_who_holds_the_cpus(holder):
 def test_a_late_get_follows_the_chain_of_arguments(holder):
     first = echo.remote(1)
     last = echo.remote(2, echo.remote(3, first))
-    says(last, "which waits for its arguments", f"object {first.hex()[:8]}:0 is made by echo", "CPU is held by Partner")
+    says(
+        last,
+        "which waits for its arguments",
+        f"object {first.hex()[:8]}:0 is computed by echo",
+        "CPU is held by Partner",
+    )
     ray.cancel(first)
 
 
@@ -154,7 +159,9 @@ def test_a_late_get_of_a_call_of_an_actor_whose_constructor_waits(tally):
 
     argument = sleep.remote(tally)
     late = Late.remote(argument)
-    says(late.answer.remote(), "the actor is made by Late", f"{argument.hex()[:8]}:0 is made by sleep", "runs it")
+    says(
+        late.answer.remote(), "the actor is created by Late", f"{argument.hex()[:8]}:0 is computed by sleep", "runs it"
+    )
     ray.cancel(argument)
     with pytest.raises(ActorDiedError, match="an argument"):
         get(late.answer.remote())
@@ -163,7 +170,7 @@ def test_a_late_get_of_a_call_of_an_actor_whose_constructor_waits(tally):
 def test_a_late_get_of_a_borrowed_reference_asks_its_owner(holder):
     partner = Partner.remote()
     [borrowed] = get(partner.own_waiting.remote())
-    says(borrowed, "says that object", "made by echo", "CPU is held by Partner")
+    says(borrowed, "says that object", "computed by echo", "CPU is held by Partner")
 
 
 def test_a_late_get_of_what_a_blocked_task_makes(holder):
@@ -175,13 +182,13 @@ def test_a_late_get_of_what_a_blocked_task_makes(holder):
 
 def test_a_late_get_of_an_actor_that_waits_for_itself():
     partner = Partner.remote()
-    says(partner.ask.remote(partner), "runs it, and waits: object", "made by Partner.answer")
+    says(partner.ask.remote(partner), "runs it, and waits: object", "computed by Partner.answer")
     ray.kill(partner)
 
 
 def test_a_program_can_ask_why_a_value_is_not_there(holder):
     ref = echo.remote(1)
-    assert "made by echo" in explain(ref)
+    assert "computed by echo" in explain(ref)
     eventually(lambda: "CPU is held by Partner on node-0/w" in explain(ref), "it says who holds the CPU")
     partner = Partner.remote()
     [borrowed] = get(partner.own_waiting.remote())

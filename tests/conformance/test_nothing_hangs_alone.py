@@ -105,7 +105,7 @@ def test_who_waits_for_cpus_that_idle_actors_hold_is_told_once(start, capfd):
         ray.get(late, timeout=1)
     time.sleep(5 * SOON_S)
     (line,) = told(capfd)
-    assert re.match(r"dualray: echo has waited for long for 1 CPU: actors hold it, and keep it as long as they ", line)
+    assert re.match(r"dualray: echo has waited for long for 1 CPU: these actors hold it until they end: ", line)
     assert line.count("Actor on node-0/w") == 2
     assert "dualray.kill" in line
     third = Actor.options(num_cpus=2).remote()

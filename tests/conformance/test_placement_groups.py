@@ -139,9 +139,9 @@ def test_all_bundles_are_reserved_or_none(cluster, make):
 def test_what_can_never_be_placed_is_refused_and_says_what_lacks(cluster):
     with pytest.raises(PlacementGroupUnschedulableError, match=r"bundle 1 demands 5 CPU.*lacks 1 CPU"):
         placement_group([{"CPU": 1}, {"CPU": 5}])
-    with pytest.raises(PlacementGroupUnschedulableError, match=r"STRICT_PACK wants one node.*lacks 2 CPU"):
+    with pytest.raises(PlacementGroupUnschedulableError, match=r"STRICT_PACK needs one node.*lacks 2 CPU"):
         placement_group([{"CPU": 3}, {"CPU": 3}], strategy="STRICT_PACK")
-    with pytest.raises(PlacementGroupUnschedulableError, match=rf"STRICT_SPREAD wants {cluster.nodes + 1} nodes"):
+    with pytest.raises(PlacementGroupUnschedulableError, match=rf"STRICT_SPREAD needs {cluster.nodes + 1} nodes"):
         placement_group([{"CPU": 1}] * (cluster.nodes + 1), strategy="STRICT_SPREAD")
     with pytest.raises(PlacementGroupUnschedulableError, match=r"bundles demand .* CPU, and all .* lack 1 CPU"):
         placement_group([*[{"CPU": 4}] * cluster.nodes, {"CPU": 1}])

@@ -182,7 +182,7 @@ def test_who_waits_is_told_when_the_queue_ends(items):
 
 def test_waiting_for_what_never_comes_is_a_deadlock_in_a_simulation(mode, items):
     if mode == "sim":
-        with pytest.raises(SimulationDeadlockError, match="has not said that it is ready"):
+        with pytest.raises(SimulationDeadlockError, match="has not reported that the object is ready"):
             items.get()
     else:
         with pytest.raises(Empty):

@@ -480,7 +480,7 @@ def test_a_worker_is_used_again():
         ({"resources": {"disk": 3}}, "lacks 1 disk"),
         ({"resources": {"tpu": 1}}, "lacks 1 tpu"),
         ({"resources": {"slot": 1.5}}, "lacks (1|0.5) slot"),
-        ({"memory": 8.5 * GIB}, r"8.5 GiB of memory; .* 8.0 GiB of memory.* lacks 512.0 MiB of memory\. Ask for less"),
+        ({"memory": 8.5 * GIB}, r"8.5 GiB of memory; .* 8.0 GiB of memory.* lacks 512.0 MiB of memory\. Demand less"),
         ({"memory": 8 * GIB + 1}, "lacks 1 bytes of memory"),
     ],
     ids=str,

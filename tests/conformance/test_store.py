@@ -192,7 +192,7 @@ def test_objects_that_were_put_are_not_evicted_and_a_full_store_says_who_holds_i
     assert refs[0].hex()[:8] in message
     assert "owner driver-1" in message
     assert message.count("owner driver-1") == 5  # the largest holders, not all
-    assert "Drop references or arrays" in message
+    assert "Delete references or arrays" in message
     assert "object_store_memory=" in message
     assert [int(get(ref)[0]) for ref in refs] == list(range(6))
 

@@ -242,7 +242,7 @@ def test_what_no_node_can_meet_fails_at_once(on_ray):
         get(add.options(num_cpus=50).remote(1))
     with pytest.raises(ActorUnschedulableError, match="1 absent"):
         Nowhere.remote()
-    with pytest.raises(TaskUnschedulableError, match="no-such-node does not hold"):  # Ray ends the program for it
+    with pytest.raises(TaskUnschedulableError, match="no-such-node does not match"):  # Ray ends the program for it
         get(add.options(label_selector={"ray.io/node-id": "no-such-node"}).remote(1))
 
 

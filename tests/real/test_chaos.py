@@ -103,7 +103,7 @@ def test_a_hang_is_found_and_explained(tmp_path: Path) -> None:
     found = soak([], workload=lanes, nodes=1, record=tmp_path, patience_s=3)
     assert not found.is_right
     assert found.hang[0] == "no task has ended for 3 s; these wait: chaos-sleepy"
-    assert re.search(r"is made by nap \(task \w+\), which node-0/w\d+ has", "\n".join(found.hang))
+    assert re.search(r"is computed by nap \(task \w+\), which node-0/w\d+ has", "\n".join(found.hang))
     assert not found.left_behind
 
 

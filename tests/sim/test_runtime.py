@@ -113,7 +113,9 @@ def test_a_deadlock_is_an_error_with_the_wait_for_graph(start: Any) -> None:
     with pytest.raises(dualray.exceptions.SimulationDeadlockError) as caught:
         dualray.get(actor.ask.remote([actor]))
     text = str(caught.value)
-    assert re.search(r"driver-1 waits: object \w+:0 is made by Selfish.ask \(task \w+\), which node-\d/w\d+ has", text)
+    assert re.search(
+        r"driver-1 waits: object \w+:0 is computed by Selfish.ask \(task \w+\), which node-\d/w\d+ has", text
+    )
     assert re.search(r"Selfish.ask on node-\d/w\d+ waits: .* Selfish.answer", text)
 
 

@@ -64,12 +64,12 @@ BAD = {
     "a worker that reboots": (
         "{at: 2ms, reboot: node-1, back_after: 1s}",
         "{when: {task_started: piece}, reboot: worker, back_after: 1s}",
-        "5: faults[0]: reboot takes nodes; faults that worker can have: kill and restart and pause and slow",
+        "5: faults[0]: reboot takes nodes; the faults of worker are: kill and restart and pause and slow",
     ),
     "a clogged head": (
         "{at: 2ms, reboot: node-1, back_after: 1s}",
         "{at: 2ms, clog: head}",
-        "5: faults[0]: clog takes nodes; faults that head can have: kill and pause and slow and restart",
+        "5: faults[0]: clog takes nodes; the faults of head are: kill and pause and slow and restart",
     ),
     "a head among nodes": (
         "{at: 2ms, reboot: node-1, back_after: 1s}",
@@ -107,7 +107,7 @@ BAD = {
     "what no program survives among what is drawn": (
         "expect:",
         "swarm: {kinds: [kill node, kill head]}\nexpect:",
-        "6: swarm.kinds: kill head cannot be drawn at random; write it under faults",
+        "6: swarm.kinds: kill head cannot be chosen at random; write it under faults",
     ),
     "every so often, and not how often": (
         "at: 2ms",

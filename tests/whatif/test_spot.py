@@ -66,7 +66,7 @@ def test_the_chance_to_meet_a_deadline_is_said(sleepers, tmp_path):
 def test_machines_that_could_never_be_had_are_refused(sleepers, tmp_path):
     spot = written(tmp_path / "spot.json", [1, 0, 2])
     [row] = whatif.predict(sleepers, nodes=[5], cpus=[1], faults=[spot], seeds=1, jobs=1).rows
-    assert "4 spot machines were never available, at most 2 were; give at most 3 nodes" in row.lacks
+    assert "4 spot machines were never available at the same time; at most 2 were; give at most 3 nodes" in row.lacks
 
 
 @pytest.mark.parametrize(

@@ -77,7 +77,7 @@ def _class_of(error: ErrorInfo) -> type[DualrayError]:
         return exceptions.RunningTaskPlacementGroupRemoved
     if (
         error.kind is ErrorKind.GROUP_UNSCHEDULABLE
-        and " cannot be made: a group exists with the name " in error.message
+        and " cannot be created: a group exists with the name " in error.message
     ):
         return exceptions.PlacementGroupAlreadyExistsError
     is_constructor = error.kind is ErrorKind.ACTOR_DIED and error.message.startswith(_CONSTRUCTOR_RAISED)
@@ -102,9 +102,9 @@ _UNDER_THE_NAME = (
 
 
 _NOT_MADE_AGAIN = (
-    ("was put, and no task can make it again", "PUT"),
-    ("the reconstruction policy says so", "LINEAGE_DISABLED"),
-    ("was made is not known any more", "LINEAGE_EVICTED"),
+    ("was created by put(), and no task can recompute it", "PUT"),
+    ("the reconstruction policy forbids it", "LINEAGE_DISABLED"),
+    ("is no longer known", "LINEAGE_EVICTED"),
     ("has no attempt left", "MAX_ATTEMPTS_EXCEEDED"),
 )
 """Why an object cannot be made again, and the end of Ray's name for it."""

@@ -208,7 +208,9 @@ def register(cls: type[Any], serializer: Callable[[Any], Any], deserializer: Cal
         TypeError: pickle does not ask how the class is pickled.
     """
     if cls in _NEVER_ASKED:
-        raise TypeError(f"{cls.__name__} is always pickled in Python's own way: register a class of your own around it")
+        raise TypeError(
+            f"{cls.__name__} is always pickled by Python itself: register a class of your own that wraps it"
+        )
     _registered[cls] = serializer, deserializer
 
 
@@ -430,7 +432,7 @@ def _culprits(value: Any, path: str, outer: tuple[Any, ...], depth_max: int) -> 
             is_innermost = False
             yield from _culprits(part, name, within, depth_max)
     if is_innermost:
-        yield Culprit(value, path, outer[-1] if outer else None, _why_not_pickled(value) or "its way to be pickled")
+        yield Culprit(value, path, outer[-1] if outer else None, _why_not_pickled(value) or "its pickle method fails")
 
 
 def _parts(value: Any, path: str) -> Iterator[tuple[str, Any]]:

@@ -215,7 +215,7 @@ class CoreStep(CoreState):
                 seen[kind] = None
                 self._tell_failure(told)
             if left_out:
-                self.host.tell(f"dualray: and {left_out:,} more have failed, and nobody has read their errors\n")
+                self.host.tell(f"dualray: {left_out:,} more tasks failed, and the program never read their errors\n")
 
     def _send(self, command: Send) -> None:
         message = command.message

@@ -196,7 +196,7 @@ class CoreSubmission(CoreTasks):
         why = self.machine.why_waiting(shape) or ""
         if why and (known is None or known[1] != why):
             is_final = self.config.infeasible == "raise" or template.strategy.only_node is not None
-            fate = "can never run in this cluster" if is_final else "waits for a node that can take it"
+            fate = "can never run in this cluster" if is_final else "waits for a node that can run it"
             self.host.tell(f"dualray: {template.name} {fate}: {why}.\n")
         self._feasible[template] = cluster, why
 

@@ -51,5 +51,7 @@ class ViewSites:
             for object_id, file, line, size_bytes in kept[:_NAMED_MAX]
         )
         more = f", and {len(kept) - _NAMED_MAX} more" if len(kept) > _NAMED_MAX else ""
-        words = f"Variables of this process keep {lines}{more}: delete them, or copy what they need."
+        words = (
+            f"Variables of this process still use {lines}{more}: delete the variables, or copy the data that they need."
+        )
         return ErrorInfo(kind=error.kind, message=f"{error.message} {words}")

@@ -114,7 +114,7 @@ class CoreWaiting(CoreStep):
             self._has_warned = True
             verb = "get" if event.read else "wait"
             self.host.tell(
-                f"{self.execution.name} calls dualray.{verb}() on the event loop of its actor: until that returns, no "
-                f"other method of its concurrency group goes on, and if it waits for one of them, it waits for ever. "
-                f"Use `await ref` or `await asyncio.gather(*refs)`.\n"
+                f"{self.execution.name} calls dualray.{verb}() on the event loop of its actor. Until "
+                f"dualray.{verb}() returns, no other method of its concurrency group runs. If it waits for such a "
+                "method, it waits forever. Use `await ref` or `await asyncio.gather(*refs)`.\n"
             )

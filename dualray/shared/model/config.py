@@ -69,7 +69,7 @@ class Config:
         10 * SECOND_NS, "ns", "how long a full store waits for space before it refuses an object"
     )
     garbage_percent: int = _limit(
-        70, "percent", "a store that is used beyond this has processes collect garbage that may hold references"
+        70, "percent", "when a store is fuller than this, processes collect garbage, which may hold references"
     )
     garbage_ns: int = _limit(
         10 * SECOND_NS,

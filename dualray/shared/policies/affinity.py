@@ -19,11 +19,11 @@ class AffinityPlacement:
         candidate = view.candidates.get(wanted) if wanted is not None else None
         if candidate is not None and fits(candidate.total, shape.placement):
             if fits(candidate.free, shape.placement):
-                return Placement(Outcome.SUCCESS, candidate.node, "affinity: the node that was named")
+                return Placement(Outcome.SUCCESS, candidate.node, "affinity: the named node")
             return Placement(Outcome.FAILED, reason=f"{wanted} is busy")
         if shape.strategy.soft:
             return self._otherwise.choose(shape, view, via)
-        why = "is not alive" if candidate is None else "could never take it"
+        why = "is not alive" if candidate is None else "could never run it"
         return Placement(Outcome.INFEASIBLE, reason=f"{wanted} was named (soft=False) and {why}")
 
     def scores(self, shape: LeaseShape, view: ClusterView, via: NodeID | None) -> list[Score]:

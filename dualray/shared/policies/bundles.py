@@ -205,20 +205,20 @@ def why_never(spec: PlacementGroupSpec, placed: Mapping[int, NodeID], nodes: Seq
         nearest = min(nodes, key=lambda info: (bulk(shortfall(dict(info.total.units), together)), info.node))
         lacks = shortfall(dict(nearest.total.units), together)
         return (
-            f"STRICT_PACK wants one node for all {len(spec.bundles)} bundles, which demand {together}; the nearest "
+            f"STRICT_PACK needs one node for all {len(spec.bundles)} bundles, which demand {together}; the nearest "
             f"node, {nearest.node}, has {offered_words(nearest.total)} and lacks "
             f"{lacks if lacks.units else 'labels'}. Use PACK, or smaller bundles"
         )
     if spec.strategy is GroupStrategy.STRICT_SPREAD:
         return (
-            f"STRICT_SPREAD wants {len(spec.bundles)} nodes, one for each bundle, and of the {len(nodes)} that are "
-            f"alive not as many can take one. Use SPREAD, or start more nodes"
+            f"STRICT_SPREAD needs {len(spec.bundles)} nodes, one for each bundle, but of the {len(nodes)} nodes that "
+            "are alive, fewer can hold a bundle. Use SPREAD, or start more nodes"
         )
     together, have = add(spec.bundles), add(info.total for info in nodes)
     lacks = shortfall(dict(have.units), together)
     if lacks.units:
         return f"its bundles demand {together}, and all {len(nodes)} nodes together have {have} and lack {lacks}"
-    return f"its bundles demand {together}, and do not fit beside one another on the {len(nodes)} nodes that are alive"
+    return f"its bundles demand {together}, but do not fit together on the {len(nodes)} nodes that are alive"
 
 
 def _whole(info: NodeInfo, spec: PlacementGroupSpec, placed: Mapping[int, NodeID]) -> Candidate:

@@ -28,7 +28,7 @@ def why_infeasible(shape: LeaseShape, nodes: Sequence[NodeInfo]) -> str | None:
     if any(fits(dict(info.total.units), demand) for info in nodes):
         return None
     if not nodes:
-        return f"it demands {demand} and the cluster has no node that is alive"
+        return f"it demands {demand}, but no node of the cluster is alive"
     nearest = min(nodes, key=lambda info: (_lacking(info, shape), info.node))
     lacks = shortfall(dict(nearest.total.units), demand)
     return (
@@ -41,10 +41,10 @@ def way_out(demand: Resources, nodes: Sequence[NodeInfo]) -> str:
     """What to do about a demand that none of the nodes can meet."""
     if demand.get(MEMORY) and not any(info.total.get(MEMORY) for info in nodes):
         return (
-            "No node here offers memory, which only those do that were told how much: init(memory=), `dualray start "
-            "--memory`, Cluster.add_node(memory=), or memory: of a scenario's nodes. Say it there, or leave memory= out"
+            "No node offers memory, because none was started with an amount: set init(memory=), `dualray start "
+            "--memory`, Cluster.add_node(memory=), or memory: of a scenario's nodes. Or leave memory= out"
         )
-    return "Ask for less, or start a node that has it"
+    return "Demand less, or start a node that has enough"
 
 
 def _no_labels(terms: tuple[LabelTerm, ...], nodes: Sequence[NodeInfo]) -> str:
@@ -53,7 +53,7 @@ def _no_labels(terms: tuple[LabelTerm, ...], nodes: Sequence[NodeInfo]) -> str:
     labels = ", ".join(f"{key}={value}" for key, value in nearest.labels) or "no labels"
     return (
         f"it demands the labels {' and '.join(map(str, terms))}; the nearest node, {nearest.node}, has {labels}, and "
-        f"{' and '.join(unmet)} does not hold there. Ask for other labels, or start a node that has them"
+        f"{' and '.join(unmet)} does not match. Demand other labels, or start a node that has them"
     )
 
 

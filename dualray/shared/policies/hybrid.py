@@ -129,8 +129,8 @@ class HybridPlacement:
             is_spared = candidate.has_gpus and spares_gpus
             words = [
                 f"would be {use} % in use" + (f", not over {view.spread_threshold_percent} %" if is_packed else ""),
-                *(["has GPUs, which are not wanted"] if is_spared else []),
-                *(["is where it was submitted"] if candidate.node == via else []),
+                *(["has GPUs, which the demand does not need"] if is_spared else []),
+                *(["is the node that submitted it"] if candidate.node == via else []),
             ]
             rank = (int(is_spared), 0 if is_packed else use, int(candidate.node != via), order)
             scores.append(Score(node=candidate.node, rank=rank, words="; ".join(words)))

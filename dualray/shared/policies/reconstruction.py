@@ -43,8 +43,8 @@ class ReconstructionPolicy(Protocol):
 
 
 NO_ATTEMPT_LEFT = (
-    "has no attempt left: one is used each time that its results are lost with a node. Give it more (max_retries=), or "
-    "keep the results in the node that reads them"
+    "has no attempt left, because each loss of its results with a node uses one. Set a higher max_retries=, or keep "
+    "the results on the node that reads them"
 )
 
 
@@ -55,7 +55,9 @@ class NoReconstruction:
     """
 
     def plan(self, object_id: ObjectID, lineage: Lineage) -> Plan:
-        return Plan(impossible=f"object {short(object_id)} is not made again: the reconstruction policy says so")
+        return Plan(
+            impossible=f"object {short(object_id)} is not recomputed, because the reconstruction policy forbids it"
+        )
 
 
 class LineageReconstruction:
@@ -73,12 +75,12 @@ class LineageReconstruction:
                 planned[task] = None
                 continue
             if is_put(wanted):
-                return Plan(impossible=f"object {short(wanted)} was put, and no task can make it again")
+                return Plan(impossible=f"object {short(wanted)} was created by put(), and no task can recompute it")
             dependencies = lineage.dependencies(task)
             if dependencies is None:
-                return Plan(impossible=f"how object {short(wanted)} was made is not known any more")
+                return Plan(impossible=f"the task that computed object {short(wanted)} is no longer known")
             if not lineage.may_run_again(task):
-                return Plan(impossible=f"task {short(task)}, which makes object {short(wanted)}, {NO_ATTEMPT_LEFT}")
+                return Plan(impossible=f"task {short(task)}, which computes object {short(wanted)}, {NO_ATTEMPT_LEFT}")
             stack.append((wanted, True))
             stack.extend((dep, False) for dep in reversed(dependencies) if not lineage.is_available(dep))
         return Plan(tuple(planned))

@@ -138,19 +138,19 @@ def whole_words(count: int, total: int, needed: int, room: int, most: int, leavi
     words = f"{count} of {total} bundles" if count < total else f"{count} bundle{'s' if count != 1 else ''}"
     words += f" need{'s' if count == 1 else ''} {needed} node{'s' if needed != 1 else ''} of this group"
     if needed <= room:
-        return f"{words}, but the other bundles have no room, and all get a place together or none does"
+        return f"{words}, but the other bundles do not fit, and dualray places all bundles or none"
     held = f"max: {most}, {leaving} {'leaves' if leaving == 1 else 'leave'}" if leaving else f"max: {most}"
     words = f"{words}, but {f'only {room}' if room else 'no'} more may start ({held})"
     if needed <= room + leaving:
         return f"{words} until nodes have left"
-    return f"{words}: raise max, or ask for fewer or smaller bundles"
+    return f"{words}: raise max, or request fewer or smaller bundles"
 
 
 def never_words(group: NodeGroupSpec, resources: Resources, labels: tuple[LabelTerm, ...]) -> str:
     """Why no node of a group could meet a demand; "" when one could."""
     total = dict(group.total.units)
     if not fits(total, resources):
-        return f"a node of it lacks {shortfall(total, resources)}"
+        return f"a node of this group lacks {shortfall(total, resources)}"
     if labels and not labels_match(labels, dict(group.labels)):
         return f"its labels do not meet {' and '.join(map(str, labels))}"
     return ""

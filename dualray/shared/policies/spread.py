@@ -96,7 +96,9 @@ class SpreadPlacement:
         scores = []
         for node, candidate in view.candidates.items():
             if node not in places:
-                scores.append(Score(node=node, rank=None, words="has too little for it, and no turn in the round"))
+                scores.append(
+                    Score(node=node, rank=None, words="has too few resources, so it has no turn in the round")
+                )
                 continue
             turn = (places[node] - view.round_robin) % len(places)
             has_room = fits(candidate.free, shape.placement)

@@ -76,7 +76,9 @@ class MachineSpec:
             from dualray.shared.machines.head.head import Head  # noqa: PLC0415
 
             return Head(config=self.config)
-        raise ValueError(f"the log has a machine of the unknown kind {self.kind!r}; known are owner, node, head")
+        raise ValueError(
+            f"the log has a machine of the unknown kind {self.kind!r}; the known kinds are owner, node and head"
+        )
 
 
 class DecisionLog:
@@ -180,8 +182,8 @@ def _read_opening(stream: Iterator[Any]) -> tuple[MachineSpec, str]:
         raise _no_opening(error) from error
     if version != PROTOCOL_VERSION or names != NAMES[: len(names)]:  # 0.1.0 had fewer
         raise ValueError(
-            f"the log has protocol version {version}, and this dualray has version {PROTOCOL_VERSION}: "
-            f"replay it with the dualray that wrote it"
+            f"the log has protocol version {version}, and this dualray has version {PROTOCOL_VERSION}: replay it "
+            "with the version of dualray that wrote it"
         )
     try:
         machine = dict(opening["machine"])

@@ -439,7 +439,7 @@ def _what_is_wrong(fault: Fault) -> Iterator[str]:
     if fault.start < 1:
         yield "the number of a start or an end must be at least 1"
     if fault.at_ns is None and fault.task_name is None and fault.event not in EVENT_ANCHORS:
-        yield f"{fault.event!r} is not an anchor; known are {', '.join(EVENT_ANCHORS)}"
+        yield f"{fault.event!r} is not an anchor; the anchors are {', '.join(EVENT_ANCHORS)}"
     if (fault.submission or fault.on_node) and fault.at_ns is not None:
         yield "a submission or a node needs an anchor, as in 'when f starts 3 on node-2'"
     if fault.after_ns and fault.at_ns is not None:
@@ -459,7 +459,7 @@ def _what_is_wrong(fault: Fault) -> Iterator[str]:
     if fault.kind in SLOWS and not fault.factor > 0:
         yield "the factor must be above 0; 4 means four times as slow"
     if fault.kind in (FaultKind.FILL_STORE, FaultKind.FILL_MEMORY) and not 0 < fault.factor <= 1:
-        yield "the share must be above 0 and at most 1; 0.9 leaves a tenth"
+        yield "the share must be above 0 and at most 1; 0.9 leaves a tenth free"
     if fault.kind is FaultKind.SKEW_CLOCK and not fault.skew_ns:
         yield "the fault needs an amount: 'by 30s' sets the clock ahead, 'by -30s' back"
     if fault.kind is FaultKind.ADD_NODES and not 1 <= fault.count <= ADDED_MAX:

@@ -127,7 +127,9 @@ def parse_growth(text: str, name: str, read: Read | None = None) -> Growth:
             raise ScenarioError(_problems(error, tree, name, Growth)) from None
     problems = [*_bad_config(growth), *_bad_groups(growth.cluster), *_slow_groups(growth)]
     if not growth.cluster.scaling:
-        problems.append((("cluster",), "it has no groups: say cluster: {groups: {cpu: {max: 4, cpus: 2}}}"))
+        problems.append(
+            (("cluster",), "the file has no groups of nodes: write cluster: {groups: {cpu: {max: 4, cpus: 2}}}")
+        )
     for path, problem in problems:
         path = _real_path(tree, path)
         raise ScenarioError(f"{name}:{_line(tree, path)}: {_where(path)}{problem}")
@@ -230,7 +232,9 @@ def _load(text: str, name: str) -> YamlMapping:
                 _check_commas(load_yaml(text, is_lenient=True), name)
             raise ScenarioError(f"{name}:{line}: the key {error.key!r} is given twice; leave one out") from None
         if "{{" in lines[line - 1]:
-            raise ScenarioError(f"{name}:{line}: a template: replace the part from {{{{ to }}}} first") from None
+            raise ScenarioError(
+                f"{name}:{line}: the file is a template: replace the part from {{{{ to }}}} first"
+            ) from None
         problem = str(error.problem or error.context or error).splitlines()[0]
         raise ScenarioError(f"{name}:{line}: the file is not valid YAML: {problem}") from None
     except YAMLError as error:
@@ -247,7 +251,7 @@ def _only(documents: list[Any], name: str) -> Any:
     meant = [each for each in documents if isinstance(each, YamlMapping) and each.get("kind") == "RayCluster"]
     if len(meant) != 1:
         raise ScenarioError(
-            f"{name}:1: this file has {len(documents)} documents, of which {len(meant)} are a RayCluster; leave one"
+            f"{name}:1: this file has {len(documents)} documents, of which {len(meant)} are a RayCluster; keep one"
         )
     return meant[0]
 
@@ -547,7 +551,7 @@ def _bad_racks(cluster: ClusterModel) -> Iterator[tuple[Path, str]]:
     for index, group in enumerate(cluster.groups()):
         if RACK_LABEL in group.labels:
             place: Path = ("cluster", "nodes", index) if len(cluster.nodes) > 1 else ("cluster",)
-            yield place, "the label rack comes from the racks; give the group rack: NAME in place of the label"
+            yield place, "the label rack comes from the racks; give the group rack: NAME instead of the label"
 
 
 def _bad_config(scenario: Scenario | Growth) -> Iterator[tuple[Path, str]]:

@@ -33,7 +33,7 @@ class When(Model):
     event: Literal[EVENT_ANCHORS] | None = None  # type: ignore[valid-type]  # a literal of all that there are
     index: int = Field(default=1, ge=1, description="number of the start, end or event, counted from 1")
     submission: int | None = Field(
-        default=None, ge=1, description="in place of index: number of the task's submission, counted from 1"
+        default=None, ge=1, description="instead of index: number of the task's submission, counted from 1"
     )
     node: str | None = Field(default=None, description="node on which to count; default: the whole cluster")
     after: Time = Field(default=0, description="time between the anchor and the fault")
@@ -102,18 +102,18 @@ class FaultModel(Model):
     """One fault: an anchor (`at`, `every` or `when`), exactly one action, and what belongs to it."""
 
     words: str | None = Field(
-        default=None, description="the whole fault as text, in place of all other keys: kill node-5 at 2.5s"
+        default=None, description="the whole fault as text, instead of all other keys: kill node-5 at 2.5s"
     )
     trace: str | None = Field(
         default=None,
-        description="in place of all other keys: a file with the number of spot machines at each tick, and `format`",
+        description="instead of all other keys: a file with the number of spot machines at each tick, and `format`",
     )
     format: Literal["skypilot-spot"] | None = Field(default=None, description="of the file of `trace`")
     at: Time | None = None
     every: Time | None = Field(
         default=None, description="time before the first fault and between faults; 10s ± 2s varies at random"
     )
-    spread: Time = Field(default=0, description="with `every`: most time by which a fault comes sooner or later")
+    spread: Time = Field(default=0, description="with `every`: how much sooner or later than planned a fault may come")
     times: int = Field(default=1, ge=1, le=10_000, description="with `every`: number of faults")
     when: When | None = None
     lasting: Time | None = Field(default=None, alias="for", description="how long the fault lasts")
@@ -252,7 +252,7 @@ class FaultModel(Model):
             if action in can and len(target) > 1:
                 raise ValueError(f"{action}: {name} cannot be in a list with others; write a fault for it alone")
             if can and action not in can and (name != HEAD_NAME or action not in ("link", "partition")):
-                raise ValueError(f"{action} takes nodes; faults that {name} can have: {' and '.join(can)}")
+                raise ValueError(f"{action} takes nodes; the faults of {name} are: {' and '.join(can)}")
 
     def faults(self, cluster: ClusterModel, seed: int = 0) -> Iterator[Fault]:
         """The faults that this stands for: one for each node and time. `seed` draws what is said with ±.

@@ -73,11 +73,11 @@ class Swarm(Model):
 
     kinds: list[FaultKind] = Field(
         default_factory=lambda: [kind for kind in FaultKind if kind not in NEVER_DRAWN],
-        description=f"kinds of faults to draw; default: all but {' and '.join(sorted(NEVER_DRAWN))}",
+        description=f"kinds of faults to choose from; default: all but {' and '.join(sorted(NEVER_DRAWN))}",
     )
     most: int = Field(default=6, ge=0, le=1000, description="most faults of one seed")
     within: Time | None = Field(
-        default=None, description="time before which faults come; default: the makespan without faults"
+        default=None, description="faults happen before this time; default: the makespan without faults"
     )
     lasting: Time = Field(default=3 * 10**9, description="median duration of the faults that end")
 
@@ -86,7 +86,7 @@ class Swarm(Model):
     def _can_be_drawn(cls, value: list[FaultKind]) -> list[FaultKind]:
         for kind in value:
             if kind in NEVER_DRAWN:
-                raise ValueError(f"{kind} cannot be drawn at random; write it under faults")
+                raise ValueError(f"{kind} cannot be chosen at random; write it under faults")
         return value
 
 
@@ -115,7 +115,7 @@ class Scenario(Model):
     )
     memory: dict[str, Size] = Field(
         default_factory=dict,
-        description="memory of a node that a task takes while it runs, by name; an actor keeps it for its life",
+        description="memory of a node that a task takes while it runs, by name; an actor keeps it until it ends",
     )
     gpu_memory: dict[str, Size] = Field(
         default_factory=dict, description="memory of each assigned GPU that a task takes while it runs, by name"

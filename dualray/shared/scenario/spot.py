@@ -48,8 +48,8 @@ class SpotTrace:
         if not starts:
             most = max(self.counts)
             raise ValueError(
-                f"{self.path}: {machines} spot machines were never available, at most {most} were; give at most "
-                f"{most + 1} nodes"
+                f"{self.path}: {machines} spot machines were never available at the same time; at most {most} were; "
+                f"give at most {most + 1} nodes"
             )
         return starts[stream_seed(b"%d" % seed, b"spot") % len(starts)]
 

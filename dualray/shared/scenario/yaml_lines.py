@@ -47,7 +47,7 @@ class DuplicateKeyError(yaml.MarkedYAMLError):
     """
 
     def __init__(self, key: Any, mark: yaml.Mark) -> None:
-        super().__init__(problem=f"key {key!r} stands here a second time", problem_mark=mark)
+        super().__init__(problem=f"key {key!r} is given a second time", problem_mark=mark)
         self.key = key
 
 
@@ -92,7 +92,7 @@ def _constructed(loader: _Loader, node: yaml.Node | None) -> Any:
 
 
 _DEPTH_MAX, _NODES_MAX = 100, 1_000_000
-_TOO_DEEP = f"more than {_DEPTH_MAX} mappings and lists lie in one another"
+_TOO_DEEP = f"mappings and lists are nested more than {_DEPTH_MAX} deep"
 
 
 def _check_size(node: yaml.Node, sizes: dict[int, int], within: set[int], depth: int) -> int:

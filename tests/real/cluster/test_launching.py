@@ -366,7 +366,10 @@ def dualray_cli(*words: object) -> subprocess.CompletedProcess[str]:
     ("text", "message"),
     [
         ("cluster: {groups: {cpu: {max: -1}}}", "a.yaml:1: cluster.groups.cpu.max: -1 is too little: at least 0"),
-        ("cluster: {nodes: 4}", "a.yaml:1: cluster: it has no groups: say cluster: {groups: {cpu: {max: 4, cpus: 2}}}"),
+        (
+            "cluster: {nodes: 4}",
+            "a.yaml:1: cluster: the file has no groups of nodes: write cluster: {groups: {cpu: {max: 4, cpus: 2}}}",
+        ),
         ("cluster: {groups: {cpu: {max: 2}}}\nprovider: aws", "a.yaml:2: provider: 'aws' must be local, or a mapping"),
         (
             "cluster: {groups: {cpu: {max: 2}}}\nprovider: {}",

@@ -248,7 +248,7 @@ def test_what_a_node_has_that_the_driver_cannot_reach_runs_elsewhere(
     assert sorted(attempt for _, attempt in answers) == [0, 0, 1]
     assert {node for node, _ in answers} == {"node-0", "node-1"}
     assert {row[0] for row in apart(STATES).values()} == {True}, "nobody has died"
-    eventually(lambda: "do not reach one another" in third.log("node-2"), "the node has ended what nobody can take")
+    eventually(lambda: "cannot reach one another" in third.log("node-2"), "the node has ended what nobody can take")
     second.join(third)
     assert apart(f"dualray.get(where.{ON_3}.remote(0))") == "node-2"
 

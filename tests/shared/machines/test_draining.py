@@ -111,7 +111,7 @@ def test_after_a_while_it_leaves_all_the_same(node):
 def test_one_that_may_stay_gives_the_drain_up_and_says_why(node):
     node(DrainAsked(is_cancellable=True))
     commands = node(TimerFired(timer="drain"))
-    why = "what ran here did not end within 30 s"
+    why = "its tasks did not end within 30 s"
     assert sent(commands, NodeDraining, HEAD) == [NodeDraining(node=N0, incarnation=0, given_up=why)]
     assert not node.machine.drained
     node(NodeReleased(node=N0, incarnation=0))
@@ -125,7 +125,7 @@ def test_it_says_whether_it_was_copies_that_found_no_place(node):
     node.store(X, remakeable=False)
     node(DrainAsked(is_cancellable=True), LeaseReturned(lease_id=LeaseID("node-0~0/lease0")))
     (given_up,) = sent(node(TimerFired(timer="drain")), NodeDraining, HEAD)
-    assert given_up.given_up == "what only it has found no other place within 30 s"
+    assert given_up.given_up == "the objects that only this node had were not moved within 30 s"
     assert sent(node(DrainAsked(is_cancellable=True)), NodeEmptied, HEAD), "it may try again"
 
 

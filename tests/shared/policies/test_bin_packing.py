@@ -76,7 +76,7 @@ def test_a_gang_is_launched_whole_or_not_at_all() -> None:
 def test_a_gang_that_is_too_large_says_what_it_needs_of_each_group_and_the_way_out() -> None:
     cpu, gpu, small = group("cpu", most=3, CPU=1), group("gpu", most=1, CPU=4, GPU=1), group("small", CPU=0.5)
     busy = [node("node-1", cpu, is_busy=True)]
-    way_out = "raise max, or ask for fewer or smaller bundles"
+    way_out = "raise max, or request fewer or smaller bundles"
 
     def why(*bundles: Resources, strategy: GroupStrategy = GroupStrategy.PACK, **said: Any) -> dict[str, str]:
         gang = Gang(name="gang", bundles=bundles, strategy=strategy)
@@ -88,22 +88,22 @@ def test_a_gang_that_is_too_large_says_what_it_needs_of_each_group_and_the_way_o
     assert why(*[amounts(CPU=1)] * 9, strategy=GroupStrategy.STRICT_SPREAD) == {
         "cpu": f"9 bundles need 9 nodes of this group, but only 3 more may start (max: 3): {way_out}",
         "gpu": f"9 bundles need 9 nodes of this group, but only 1 more may start (max: 1): {way_out}",
-        "small": "a node of it lacks 0.5 CPU",
+        "small": "a node of this group lacks 0.5 CPU",
     }
     assert why(*[amounts(CPU=1)] * 7, nodes=busy)["cpu"] == (
         f"7 bundles need 7 nodes of this group, but only 2 more may start (max: 3): {way_out}"
     )
     assert why(amounts(CPU=1), amounts(GPU=1), amounts(GPU=1)) == {
         "cpu": (
-            "1 of 3 bundles needs 1 node of this group, but the other bundles have no room, "
-            "and all get a place together or none does"
+            "1 of 3 bundles needs 1 node of this group, but the other bundles do not fit, "
+            "and dualray places all bundles or none"
         ),
         "gpu": f"3 bundles need 2 nodes of this group, but only 1 more may start (max: 1): {way_out}",
-        "small": "a node of it lacks 1 GPU",
+        "small": "a node of this group lacks 1 GPU",
     }
     full = [node("node-2", gpu, is_busy=True)]
     together = why(amounts(CPU=2), amounts(CPU=2), strategy=GroupStrategy.STRICT_PACK, nodes=full)
-    assert together["cpu"] == "a node of it lacks 3 CPU"
+    assert together["cpu"] == "a node of this group lacks 3 CPU"
     assert together["gpu"] == f"2 bundles need 1 node of this group, but no more may start (max: 1): {way_out}"
     assert why(*[amounts(CPU=1)] * 9, closed={"cpu": "it was refused"})["cpu"] == "it was refused"
     (asked,) = choose(cpu, requested=[[Demand(resources=amounts(CPU=1), count=5)]]).unmet
@@ -117,7 +117,7 @@ def test_each_group_says_why_nothing_is_launched() -> None:
     demands = [Demand(resources=amounts(CPU=2, GPU=2)), Demand(resources=amounts(CPU=4), count=3)]
     decision = choose(cpu, gpu, demands=demands, nodes=[node("node-1", cpu)], closed={"gpu": "it was refused: quota"})
     assert [(unmet.what, unmet.count, dict(unmet.reasons)) for unmet in decision.unmet] == [
-        ("2 CPU, 2 GPU", 1, {"cpu": "a node of it lacks 2 GPU", "gpu": "a node of it lacks 1 GPU"}),
+        ("2 CPU, 2 GPU", 1, {"cpu": "a node of this group lacks 2 GPU", "gpu": "a node of this group lacks 1 GPU"}),
         ("4 CPU", 2, {"cpu": "it has 1 node, which is its max", "gpu": "it was refused: quota"}),
     ]
 
@@ -132,7 +132,7 @@ def test_nodes_that_leave_count_in_the_max_that_is_told() -> None:
         (unmet,) = choose(cpu, gangs=[gang], nodes=busy, leaving={"cpu": leaving}).unmet
         return unmet.reasons["cpu"]
 
-    way_out = "raise max, or ask for fewer or smaller bundles"
+    way_out = "raise max, or request fewer or smaller bundles"
     none = "nodes of this group, but no more may start (max: 4, 3 leave)"
     assert why(3, 3) == f"3 bundles need 3 {none} until nodes have left"
     assert why(4, 3) == f"4 bundles need 4 {none}: {way_out}"

@@ -293,7 +293,7 @@ def test_the_nearest_node_and_what_it_lacks_are_named():
     nodes = [info("node-a", cpus(2)), info("node-b", cpus(8)), info("node-c", cpus(6, gpus=1))]
     assert why_infeasible(shape(cpus(16, gpus=1)), nodes) == (
         "it demands 16 CPU, 1 GPU; the nearest node, node-c, has 6 CPU, 1 GPU and lacks 10 CPU. "
-        "Ask for less, or start a node that has it"
+        "Demand less, or start a node that has enough"
     )
 
 
@@ -304,7 +304,7 @@ def test_of_nodes_that_lack_as_much_the_first_by_name_is_named():
 
 
 def test_an_empty_cluster_is_said_to_be_empty():
-    assert why_infeasible(shape(), []) == "it demands 1 CPU and the cluster has no node that is alive"
+    assert why_infeasible(shape(), []) == "it demands 1 CPU, but no node of the cluster is alive"
 
 
 def test_hard_affinity_to_a_node_that_is_gone_names_those_that_are_there():
@@ -434,10 +434,16 @@ def test_a_long_chain_needs_no_deep_stack():
 @pytest.mark.parametrize(
     ("past", "reason"),
     [
-        (Past({2: (put_id(1),)}), "object 00000000:80000001 was put, and no task can make it again"),
-        (Past({2: (oid(1),)}), "how object 01010101:0 was made is not known any more"),
-        (Past({1: (), 2: (oid(1),)}, spent=(1,)), f"task 01010101, which makes object 01010101:0, {NO_ATTEMPT_LEFT}"),
-        (Past({1: (), 2: (oid(1),)}, spent=(2,)), f"task 02020202, which makes object 02020202:0, {NO_ATTEMPT_LEFT}"),
+        (Past({2: (put_id(1),)}), "object 00000000:80000001 was created by put(), and no task can recompute it"),
+        (Past({2: (oid(1),)}), "the task that computed object 01010101:0 is no longer known"),
+        (
+            Past({1: (), 2: (oid(1),)}, spent=(1,)),
+            f"task 01010101, which computes object 01010101:0, {NO_ATTEMPT_LEFT}",
+        ),
+        (
+            Past({1: (), 2: (oid(1),)}, spent=(2,)),
+            f"task 02020202, which computes object 02020202:0, {NO_ATTEMPT_LEFT}",
+        ),
     ],
 )
 def test_what_cannot_be_made_again_is_said_with_its_reason(past, reason):
@@ -445,7 +451,7 @@ def test_what_cannot_be_made_again_is_said_with_its_reason(past, reason):
 
 
 def test_an_object_that_was_put_cannot_be_made_again():
-    assert "was put" in str(plan(put_id(1), Past({})))
+    assert "was created by put()" in str(plan(put_id(1), Past({})))
 
 
 @given(st.data())

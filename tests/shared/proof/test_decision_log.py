@@ -214,7 +214,7 @@ def test_a_decision_that_nobody_logged_is_refused_with_its_number(decision):
 
 def test_a_machine_of_an_unknown_kind_cannot_be_made():
     with pytest.raises(
-        ValueError, match="the log has a machine of the unknown kind 'ghost'; known are owner, node, head"
+        ValueError, match="the log has a machine of the unknown kind 'ghost'; the known kinds are owner, node and head"
     ):
         replace(HEAD, kind="ghost").make()
 

@@ -136,7 +136,7 @@ def test_a_cluster_within_another_kind_is_read(kind: str, key: str) -> None:
 def test_of_several_documents_the_raycluster_is_read() -> None:
     other = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n---\n"
     assert parse_growth(other + KUBERAY, "all.yaml").cluster == parse_growth(KUBERAY, "raycluster.yaml").cluster
-    with pytest.raises(ScenarioError, match="this file has 2 documents, of which 2 are a RayCluster; leave one"):
+    with pytest.raises(ScenarioError, match="this file has 2 documents, of which 2 are a RayCluster; keep one"):
         parse_growth(f"{KUBERAY}\n---\n{KUBERAY}", "all.yaml")
 
 
@@ -179,7 +179,7 @@ def read_nothing(name: str) -> str:
         (
             "groupName: small",
             "groupName: {{ .Values.name }}",
-            ": a template: replace the part from {{ to }} first",
+            ": the file is a template: replace the part from {{ to }} first",
         ),
         ('cpu: "1500m", ', "", "spec.workerGroupSpecs[0].template: the number of CPUs of a node is missing"),
         ("memory: 4Gi", "memory: 4Gx", "spec.workerGroupSpecs[0].memory: '4Gx' must be an amount, such as"),

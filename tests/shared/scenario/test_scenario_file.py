@@ -219,8 +219,8 @@ NINE_TIMES_NINE = "a0: &a0 [x]\n" + "".join(
     [
         (NINE_TIMES_NINE, "with its aliases written out, this has more than 1,000,000 parts"),
         ("&a\nname: x\ncluster: *a\n", "a mapping or list contains itself"),
-        ("name: " + "[" * 300 + "]" * 300, "more than 100 mappings and lists lie in one another"),
-        ("name: " + "{a: " * 20_000 + "1" + "}" * 20_000, "more than 100 mappings and lists lie in one another"),
+        ("name: " + "[" * 300 + "]" * 300, "mappings and lists are nested more than 100 deep"),
+        ("name: " + "{a: " * 20_000 + "1" + "}" * 20_000, "mappings and lists are nested more than 100 deep"),
         ("seed: " + "9" * 6_000, "a number of 6,000 digits is not understood"),
     ],
     ids=["aliases", "itself", "deep", "deeper", "digits"],

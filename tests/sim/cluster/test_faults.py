@@ -321,7 +321,8 @@ MEMORY = "memory: {large: 6GiB, Hoard: 9GiB}\n"
 def test_a_task_that_needs_more_memory_than_there_is_ends_with_the_reason(start):
     runtime = start(nodes=1, memory="5GiB", extra=MEMORY)
     with pytest.raises(
-        dualray.exceptions.OutOfMemoryError, match=r"node-0 was out of memory: 6.0 GiB were used, of 4.8"
+        dualray.exceptions.OutOfMemoryError,
+        match=r"node-0 was out of memory: 6.0 GiB were in use, and the limit is 4.8",
     ):
         dualray.get(large.remote())
     assert 0.5 < runtime.now_s < 1.0  # two attempts, each noticed after a quarter of a second
@@ -485,7 +486,9 @@ def test_with_no_third_node_an_error_names_the_link(start):
     ref = made_on("node-1")
     time.sleep(1)
     runtime.cluster.nodes["node-0"].machine.store.space.capacity_bytes = 1_000_000  # it cannot pass it on
-    with pytest.raises(dualray.exceptions.ObjectLostError, match="cannot be brought to node-2: it lies on node-1, and"):
+    with pytest.raises(
+        dualray.exceptions.ObjectLostError, match="cannot be sent to node-2: its copies are on node-1, and"
+    ):
         dualray.get(read_on("node-2", ref))
     assert 20 < runtime.now_s < 60
 

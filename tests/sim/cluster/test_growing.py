@@ -129,7 +129,7 @@ def test_what_no_group_can_take_says_why(start) -> None:
     start()
     ref = where.options(num_cpus=8).remote()
     assert dualray.wait([ref], timeout=5)[0] == []
-    assert "cpu: a node of it lacks 6 CPU" in dualray.util.explain(ref)
+    assert "cpu: a node of this group lacks 6 CPU" in dualray.util.explain(ref)
 
 
 def test_refused_and_stuck_launches_are_made_up_for(start) -> None:

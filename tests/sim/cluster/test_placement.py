@@ -148,7 +148,7 @@ def test_when_too_few_nodes_are_left_what_waits_fails(start):
     assert nodes_of(group) == ["node-0", "node-1"]
     with pytest.raises(ray.exceptions.DualrayError):
         ray.get(long.options(scheduling_strategy=within(group, 1)).remote(30))
-    with pytest.raises(TaskUnschedulableError, match="can never be placed: STRICT_SPREAD wants 2 nodes"):
+    with pytest.raises(TaskUnschedulableError, match="can never be placed: STRICT_SPREAD needs 2 nodes"):
         ray.get(where.options(scheduling_strategy=within(group, 1)).remote(), timeout=60)
     assert placement_group_table(group)["state"] == "INFEASIBLE"
     assert ray.get(where.options(scheduling_strategy=within(group, 0)).remote(), timeout=60) == "node-0"

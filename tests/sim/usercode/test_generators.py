@@ -104,7 +104,7 @@ def test_waiting_for_the_end_of_one_that_is_held_back_is_a_deadlock():
         yield from range(5)
 
     generator = eager.remote()
-    with pytest.raises(SimulationDeadlockError, match="has made as many items as it may"):
+    with pytest.raises(SimulationDeadlockError, match="has yielded as many items as"):
         ray.get(generator.completed())
 
 

@@ -17,7 +17,7 @@ from dualray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 BREAKS_S = 30  # a connection, without an acknowledgement
 PATIENCE_S = 10
 PARTED_S = 60
-BOTH_ENDS = r"node-1 and driver-1\S* on node-0 do not reach one another, though the head hears both"
+BOTH_ENDS = r"node-1 and driver-1\S* on node-0 cannot reach one another, although the head reaches both"
 
 
 @pytest.fixture
@@ -62,7 +62,10 @@ def test_what_has_no_answer_runs_elsewhere_and_what_follows_does_at_once(start, 
     assert {node for node, _ in dualray.get([where.remote() for _ in range(6)])} == {"node-0", "node-2"}
     assert runtime.now_s - before_s < 5, "nothing is placed there for a while"
     assert all(row["Alive"] for row in dualray.nodes())
-    assert "1 tasks have no answer, and are tried elsewhere if they may: node-1 and driver-1" in capfd.readouterr().err
+    assert (
+        "1 tasks got no answer, and run on other nodes if they have a retry left: node-1 and driver-1"
+        in capfd.readouterr().err
+    )
 
 
 def test_without_retries_the_error_names_both_ends(start) -> None:
@@ -70,7 +73,7 @@ def test_without_retries_the_error_names_both_ends(start) -> None:
     refs = [where.options(max_retries=0).remote() for _ in range(3)]
     done, late = dualray.wait(refs, num_returns=2)
     assert len(dualray.get(done)) == 2
-    with pytest.raises(WorkerUnreachableError, match=rf"where \(task \w+\) has no answer: {BOTH_ENDS}"):
+    with pytest.raises(WorkerUnreachableError, match=rf"where \(task \w+\) got no answer: {BOTH_ENDS}"):
         dualray.get(late[0])
 
 
@@ -110,7 +113,7 @@ def test_what_only_that_node_can_take_is_refused_when_it_stays_out_of_reach(star
     runtime = start("partition node-1 from node-0 at 0.5s")
     with pytest.raises(
         TaskUnschedulableError,
-        match="node-0 and node-1, which could take it, do not reach one another, though the head hears both",
+        match="node-0 and node-1, which could run it, cannot reach one another, although the head reaches both",
     ):
         dualray.get(where.options(scheduling_strategy=ON_1).remote())
     assert runtime.now_s < 2 * (BREAKS_S + PATIENCE_S) + PARTED_S + 5
@@ -121,7 +124,7 @@ def test_a_call_of_an_actor_that_is_out_of_reach_ends_and_the_actor_lives(start)
     counter = cast(Any, Counter).options(scheduling_strategy=ON_1).remote()
     assert dualray.get(counter.add.remote()) == 1
     time.sleep(5)
-    with pytest.raises(ActorUnavailableError, match=rf"Counter.add .* has no answer: {BOTH_ENDS}"):
+    with pytest.raises(ActorUnavailableError, match=rf"Counter.add .* got no answer: {BOTH_ENDS}"):
         dualray.get(counter.add.remote())
     assert runtime.now_s < 10 + BREAKS_S + PATIENCE_S + 5
     time.sleep(15)
@@ -228,17 +231,17 @@ def test_where_the_reader_cannot_take_it_it_is_made_in_his_reach(start) -> None:
 
 
 NOT_AGAIN = (
-    r"cannot be brought to node-0: it lies on node-1, and node-0 hears nothing from there.* It cannot be made again"
+    r"cannot be sent to node-0: its copies are on node-1, and node-0 receives nothing.* The object cannot be recomputed"
 )
 
 
 @pytest.mark.parametrize(
     ("how", "why"),
     [
-        ("put", "was put, and no task can make it again"),
+        ("put", r"was created by put\(\), and no task can recompute it"),
         ("without retries", "has no attempt left"),
-        ("by an actor", "an actor has made it"),
-        ("on node-1 alone", "may run on node-1 alone"),
+        ("by an actor", "an actor computed it"),
+        ("on node-1 alone", "may only run on node-1"),
     ],
 )
 def test_what_cannot_be_made_again_fails_for_the_reader_with_the_reason(start, how, why) -> None:

@@ -131,16 +131,15 @@ class ActorNames:
     def _unknown(self, name: str, namespace: str) -> ErrorInfo:
         known = [other for space, other in self.entries if space == namespace]
         elsewhere = [space for space, other in self.entries if other == name]
-        words = [
-            f"Failed to look up actor with name {name!r} in namespace {namespace!r}: it was never made, or has ended."
-        ]
+        said = f"Failed to look up actor with name {name!r} in namespace {namespace!r}"
+        words = [f"{said}: the actor was never created, or has ended."]
         nearest = difflib.get_close_matches(name, known, n=1)
         if nearest:
             words.append(f"Did you mean {nearest[0]!r}?")
         elif elsewhere:
-            words.append(f"There is one in namespace {elsewhere[0]!r}: pass namespace={elsewhere[0]!r}.")
+            words.append(f"Namespace {elsewhere[0]!r} has an actor with this name: pass namespace={elsewhere[0]!r}.")
         else:
-            words.append(f"Names there: {', '.join(known) or 'none'}.")
+            words.append(f"Names of actors in this namespace: {', '.join(known) or 'none'}.")
         return ErrorInfo(kind=ErrorKind.ACTOR_NOT_FOUND, message=" ".join(words))
 
     def check_invariants(self) -> None:

@@ -326,7 +326,9 @@ class Actors:
         """An argument of its constructor failed."""
         record = self._record(event.actor_id)
         if record.state is not ActorState.DEAD:
-            message = f"Actor {short(event.actor_id)} was not made, for an argument failed: {event.error.message}"
+            message = (
+                f"Actor {short(event.actor_id)} was not created, because an argument failed: {event.error.message}"
+            )
             self._end(event.actor_id, record, ErrorInfo(kind=ErrorKind.ACTOR_DIED, message=message))
 
     def owners_died(self, is_dead: Callable[[Address], bool]) -> None:
@@ -337,7 +339,7 @@ class Actors:
             if record.spec is not None and not record.is_detached and is_dead(record.spec.owner):
                 self.end(actor_id, _owner_died(record.spec.owner))
         for actor_id in self.names.claimed_by(is_dead):
-            self.end(actor_id, "the process that was to make it died before its constructor could run.")
+            self.end(actor_id, "the process that was creating it died before its constructor could run.")
 
     def _end(self, actor_id: ActorID, record: ActorRecord, error: ErrorInfo, *, is_graceful: bool = False) -> None:
         record.error = replace(error, actor=actor_id)

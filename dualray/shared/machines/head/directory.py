@@ -346,10 +346,10 @@ class Directory:
         tried = [other for other in relay.tried if other != node]
         others = f", and {' and '.join(tried)} could not pass it on" if tried else ", and no other node can pass it on"
         message = (
-            f"Object {short(object_id)} of {entry.size_bytes:,} bytes cannot be brought to {node}: it lies on "
-            f"{' and '.join(entry.nodes)}, and {node} hears nothing from there, though the head hears both{others}. "
-            f"It cannot be made again: {relay.why_kept}. "
-            f"The network between {node} and {' and '.join(entry.nodes)} is broken: mend it, or stop one of the nodes."
+            f"Object {short(object_id)} of {entry.size_bytes:,} bytes cannot be sent to {node}: its copies are on "
+            f"{' and '.join(entry.nodes)}, and {node} receives nothing from there, although the head reaches "
+            f"both{others}. The object cannot be recomputed: {relay.why_kept}. The network between {node} and "
+            f"{' and '.join(entry.nodes)} is broken: repair it, or stop one of the nodes."
         )
         return ErrorInfo(kind=ErrorKind.UNREACHABLE, message=message)
 
@@ -399,7 +399,7 @@ class Directory:
     def on_freed(self, event: ObjectsFreed) -> None:
         """Nobody wants these objects: delete every copy."""
         for object_id in event.object_ids:
-            message = f"Object {short(object_id)} was freed: its last reference had been dropped."
+            message = f"Object {short(object_id)} was freed, because its last reference had been dropped."
             self._forget(object_id, ErrorInfo(kind=ErrorKind.OBJECT_LOST, message=message))
 
     def _forget(self, object_id: ObjectID, error: ErrorInfo) -> None:

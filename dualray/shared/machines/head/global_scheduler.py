@@ -275,7 +275,7 @@ class GlobalScheduler:
         demand = request.shape.placement
         able = [node for node in away if fits(self.candidates[node].total, demand)] or list(away)
         names = " and ".join(able)
-        why = f"{home} and {names}, which could take it, do not reach one another, though the head hears both"
+        why = f"{home} and {names}, which could run it, cannot reach one another, although the head reaches both"
         lasts = all(away[node] > 1 for node in able)
         return Placement(Outcome.INFEASIBLE if lasts else Outcome.FAILED, reason=why)
 

@@ -98,7 +98,9 @@ class PlacementGroups:
         record = GroupRecord(spec, self.out.now_ns)
         why = self._why_refused(record)
         if why is not None:
-            error = ErrorInfo(kind=ErrorKind.GROUP_UNSCHEDULABLE, message=f"The {record.words} cannot be made: {why}.")
+            error = ErrorInfo(
+                kind=ErrorKind.GROUP_UNSCHEDULABLE, message=f"The {record.words} cannot be created: {why}."
+            )
             self.out.send(spec.owner, PlacementGroupNoted(wait_id=event.wait_id, error=error))
             return
         self.records[spec.group_id] = record
@@ -110,7 +112,7 @@ class PlacementGroups:
     def _why_refused(self, record: GroupRecord) -> str | None:
         spec = record.spec
         if len(spec.bundles) > self.config.bundles_max:
-            return f"it has {len(spec.bundles)} bundles, and bundles_max is {self.config.bundles_max}"
+            return f"it has {len(spec.bundles)} bundles, but the limit bundles_max is {self.config.bundles_max}"
         if spec.name and self.named(spec.name, self._namespace_of_group(spec)) is not None:
             return f"a group exists with the name {spec.name!r}: remove that group, or choose another name"
         return why_never(spec, {}, self._nodes()) if self.config.infeasible == "raise" else None
@@ -213,7 +215,7 @@ class PlacementGroups:
             self._become(record, GroupState.INFEASIBLE)
 
     def _lost(self, record: GroupRecord) -> None:
-        record.reason = "bundles of it were lost"
+        record.reason = "some of its bundles were lost"
         if record.state in (GroupState.CREATED, GroupState.INFEASIBLE):
             self._become(record, GroupState.RESCHEDULING)
 
@@ -355,7 +357,7 @@ def _why_too_large(record: GroupRecord, shape: LeaseShape) -> str | None:
     bundles = record.spec.bundles
     index = shape.strategy.bundle
     if index >= len(bundles):
-        return f"the {record.words} has {len(bundles)} bundles, and bundle {index} was asked for"
+        return f"the {record.words} has {len(bundles)} bundles, but bundle {index} was requested"
     demand = in_plain_names(shape.placement)
     if index >= 0:
         lacks = shortfall(dict(bundles[index].units), demand)

@@ -101,8 +101,9 @@ class Starvation:
             return ""
         more = f" and {len(holders) - HOLDERS_MAX} others" if len(holders) > HOLDERS_MAX else ""
         return (
-            f"actors hold it, and keep it as long as they live: {', '.join(holders[:HOLDERS_MAX])}{more}. End one "
-            f"(dualray.kill, or drop its last handle), give actors less (num_cpus=0 takes no CPU), or start more nodes"
+            f"these actors hold it until they end: {', '.join(holders[:HOLDERS_MAX])}{more}. End an actor "
+            "(dualray.kill, or drop its last handle), give actors less (num_cpus=0 takes no CPU), or start more "
+            "nodes"
         )
 
     def _held(self) -> dict[NodeID, list[tuple[str, Address, Resources]]]:

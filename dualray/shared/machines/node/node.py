@@ -381,7 +381,7 @@ class Node(NodeQueries):
     def _on_link_lost(self, event: LinkLost) -> None:
         """A process that uses workers of ours and we do not reach one another."""
         if event.incarnation == self.incarnation:
-            why = f"and {self.node} do not reach one another"
+            why = f"and {self.node} cannot reach one another"
             self.scheduler.owners_died(lambda address: address == event.process, why)
 
     def _on_peer_met(self, event: PeerMet) -> None:
@@ -520,7 +520,7 @@ def _drain_has_taken_long(node: Node) -> None:
     if not node.may_stay:
         node.drained = True
     elif node.scheduler.is_draining and not node.drained:
-        what = "what only it has found no other place" if node.has_emptied else "what ran here did not end"
+        what = "the objects that only this node had were not moved" if node.has_emptied else "its tasks did not end"
         why = f"{what} within {node.config.drain_timeout_ns / 1e9:g} s"
         node.scheduler.is_draining = node.may_stay = node.has_emptied = False
         node.has_given_up = True

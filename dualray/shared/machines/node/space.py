@@ -438,7 +438,7 @@ class Space:
         largest = sorted(self.objects.values(), key=lambda stored: (-stored.size_bytes, stored.object_id))
         held = ", ".join(
             f"{short(stored.object_id)} ({stored.size_bytes:,} bytes, owner {stored.owner}, "
-            f"{'used by ' + ' and '.join(stored.pins) if stored.pins else 'cannot be made again'})"
+            f"{'used by ' + ' and '.join(stored.pins) if stored.pins else 'cannot be recomputed'})"
             for stored in largest[: self.config.store_holders_named]
             if stored.pins or not stored.remakeable
         )
@@ -448,7 +448,7 @@ class Space:
                 f"Object {short(request.object_id)} of {request.size_bytes:,} bytes {why} on {self.node}: "
                 f"{self.contents.used_bytes:,} of {self.capacity_bytes:,} bytes are in use{self._on_disk()}. "
                 f"Largest holders: {held or 'none'}. "
-                f"Drop references or arrays that are not needed, or set object_store_memory= higher."
+                f"Delete references or arrays that are not needed, or set object_store_memory= higher."
             ),
         )
 

@@ -170,8 +170,9 @@ class WorkerPool:
         role = "was idle" if chosen.is_idle else "held an actor" if chosen.is_actor else "ran a task"
         used, limit, own = map(size_words, (event.used_bytes, event.limit_bytes, chosen.size_bytes))
         why = (
-            f"{self.node} was out of memory: {used} were used, of {limit} that may be, {own} of them by this worker, "
-            f"which {role}. Ask for more CPUs a task, so that fewer run at once, or for a node with more memory"
+            f"{self.node} was out of memory: {used} were in use, and the limit is {limit}. This worker, which "
+            f"{role}, used {own}. Give each task more CPUs (num_cpus=), so that fewer run at the same time, or use a "
+            "node with more memory"
         )
         self.out_of_memory[chosen.worker] = why
         self.out.add(StopWorker(worker=chosen.worker, reason=OUT_OF_MEMORY))

@@ -176,7 +176,7 @@ class ActorCalls:
             name, task = record.spec.template.name, short(record.spec.task_id)
             message = (
                 f"The actor is temporarily unavailable: actor {short(client.actor_id)} is restarting, and the call "
-                f"{name} (task {task}) was not sent. Call again later, or set max_task_retries to have calls wait."
+                f"{name} (task {task}) was not sent. Call again later, or set max_task_retries, so that calls wait."
             )
             self.tasks.fail(record, ErrorInfo(kind=ErrorKind.ACTOR_UNAVAILABLE, message=message, actor=client.actor_id))
         client.queue.extendleft(reversed(kept))
@@ -279,7 +279,7 @@ class ActorCalls:
                 del client.in_flight[task]
                 record = self.tasks.records[task]
                 what = f"The call {record.spec.template.name} (task {short(task)}) of actor {short(client.actor_id)}"
-                message = f"{what} has no answer: {why}. Set max_task_retries to have such calls repeated."
+                message = f"{what} got no answer: {why}. Set max_task_retries, so that dualray repeats such calls."
                 error = ErrorInfo(kind=ErrorKind.ACTOR_UNAVAILABLE, message=message, actor=client.actor_id)
                 if self.tasks.attempt_lost(record, error):
                     again.append(task)
@@ -302,7 +302,8 @@ class ActorCalls:
                 kind=ErrorKind.ACTOR_UNAVAILABLE,
                 message=(
                     f"Actor {short(client.actor_id)} was lost while it had the call {record.spec.template.name} "
-                    f"(task {short(task)}): {reason} It restarts; set max_task_retries to have such calls repeated."
+                    f"(task {short(task)}): {reason} The actor restarts; set max_task_retries, so that dualray "
+                    "repeats such calls."
                 ),
                 actor=client.actor_id,
             )

@@ -60,20 +60,22 @@ class Explanation:
         if value is None:
             return f"object {short(object_id)} is not known to {self.address}"
         if value.owner != self.address:
-            return f"object {short(object_id)} is owned by {value.owner}, which has not said that it is ready"
+            return (
+                f"object {short(object_id)} is owned by {value.owner}, which has not reported that the object is ready"
+            )
         if value.state is ValueState.STORED:
-            return f"object {short(object_id)} is in a store and is being brought to {self.node}"
+            return f"object {short(object_id)} is in a store and is being copied to {self.node}"
         record = self.tasks.records.get(TaskID(object_id[:16]))
         if object_id == stream_room_id(TaskID(object_id[:16])):
             return (
-                f"task {short(object_id[:16])} has made as many items as it may "
-                f"(_generator_backpressure_num_objects), and waits until one is taken"
+                f"task {short(object_id[:16])} has yielded as many items as _generator_backpressure_num_objects "
+                "allows, and waits until the consumer takes one"
             )
         if record is None and value.state is ValueState.PENDING:
-            return f"object {short(object_id)} is promised by {value.owner}, and has not been put yet"
+            return f"object {short(object_id)} is the result of a put() in {value.owner} that has not finished"
         if record is None:
             return f"object {short(object_id)} is {value.state}"
-        return f"object {short(object_id)} is made by {self._of_task(record, depth)}"
+        return f"object {short(object_id)} is computed by {self._of_task(record, depth)}"
 
     def _of_task(self, record: TaskRecord, depth: int) -> str:
         spec = record.spec
@@ -93,7 +95,7 @@ class Explanation:
             if creation is None or creation.is_done or depth >= EXPLAINED_MAX:
                 return words
             if creation.state is TaskState.WAITING_ARGS:
-                return f"{words}; the actor is made by {self._of_task(creation, depth + 1)}"
+                return f"{words}; the actor is created by {self._of_task(creation, depth + 1)}"
             return words + self._of_demand(creation.spec.template)
         return f"{what}, which waits for a worker with {spec.template.placement}" + self._of_demand(spec.template)
 

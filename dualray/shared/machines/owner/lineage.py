@@ -54,10 +54,10 @@ class Lineage:
         self.remakes_max = remakes_max
         self._is_eviction = False
         self.in_vain = (
-            f"it was made again {remakes_max} times, and lost each time before a task that waits for it could begin, "
-            "while no other task came to its end: the object stores hold less than such a task and its results need at "
-            "once, beside what others hold. Set object_store_memory= higher, let stores write to disk "
-            '(limits={"eviction_policy": "cost"}), or make more and smaller tasks'
+            f"it was recomputed {remakes_max} times, and lost each time before a task that waits for it could start, "
+            "while no other task ended: the object stores are too small for the arguments and results that such a task "
+            "needs at the same time. Set object_store_memory= higher, let stores write to disk "
+            '(limits={"eviction_policy": "cost"}), or split the work into more and smaller tasks'
         )
 
     def plan(self, object_id: ObjectID, *, is_eviction: bool = False) -> Plan:
@@ -98,7 +98,7 @@ class Lineage:
         may_run_again = self.may_run_again(record.spec.task_id)
         self._is_eviction = False
         if not may_run_again:
-            return "the task that made it has no attempt left"
+            return "the task that computed it has no attempt left"
         return self.in_vain if self.is_in_vain(record, lost) else None
 
     def on_doubted(self, event: CopiesDoubted) -> None:
@@ -117,11 +117,11 @@ class Lineage:
         """Why copies must not be given up that a node cannot have, if so."""
         record = None if is_put(value.object_id) else self.records.get(task_of(value.object_id))
         if record is not None and record.spec.actor_id is not None:
-            return "an actor has made it, which would make it where it is again"
+            return "an actor computed it, and would compute it on the same node again"
         if record is not None and (bound_to := record.spec.template.strategy.only_node) not in (None, node):
-            return f"the task that has made it may run on {bound_to} alone"
+            return f"the task that computed it may only run on {bound_to}"
         if value.moves == MOVES_MAX:
-            return f"it was made again {MOVES_MAX} times because some node could have no copy of it"
+            return f"it was recomputed {MOVES_MAX} times because a node could not get a copy of it"
         why_kept = None
         if record is None or record.is_done:  # else it runs again already, for another of its results
             why_kept = self.plan(value.object_id).impossible
@@ -138,7 +138,7 @@ class Lineage:
         """Why there will be no stored copy of an object, if so."""
         value = self.values.table.get(object_id)
         if value is None or value.owner != self.address or value.state is ValueState.FREED:
-            message = f"Object {short(object_id)} was freed: its last reference had been dropped."
+            message = f"Object {short(object_id)} was freed, because its last reference had been dropped."
             return ErrorInfo(kind=ErrorKind.OBJECT_LOST, message=message)
         if value.state is ValueState.INLINE:
             return came_out_small(object_id)

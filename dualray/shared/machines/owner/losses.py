@@ -67,7 +67,7 @@ class Losses:
         are."""
         tasks = [task for lost in self.leases.lost_with_node(event.node, event.incarnation) for task in lost]
         for task in tasks:
-            message = f"{self._name_of(task)} has no answer: {why}."
+            message = f"{self._name_of(task)} got no answer: {why}."
             self._attempts_lost([task], ErrorInfo(kind=ErrorKind.WORKER_UNREACHABLE, message=message))
         return len(tasks)
 

@@ -393,7 +393,7 @@ class Owner(OwnerQueries):
         why = self.reach.why(event.node)
         lost = self.losses.on_link_lost(event, why)
         if lost and self.is_driver:
-            words = f"{lost} tasks have no answer, and are tried elsewhere if they may: {why}"
+            words = f"{lost} tasks got no answer, and run on other nodes if they have a retry left: {why}"
             self.out.add(TellWait(words=words))
 
     def _processes_died(self, dead: frozenset[Address]) -> None:
@@ -415,9 +415,9 @@ class Owner(OwnerQueries):
             return
         self._is_retired = False
         reason = (
-            "it has run as many calls as max_calls lets it"
+            "it has run as many calls as max_calls allows"
             if self.executor.is_spent
-            else "its lease has ended, and it has had GPUs, or is of another runtime_env than others need"
+            else "its lease has ended, and it held GPUs or has a runtime_env that no other task needs"
         )
         self.out.send(Address(self.node), WorkerUnwanted(worker=self.address, reason=reason))
 

@@ -121,6 +121,6 @@ class Reach:
     def why(self, node: NodeID) -> str:
         """In words, what has happened between a node and us."""
         return (
-            f"{node} and {self.address} on {self.node} do not reach one another, though the head hears both; see "
-            f"to the network between these two machines"
+            f"{node} and {self.address} on {self.node} cannot reach one another, although the head reaches both; "
+            "check the network between these two machines"
         )

@@ -83,7 +83,7 @@ class References:
                 value.is_ghost = True
                 value.error = ErrorInfo(
                     kind=ErrorKind.OBJECT_LOST,
-                    message=f"Object {short(ref.object_id)} was freed: its last reference had been dropped.",
+                    message=f"Object {short(ref.object_id)} was freed, because its last reference had been dropped.",
                 )
         return value
 

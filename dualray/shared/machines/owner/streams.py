@@ -258,7 +258,9 @@ class Streams:
         stream.lost = {} if why_not is not None else dict.fromkeys(missed, False)
         for index, value in lost.items():
             if index not in missed:
-                self._give_up(value, f"{record.spec.template.name} made {stream.passed} items when it ran again")
+                self._give_up(
+                    value, f"{record.spec.template.name} yielded only {stream.passed} items when it ran again"
+                )
             elif why_not is not None:
                 self._give_up(value, why_not)
         return record if stream.lost else None
@@ -273,7 +275,7 @@ class Streams:
         self.out.send(HEAD, ItemsDoubted(task_id=record.spec.task_id))
 
     def _give_up(self, value: Value, why: str) -> None:
-        message = f"Object {short(value.object_id)} was lost and cannot be made again: {why}."
+        message = f"Object {short(value.object_id)} was lost and cannot be recomputed: {why}."
         self._fail(value, ErrorInfo(kind=ErrorKind.RECONSTRUCTION_FAILED, message=message))
 
     def _fail(self, value: Value, error: ErrorInfo) -> None:

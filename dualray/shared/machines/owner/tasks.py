@@ -539,7 +539,7 @@ class Tasks:
             plan = Plan(impossible=self.lineage.in_vain)
         if plan.impossible is not None:
             kind = ErrorKind.RECONSTRUCTION_FAILED
-            message = f"Object {short(value.object_id)} was lost and cannot be made again: {plan.impossible}."
+            message = f"Object {short(value.object_id)} was lost and cannot be recomputed: {plan.impossible}."
             error = ErrorInfo(kind=kind, message=message)
             self.out.send(HEAD, ObjectFailed(object_id=value.object_id, error=error))
             self.values.set_remaking(value)

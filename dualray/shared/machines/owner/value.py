@@ -205,5 +205,5 @@ class Value:
 
 def came_out_small(object_id: ObjectID) -> ErrorInfo:
     """Why nodes that wait for a stored copy of an object wait in vain, though the object is there."""
-    message = f"Object {short(object_id)} came out small when it was made again, and large before."
+    message = f"Object {short(object_id)} was small when it was recomputed, but had been large before."
     return ErrorInfo(kind=ErrorKind.RECONSTRUCTION_FAILED, message=message)

@@ -49,7 +49,7 @@ from tests.shared.builders import DRIVER, HeadStepper, cpus, info, of, oid, send
 
 SECOND_NS = 10**9
 NO_ROOM = (
-    "9 bundles need 9 nodes of this group, but only 4 more may start (max: 4): raise max, or ask for fewer or smaller "
+    "9 bundles need 9 nodes of this group, but only 4 more may start (max: 4): raise max, or request fewer or smaller "
     "bundles"
 )
 CPU = NodeGroupSpec(name="cpu", total=cpus(2), most=4)
@@ -360,7 +360,7 @@ def test_nobody_has_a_timer_where_nothing_is_due() -> None:
     assert delay(head.decide()) is None
     head.ask(shape(cpus(64)))
     assert delay(head.decide()) is None
-    assert head.machine.explain()[-1] == "no node is launched for 1 x 64 CPU: cpu: a node of it lacks 62 CPU"
+    assert head.machine.explain()[-1] == "no node is launched for 1 x 64 CPU: cpu: a node of this group lacks 62 CPU"
 
 
 def test_groups_come_back_from_their_text() -> None:
@@ -418,7 +418,7 @@ def test_what_waits_and_what_is_under_way_is_told() -> None:
     assert rows.of("launches") == [{"launch": f"launch-{n}", "group": "cpu", "for_s": 3.0} for n in (1, 2)]
     assert rows.of("demands") == [
         {"demand": "2 CPU", "count": 2, "not_launched": ""},
-        {"demand": "64 CPU", "count": 1, "not_launched": "cpu: a node of it lacks 62 CPU"},
+        {"demand": "64 CPU", "count": 1, "not_launched": "cpu: a node of this group lacks 62 CPU"},
         {"demand": "request of driver-1: 9 x 2 CPU", "count": 1, "not_launched": f"cpu: {NO_ROOM}"},
     ]
     (row,) = rows.of("scale_view")

@@ -217,7 +217,7 @@ def test_an_actor_of_a_process_that_died_already_is_never_made(head):
 
 def test_an_actor_whose_argument_failed_is_dead(subscribed):
     commands = subscribed(ActorFailed(actor_id=aid(1), owner=DRIVER, error=RAISED))
-    assert reason(commands) == "Actor 01010101 was not made, for an argument failed: ValueError: no"
+    assert reason(commands) == "Actor 01010101 was not created, because an argument failed: ValueError: no"
 
 
 def test_a_lease_for_an_actor_that_ended_meanwhile_goes_back(subscribed):

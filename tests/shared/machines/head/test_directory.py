@@ -125,10 +125,10 @@ def test_with_two_nodes_alone_there_is_no_way_round(head):
     (failed,) = sent(head(NO), ObjectFailed, N0)
     assert failed.error.kind is ErrorKind.UNREACHABLE
     for words in (
-        "cannot be brought to node-0",
-        "it lies on node-1",
+        "cannot be sent to node-0",
+        "its copies are on node-1",
         "no other node can pass it on",
-        "It cannot be made again: it was put.",
+        "The object cannot be recomputed: it was put.",
     ):
         assert words in failed.error.message
     assert list(head.machine.directory.entries[X].nodes) == [N1], "others may have it"

@@ -107,7 +107,7 @@ def test_a_demand_that_no_node_could_meet_is_refused_with_the_nearest_node(head)
     assert refused.error.kind is ErrorKind.TASK_UNSCHEDULABLE
     assert refused.error.message == (
         "train cannot be scheduled: it demands 2 CPU, 1 GPU; the nearest node, node-0, has 2 CPU and lacks 1 GPU. "
-        "Ask for less, or start a node that has it."
+        "Demand less, or start a node that has enough."
     )
 
 

@@ -48,7 +48,7 @@ def test_its_owner_learns_that_there_was_no_memory(node):
     (died,) = sent(node(WorkerExited(worker=W1, reason="SIGKILL")), LeasedWorkerDied, DRIVER)
     assert died.error.kind is ErrorKind.OUT_OF_MEMORY
     assert died.error.message.startswith(
-        "Worker node-0/w1 died: node-0 was out of memory: 16.0 GiB were used, of 15.0 GiB that may be, 5.0 GiB of them"
+        "Worker node-0/w1 died: node-0 was out of memory: 16.0 GiB were in use, and the limit is 15.0 GiB. This worker"
     )
 
 

@@ -243,8 +243,8 @@ def test_who_waited_too_long_is_refused_with_the_largest_holders(node):
     assert denied.error.message == (
         "Object 02020202:0 of 600 bytes found no room within 10 s on node-0: 900 of 1,000 bytes are in use. "
         "Largest holders: 01010101:0 (600 bytes, owner driver-1, used by node-1/w0), "
-        "00000000:80000001 (300 bytes, owner driver-1, cannot be made again). "
-        "Drop references or arrays that are not needed, or set object_store_memory= higher."
+        "00000000:80000001 (300 bytes, owner driver-1, cannot be recomputed). "
+        "Delete references or arrays that are not needed, or set object_store_memory= higher."
     )
 
 

@@ -111,7 +111,7 @@ def test_calls_that_may_not_be_repeated_fail_when_the_actor_restarts(alive):
     assert completed(commands) == [(1, (oid(2),))]
     assert error_of(alive, oid(2)) == (
         "Actor 01010101 was lost while it had the call Actor.step (task 02020202): Node node-1 died. "
-        "It restarts; set max_task_retries to have such calls repeated."
+        "The actor restarts; set max_task_retries, so that dualray repeats such calls."
     )
     assert alive.machine.values.table[oid(2)].error.kind is ErrorKind.ACTOR_UNAVAILABLE
 

@@ -16,8 +16,8 @@ def why(stepper: OwnerStepper, object_id) -> str:
 def test_why_it_waits_for_its_arguments(driver):
     driver.submit(task(1), task(2, deps=(ref(oid(1)),), name="g"))
     assert why(driver, oid(2)) == (
-        "object 02020202:0 is made by g (task 02020202), which waits for its arguments 01010101:0; "
-        "object 01010101:0 is made by f (task 01010101), which waits for a worker with 1 CPU"
+        "object 02020202:0 is computed by g (task 02020202), which waits for its arguments 01010101:0; "
+        "object 01010101:0 is computed by f (task 01010101), which waits for a worker with 1 CPU"
     )
     assert driver.machine.explanation.first_cause(oid(2)).spec == task(1)
 
@@ -36,32 +36,35 @@ def test_an_explanation_follows_no_chain_without_end(driver):
 def test_why_it_waits_for_a_worker(driver):
     driver.submit(task(1, resources=cpus(2, gpus=1)))
     assert why(driver, oid(1)) == (
-        "object 01010101:0 is made by f (task 01010101), which waits for a worker with 2 CPU, 1 GPU"
+        "object 01010101:0 is computed by f (task 01010101), which waits for a worker with 2 CPU, 1 GPU"
     )
 
 
 def test_why_it_waits_for_the_worker_that_has_it(driver):
     driver.submit(task(1))
     driver.grant()
-    assert why(driver, oid(1)) == "object 01010101:0 is made by f (task 01010101), which node-0/w0 has"
+    assert why(driver, oid(1)) == "object 01010101:0 is computed by f (task 01010101), which node-0/w0 has"
 
 
 def test_why_it_waits_for_an_actor(actor):
     actor.submit(call(2, name="Actor.step"))
     assert why(actor, oid(2)) == (
-        "object 02020202:0 is made by Actor.step (task 02020202), which waits for actor 01010101 (PENDING)"
+        "object 02020202:0 is computed by Actor.step (task 02020202), which waits for actor 01010101 (PENDING)"
     )
 
 
 def test_why_it_waits_for_another_owner(driver):
     driver(RefsAdded(refs=(ref(oid(9), OTHER),)))
-    assert why(driver, oid(9)) == "object 09090909:0 is owned by node-1/w0, which has not said that it is ready"
+    assert (
+        why(driver, oid(9))
+        == "object 09090909:0 is owned by node-1/w0, which has not reported that the object is ready"
+    )
 
 
 def test_why_it_waits_for_the_store(driver):
     driver.run(1, inline=False)
     driver.wait(1, ref(oid(1)))
-    assert why(driver, oid(1)) == "object 01010101:0 is in a store and is being brought to node-0"
+    assert why(driver, oid(1)) == "object 01010101:0 is in a store and is being copied to node-0"
 
 
 def test_why_it_waits_for_what_is_not_known(driver):

@@ -123,8 +123,8 @@ def test_an_object_that_was_put_cannot_be_made_again(driver):
     driver.put(1, inline=False)
     assert failures(demanded(driver, put_id(1))) == [(put_id(1), ErrorKind.RECONSTRUCTION_FAILED)]
     assert error_of(driver, put_id(1)) == (
-        "Object 00000000:80000001 was lost and cannot be made again: "
-        "object 00000000:80000001 was put, and no task can make it again."
+        "Object 00000000:80000001 was lost and cannot be recomputed: "
+        "object 00000000:80000001 was created by put(), and no task can recompute it."
     )
 
 

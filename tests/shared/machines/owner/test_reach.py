@@ -89,10 +89,10 @@ def test_after_a_while_all_that_was_pushed_uses_a_retry_and_the_head_is_told(own
     failed = owner.machine.values.table[oid(2)]
     assert failed.error is not None
     assert failed.error.kind is ErrorKind.WORKER_UNREACHABLE
-    assert "node-1 and driver-1 on node-0 do not reach one another" in failed.error.message
+    assert "node-1 and driver-1 on node-0 cannot reach one another" in failed.error.message
     assert sent(commands, LeaseRequested) != [], "the other one is tried elsewhere"
     (told,) = of(commands, TellWait)
-    assert told.words.startswith("2 tasks have no answer")
+    assert told.words.startswith("2 tasks got no answer")
 
 
 def test_a_late_result_is_not_believed(owner) -> None:
@@ -190,7 +190,7 @@ def test_a_node_ends_the_workers_of_an_owner_that_is_out_of_reach(node) -> None:
     commands = later(node, "links")
     assert sent(commands, LinkLost, HEAD) == [LinkLost(process=DRIVER, node=N1, incarnation=0, by_node=True)]
     (stopped,) = of(commands, StopWorker)
-    assert stopped.reason == "its lease's owner driver-1 and node-1 do not reach one another"
+    assert stopped.reason == "its lease's owner driver-1 and node-1 cannot reach one another"
 
 
 def test_an_owner_that_has_died_is_not_out_of_reach(node) -> None:
@@ -260,7 +260,7 @@ def test_what_only_that_node_can_take_waits_once_and_is_refused_the_second_time(
     head(lost())
     (refused,) = sent(head(wants_of("node-0/w1", 1, r=1)), LeaseRefused, "node-0/w1")
     assert refused.error.kind is ErrorKind.TASK_UNSCHEDULABLE
-    assert "node-0 and node-1, which could take it, do not reach one another" in refused.error.message
+    assert "node-0 and node-1, which could run it, cannot reach one another" in refused.error.message
     later(head, PARTED_TIMER, lasts_ns)
     later(head, PARTED_TIMER, lasts_ns)
     assert head.machine.scheduler.parted == {}

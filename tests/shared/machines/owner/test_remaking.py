@@ -79,7 +79,7 @@ def test_what_is_made_again_in_vain_is_given_up_with_the_way_out(driver):
         driver.finish(1, attempt=losses, inline=False)
     (failed,) = sent(lost(driver, oid(1), REMAKES_MAX + 1), ObjectFailed, HEAD)
     assert failed.error.kind is ErrorKind.RECONSTRUCTION_FAILED
-    assert "it was made again 8 times, and lost each time" in failed.error.message
+    assert "it was recomputed 8 times, and lost each time" in failed.error.message
     assert "Set object_store_memory= higher" in failed.error.message
 
 
@@ -133,7 +133,7 @@ def why_given_up(*, is_held_up: bool = False) -> list[str]:
 
 def test_what_a_generator_makes_again_in_vain_is_given_up_with_the_way_out():
     [why] = why_given_up()
-    assert "it was made again 8 times, and lost each time" in why
+    assert "it was recomputed 8 times, and lost each time" in why
     assert "Set object_store_memory= higher" in why
 
 
@@ -227,14 +227,14 @@ def test_what_can_be_made_on_another_node_alone_is_kept(driver):
     driver.submit(task(1, max_retries=5, strategy=Strategy(kind=StrategyKind.NODE_AFFINITY, node=NodeID("node-3"))))
     driver.grant()
     driver.finish(1, inline=False)
-    assert judged(driver, oid(1)) == ["the task that has made it may run on node-3 alone"]
+    assert judged(driver, oid(1)) == ["the task that computed it may only run on node-3"]
 
 
 def test_what_was_put_is_kept_and_what_is_being_made_is_not(driver):
     driver.put(1, inline=False)
     (why,) = judged(driver, put_id(1))
     assert why is not None
-    assert "was put" in why
+    assert "was created by put()" in why
     driver.run(1, inline=False, max_retries=5)
     lost(driver, oid(1), 1)
     assert judged(driver, oid(1)) == [None]
@@ -252,4 +252,4 @@ def test_copies_are_not_given_up_without_end(driver):
     assert [judged(driver, oid(1)) for _ in range(MOVES_MAX)] == [[None]] * MOVES_MAX
     (why,) = judged(driver, oid(1))
     assert why is not None
-    assert f"it was made again {MOVES_MAX} times" in why
+    assert f"it was recomputed {MOVES_MAX} times" in why

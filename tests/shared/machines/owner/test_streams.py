@@ -279,7 +279,7 @@ def test_an_item_that_is_not_made_again_fails():
     commands = driver.finish(1, attempt=1)
     value = driver.machine.values.table[oid(1, 1)]
     assert value.error.kind is ErrorKind.RECONSTRUCTION_FAILED
-    assert "made 0 items when it ran again" in value.error.message
+    assert "yielded only 0 items when it ran again" in value.error.message
     assert sent(commands, ObjectFailed, HEAD) == [ObjectFailed(object_id=oid(1, 1), error=value.error)]
 
 
@@ -336,7 +336,7 @@ def test_an_item_that_is_lost_when_the_generator_has_been_closed_has_it_run_once
     assert [push.attempt for push in sent(commands, TaskPushed, W0)] == [2]
     assert state_of(driver, 2) is ValueState.PENDING
     driver.finish(1, attempt=2)
-    assert "made 0 items when it ran again" in driver.machine.values.table[oid(1, 2)].error.message
+    assert "yielded only 0 items when it ran again" in driver.machine.values.table[oid(1, 2)].error.message
 
 
 # ---- Dynamic ---------------------------------------------------------------------------------------------------------

@@ -243,7 +243,7 @@ def test_an_owner_answers_for_what_it_has_freed_with_failure(driver):
 def test_a_reference_of_ours_that_comes_back_after_we_freed_it_fails(driver):
     driver(RefsAdded(refs=(ref(oid(1)),)))
     assert completed(driver.wait(1, ref(oid(1)))) == [(1, (oid(1),))]
-    assert error_of(driver, oid(1)) == "Object 01010101:0 was freed: its last reference had been dropped."
+    assert error_of(driver, oid(1)) == "Object 01010101:0 was freed, because its last reference had been dropped."
     driver(dropped(oid(1)))
     assert not driver.machine.values.table
 
