@@ -264,11 +264,14 @@ class ClusterFeed:
     def story(self, wanted: str) -> dict[str, Any]:
         raise ValueError(
             "the history of a task needs a recorded run: start the program with decision_log=DIR, "
-            "and look at it with `dualray dashboard DIR`"
+            "and open it with `dualray dashboard DIR`"
         )
 
     def answer(self) -> str:
-        raise ValueError("a running cluster has no end yet; `dualray dashboard DIR` shows the end of a recorded run")
+        raise ValueError(
+            "the cluster is still running, so this page cannot show its end; `dualray dashboard DIR` shows the end "
+            "of a recorded run"
+        )
 
     def logs(self) -> list[LogFile]:
         return kept_logs(None)
@@ -290,7 +293,7 @@ def _words_of_wait(row: dict[str, Any], tasks: _Rows, actors: _Rows) -> str:
     if row["type"] == "ACTOR_TASK":
         actor = actors.get(row["actor_id"])
         return words_of_turn(actor["state"], actor["class_name"], actor["name"]) if actor is not None else FOR_ACTOR
-    return "waits for a free worker" if row["state"] == QUEUED else "is with its worker, which has not begun it"
+    return "waits for a free worker" if row["state"] == QUEUED else "was sent to its worker, which has not started it"
 
 
 def _measured(total: dict[str, float]) -> str | None:

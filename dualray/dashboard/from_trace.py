@@ -239,13 +239,13 @@ class TraceTables:
                 makers = {self._name_of_maker(dep) for dep in task.missing}
                 return f"waits for what {' and '.join(sorted(makers))} {_verb(makers)}"
             case "PENDING_NODE_ASSIGNMENT" if task.is_lost:
-                return "was lost with its worker, and was not tried again yet"
+                return "was lost with its worker, and has not started again"
             case "PENDING_NODE_ASSIGNMENT" | "SUBMITTED_TO_WORKER" if task.kind == "ACTOR_TASK":
                 return FOR_ACTOR if task.actor is None else task.actor.words_of_turn()
             case "PENDING_NODE_ASSIGNMENT":
                 return "waits for a free worker"
             case "SUBMITTED_TO_WORKER":
-                return "is with its worker, which has not begun it"
+                return "was sent to its worker, which has not started it"
         return ""
 
     def _name_of_maker(self, dep: str) -> str:

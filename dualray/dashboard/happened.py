@@ -22,15 +22,15 @@ TOGETHER_S: Final = 1.0
 
 _AGAIN: Final = {
     "retry": ("is tried again", "are tried again"),
-    "reconstruction": ("runs again, to make lost objects anew", "run again, to make lost objects anew"),
-    "restart": ("is made anew", "are made anew"),
+    "reconstruction": ("runs again, to recompute lost objects", "run again, to recompute lost objects"),
+    "restart": ("is created again", "are created again"),
 }
-_NOT_YET: Final = " The head does not know it yet."
+_NOT_YET: Final = " The head has not detected this yet."
 _NOTICED: Final = {
-    Noticed.SILENT: "The head hears nothing from {node} any more.",
-    Noticed.HEARD: "The head hears from {node} again.",
-    Noticed.LEAVING: "{node} is about to leave: the head places nothing there any more.",
-    Noticed.STAYING: "{node} stays after all.",
+    Noticed.SILENT: "The head no longer receives messages from {node}.",
+    Noticed.HEARD: "The head receives messages from {node} again.",
+    Noticed.LEAVING: "{node} is about to leave: the head places no new work on it.",
+    Noticed.STAYING: "{node} will not leave after all.",
 }
 
 Named = tuple[str, str]
@@ -78,10 +78,10 @@ class Happened:
         later = ""
         if row is not None:
             later = f", {_time(time_s - row[1])} after it was killed"
-            noticed = f" The head found out at {_time(time_s)} ({_time(time_s - row[1])} later)."
+            noticed = f" The head detected this at {_time(time_s)} ({_time(time_s - row[1])} later)."
             row[3] = row[3].removesuffix(_NOT_YET) + noticed
             self._tables.put("happened", row[0], lambda: row)
-        words = f"The head found out that {node} {'had died' if is_back else 'is dead'}{later}."
+        words = f"The head detected that {node} {'had died' if is_back else 'is dead'}{later}."
         self._add(time_s, "notice", words, node, _of_place(node))
 
     def declared_dead(self, time_s: float, node: str, lost: Lost, *, has_left: bool) -> None:
@@ -205,7 +205,10 @@ def _lost_words(lost: Lost) -> str:
         names, many = _names(Counter(name for _, name in lost.actors)), len(lost.actors) > 1
         words += f" {len(lost.actors):,} actor{'s' if many else ''} died there: {names}."
     if only := len(lost.objects):
-        words += f" The only cop{'ies' if only > 1 else 'y'} of {only:,} object{'s' if only > 1 else ''} went with it."
+        words += (
+            f" The only cop{'ies' if only > 1 else 'y'} of {only:,} object{'s' if only > 1 else ''} "
+            f"{'were' if only > 1 else 'was'} lost."
+        )
     return words
 
 

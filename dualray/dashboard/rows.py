@@ -188,7 +188,7 @@ def words_of_turn(state: str, class_name: str, name: str) -> str:
     actor = called(class_name, name)
     match state:
         case "PENDING_CREATION":
-            return f"{FOR_ACTOR} {actor}, which is being made"
+            return f"{FOR_ACTOR} {actor}, which is being created"
         case "RESTARTING":
             return f"{FOR_ACTOR} {actor}, which restarts"
         case "DEAD":

@@ -153,10 +153,10 @@ class Dashboard:
     def _why_not(self, request: Request, *, is_public: bool) -> str | None:
         host = request.headers.get("host", "").lower()
         if host not in self._hosts:
-            return "this server answers under the name in its link only"
+            return "this server only answers requests for the host name in its link"
         origin = request.headers.get("origin")
         if origin is not None and origin.lower() not in (f"http://{host}", f"https://{host}"):
-            return "another page has asked"
+            return "the request came from another web page"
         if is_public:
             return None
         given = request.headers.get(TOKEN_HEADER, "")
@@ -228,7 +228,7 @@ class Dashboard:
 
 
 def _unknown() -> Response:
-    return JSONResponse({"error": "there is no such thing here"}, status_code=404)
+    return JSONResponse({"error": "this server has no such page"}, status_code=404)
 
 
 def _file(name: str, media_type: str) -> _Answer:

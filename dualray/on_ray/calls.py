@@ -288,7 +288,7 @@ def _made(maker: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any])
     return here.instance
 
 
-_EXITED_AT_BIRTH = "exit_actor() was called in the constructor: there is no actor"
+_EXITED_AT_BIRTH = "exit_actor() was called in the constructor, so the actor was not created"
 
 
 def _wrapper(method: str, name: str, kind: str, terms: Terms, *, is_async: bool) -> Any:

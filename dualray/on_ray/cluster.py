@@ -65,7 +65,7 @@ class RayCluster:
             raise PlacementGroupAlreadyExistsError(f"placement_group: a group exists with the name {name!r}")
         problem = "" if self.waits_for_nodes else _problem(request)
         if problem:
-            raise PlacementGroupUnschedulableError(f"the placement group can never be made: {problem}")
+            raise PlacementGroupUnschedulableError(f"the placement group can never be created: {problem}")
         made = make_group(
             [dict(bundle) for bundle in bundles],
             strategy,

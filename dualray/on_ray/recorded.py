@@ -357,7 +357,7 @@ class RunOnRay:
         write_record(self._path, record)
         took_ns = max(1, ended_ns - self._began_ns)
         ran_ns = sum(row["end_ns"] - row["time_ns"] for row in record.of_kind("run"))
-        of_workers = f" and {spent_ns / ran_ns:.1%} of what the tasks took" if ran_ns else ""
+        of_workers = f" and {spent_ns / ran_ns:.1%} of the tasks' time" if ran_ns else ""
         of_program = f"{driver_spent_ns / took_ns:.1%} of the program's time"
         sys.stderr.write(f"dualray: {self._path}: recording took {of_program}{of_workers}.\n")
 

@@ -63,12 +63,12 @@ def workers_have_package() -> bool:
     try:
         answers = dict(zip(asked, ray.get(list(asked.values()), timeout=_PROBE_TIMEOUT_S), strict=True))
     except ray.exceptions.RayError as error:
-        raise DualrayError(f"a node of the cluster runs no tasks: {error}") from error
+        raise DualrayError(f"a node of the cluster could not run a task: {error}") from error
     for node, theirs in answers.items():
         for name, version in ours.items():
             if minor(theirs[name]) != minor(version):
                 raise DualrayError(
-                    f"node {node} has {name} {theirs[name]}, and this program has {name} {version}: use the same "
+                    f"node {node} has {name} {theirs[name]}, but this program has {name} {version}: use the same "
                     f"versions in the program and in the cluster"
                 )
     return all(minor(theirs["dualray"]) == minor(__version__) for theirs in answers.values())

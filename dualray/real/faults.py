@@ -26,7 +26,7 @@ from dualray.real.net.addresses import socket_path
 from dualray.shared.scenario.fault_model import SLOWS, Fault, FaultKind
 
 REFUSED: Final = {
-    FaultKind.SKEW_CLOCK: "programs read the clock of their machine, which everybody there shares",
+    FaultKind.SKEW_CLOCK: "all programs of a machine share its clock",
 }
 """What real mode does not perform, and why."""
 PERFORMED: Final = frozenset(FaultKind) - frozenset(REFUSED)

@@ -55,8 +55,8 @@ def check_open_files() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < OPEN_FILES_MIN:
         raise DualrayError(
-            f"this process may have {_amount(soft)} files open (RLIMIT_NOFILE; the hard limit is {_amount(hard)}), and "
-            f"a session needs at least {OPEN_FILES_MIN}; raise the limit with `ulimit -n`"
+            f"this process may have {_amount(soft)} files open (RLIMIT_NOFILE; the hard limit is {_amount(hard)}), "
+            f"but a session needs at least {OPEN_FILES_MIN}; raise the limit with `ulimit -n`"
         )
 
 
@@ -85,11 +85,11 @@ def limit_in_words(error: OSError | RuntimeError | MemoryError) -> str:
     if error.errno == errno.EMFILE:
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         return (
-            f"this process has as many files open as it may, {_amount(soft)} (RLIMIT_NOFILE; the hard limit is "
+            f"this process has reached its limit of open files, {_amount(soft)} (RLIMIT_NOFILE; the hard limit is "
             f"{_amount(hard)}); raise the limit with `ulimit -n`, or use fewer actors"
         )
     if error.errno == errno.ENFILE:
-        return "this machine has as many files open as it may; raise fs.file-max"
+        return "this machine has reached its limit of open files; raise fs.file-max"
     if error.errno == errno.EAGAIN:
         return f"{error.strerror}: {_processes()}"
     if error.errno == errno.ENOMEM:
@@ -97,8 +97,8 @@ def limit_in_words(error: OSError | RuntimeError | MemoryError) -> str:
     if error.errno == errno.EFBIG:
         soft, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
         return (
-            f"this process may write files of {_amount(soft)} bytes (RLIMIT_FSIZE); raise the limit with `ulimit -f`, "
-            f"or use a smaller object store"
+            f"this process may only write files up to {_amount(soft)} bytes (RLIMIT_FSIZE); raise the limit with "
+            "`ulimit -f`, or use a smaller object store"
         )
     if error.errno == errno.ENOSPC:
         return f"no space left on the disk of {error.filename}" if error.filename else "no space left on the disk"
@@ -167,7 +167,7 @@ def _memory() -> str:
     if soft == resource.RLIM_INFINITY:
         return "this machine, or this container, has no memory left"
     return (
-        f"this process may have {_amount(soft)} bytes of address space (RLIMIT_AS) and needs more; raise the limit "
+        f"this process may have {_amount(soft)} bytes of address space (RLIMIT_AS), but needs more; raise the limit "
         f"with `ulimit -v`, or use a smaller object store"
     )
 

@@ -199,19 +199,20 @@ def left_out(graph: Graph, record: RunRecord) -> list[str]:
     remarks = [str(each) for each in graph.facts.get("estimates", ())]
     if labelled:
         remarks.append(
-            f"Not modelled: labels. {_listed(labelled)} asked for nodes by their labels, and may run on any node here."
+            f"Not modelled: labels. {_listed(labelled)} requested nodes by label, but can run on any node in the "
+            "prediction."
         )
     concurrent = [it.name for it in graph.templates if it.words.get("is_concurrent")]
     if concurrent:
         remarks.append(
-            f"Not modelled: methods that run at the same time. The actors that {_listed(concurrent)} makes run one "
-            f"method after the other here, so what they take may be much too long."
+            f"Not modelled: methods that run at the same time. In the prediction, actors of {_listed(concurrent)} "
+            "run one method after the other, so their predicted times may be much too long."
         )
     faults = [row["name"] for row in record.of_kind("fault")]
     if faults:
         remarks.append(
-            f"It was recorded with faults ({_listed(faults)}): what they cost is not part of the replay, unless "
-            f"you ask for them."
+            f"The run was recorded with faults ({_listed(faults)}). The replay leaves out their cost, unless you "
+            "request these faults."
         )
     return remarks
 
@@ -309,7 +310,8 @@ def _guess(graph: Graph, unknown: Sequence[TaskNode]) -> None:
         count = 0 if node.max_restarts is not None else template.words["num_returns"]
         node.script.sizes = alike[0].sizes if alike else (64,) * count
     graph.remarks.append(
-        f"{len(unknown)} of the tasks have no end in the record: they take as long as others of their function."
+        f"{len(unknown)} of the tasks have no end in the record, so the replay takes their durations from other "
+        "calls of their functions."
     )
 
 

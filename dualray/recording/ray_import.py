@@ -52,23 +52,24 @@ def import_ray(
     estimates = [f"Imported from Ray's events: {len(read.calls)} calls, {_lost_words(read)}."]
     if read.begins:
         estimates.append(
-            f"Estimated: when {read.begins} attempts began, whose workers ended before they wrote their last events."
+            f"Estimated: the start times of {read.begins} attempts, because their workers ended before they "
+            "wrote their last events."
         )
     if edges is not None:
         found.arguments = _given_edges(edges, read)
     else:
         estimates.append(
-            f"Inferred: {found.seen + found.guessed} edges, of which {found.seen} were seen and {found.guessed} follow "
-            f"from a pattern. {'. '.join(found.words)}{'.' if found.words else ''}"
+            f"Inferred: {found.seen + found.guessed} dependencies: {found.seen} from observed waits, and "
+            f"{found.guessed} from a pattern. {'. '.join(found.words)}{'.' if found.words else ''}"
         )
-    estimates.append("Inferred: what callers waited for, from their pauses.")
+    estimates.append("Inferred: what callers waited for, from the pauses of the callers.")
     known = _given_sizes(sizes, read) if sizes is not None else {}
     guessed = dict.fromkeys(call.name for call in read.calls if call.name not in known and not call.is_creation)
     if guessed:
         listed = ", ".join(list(guessed)[:6]) + (f" and {len(guessed) - 6} more" if len(guessed) > 6 else "")
         estimates.append(
-            f"Estimated: the sizes of results of {listed}, from the time that storing took; surely right within a "
-            "factor of three only above 1 MiB. Give them with --sizes."
+            f"Estimated: the result sizes of {listed}, from the time that storing them took. Only estimates above 1 "
+            "MiB are reliable, within a factor of three. Give the sizes with --sizes."
         )
     return _record(read, found, known, estimates)
 

@@ -189,7 +189,9 @@ class Teller:
                 made.append((min(ends), dep))
         if made and max(made)[0] > life.submitted_ns:
             time_ns, dep = max(made)
-            yield Line(time_ns, f"The last of its arguments, object {_short(dep)}, is made: it could run from now on.")
+            yield Line(
+                time_ns, f"The last of its arguments, object {_short(dep)}, is ready: the task can run from now on."
+            )
 
     def _of_attempt(self, life: TaskLife, attempt: Attempt) -> Iterator[Line]:
         if attempt.number and attempt.cause == RESTART:
@@ -354,7 +356,7 @@ class Teller:
             made = maker.finished_by(self._lives.end_ns) if maker is not None else None
             yield Line(
                 made.ended_ns if made is not None else None,
-                "It was never in a store. Small values stay with their owner, and travel in messages.",
+                "The object was never in a store, because small values stay with their owner and travel in messages.",
             )
         for row in thing.rows:
             line = self._object_line(thing, row)
@@ -407,18 +409,19 @@ class Teller:
                 details = ["no task had to start: one already computes the object, or a copy is on its way"]
             yield Line(
                 time_ns,
-                f"A node needs it, and the head knows no copy ({losses} lost so far): it asks the owner, {owner}.",
+                f"A node needs the object, but the head knows no copy ({losses} lost so far), so the head asks "
+                f"the owner, {owner}.",
                 tuple(details),
             )
         for time_ns, wanted, attempt in self._owners.plans.get(thing.task, ()):
             if wanted != thing.object_id and not thing.is_put:
                 yield Line(
                     time_ns,
-                    f"Its task is to run again, as attempt {attempt}, for object {_short(wanted)}, which is made from "
-                    f"it. A process needed that object, and no copy of either was left.",
+                    f"Its task will run again, as attempt {attempt}, because object {_short(wanted)} is computed "
+                    f"from it. A process needed object {_short(wanted)}, and no copy of either object was left.",
                 )
         for time_ns, owner, message in self._owners.failed.get(thing.object_id, ()):
-            yield Line(time_ns, f"{owner} gives the object up: no task can recompute it.", (message,))
+            yield Line(time_ns, f"{owner} gives up the object, because no task can recompute it.", (message,))
 
     def _name_of(self, task: str) -> str:
         return self._lives.tasks[task].name if task in self._lives.tasks else "unknown"
@@ -430,7 +433,8 @@ class Teller:
                     again = f", attempt {attempt.number}" if attempt.number else ""
                     yield Line(
                         attempt.started_ns,
-                        f"{attempt.name} (task {task[:8]}{again}) starts on {attempt.worker} with it.",
+                        f"{attempt.name} (task {task[:8]}{again}) starts on {attempt.worker} with the object as "
+                        "an argument.",
                     )
         if len(thing.consumers) > LISTED_MAX:
             yield Line(self._lives.end_ns, f"{len(thing.consumers) - LISTED_MAX:,} more tasks had it as an argument.")
@@ -504,12 +508,16 @@ def _move_words(move: Move) -> str:
 def _local_line(local: Local) -> Line:
     count = local.request.count
     if local.request.placed:
-        return Line(local.time_ns, f"{local.node} queues what the head has placed here.", tuple(local.reasons))
+        return Line(
+            local.time_ns, f"{local.node} queues the requests that the head has placed on it.", tuple(local.reasons)
+        )
     if not local.spilled:
         what = "grants it itself" if count == 1 else f"grants all {count} itself"
-        return Line(local.time_ns, f"{local.node} {what}: there is room, and its arguments are here or small.")
+        return Line(
+            local.time_ns, f"{local.node} {what}: the node has room, and the arguments are on the node or small."
+        )
     here = f", and keeps {local.here}" if local.here else ""
-    reasons = local.reasons or ("there is no room for more here",)
+    reasons = local.reasons or ("the node has no room for more",)
     return Line(
         local.time_ns, f"{local.node} sends {_of_all(local.spilled, count)} back to the head{here}.", tuple(reasons)
     )
@@ -531,7 +539,10 @@ def _choice_line(choice: Choice, no_room: int) -> Line:
         details.append(f"and {choice.left_out:,} more candidates with a lower rank")
     if no_room:
         times = "once" if no_room == 1 else f"{no_room:,} times in all"
-        text = f"The head finds no node for it: {choice.answer.reason} ({choice.policy}; {times}). It waits there."
+        text = (
+            f"The head finds no node for it: {choice.answer.reason} ({choice.policy}; {times}). The request waits at "
+            "the head."
+        )
     else:
         text = f"The head chooses {choice.answer.node}: {choice.answer.reason} ({choice.policy})."
     return Line(choice.time_ns, text, tuple(details))
@@ -542,16 +553,16 @@ def _eviction_words(eviction: Eviction) -> Iterator[str]:
     yield f"the store held {eviction.used_bytes:,} of {eviction.capacity_bytes:,} bytes"
     if eviction.position:
         yield (
-            f"{eviction.policy} was offered {eviction.candidates} objects that nobody used; this was number "
-            f"{eviction.position}, counted from the one used longest ago"
+            f"{eviction.policy} was offered {eviction.candidates} unused objects; this one was number "
+            f"{eviction.position}, counted from the least recently used"
         )
 
 
 def _ask_line(ask: Ask) -> Line:
     if ask.of == HEAD:
-        return Line(ask.time_ns, f"{ask.node} asks the head where it is.", (f"because {_because(ask.event)}",))
+        return Line(ask.time_ns, f"{ask.node} asks the head where the object is.", (f"because {_because(ask.event)}",))
     details = [f"because {_because(ask.event)}"]
-    return Line(ask.time_ns, f"{ask.node} asks {ask.of} to send it.", tuple(details))
+    return Line(ask.time_ns, f"{ask.node} asks {ask.of} to send the object.", tuple(details))
 
 
 def _because(event: Event) -> str:
@@ -565,18 +576,18 @@ def _because(event: Event) -> str:
         case TaskFinished(error=error) if error is not None:
             return f"it ended with {error.kind}: {_first_line(error.message)}"
         case ObjectDemanded(object_id=object_id):
-            return f"object {short(object_id)} was wanted and no copy was left"
+            return f"object {short(object_id)} was needed, and no copy was left"
         case ObjectWanted(requester=requester):
             return f"{requester} wanted it"
         case LeaseRequested(owner=owner, shape=shape):
-            return f"it is an argument of {shape.name or 'a task'} of {owner}, which was to run there"
+            return f"it is an argument of {shape.name or 'a task'} of {owner}, which was going to run there"
         case SpaceRequested(object_id=object_id, size_bytes=size_bytes, requester=requester):
-            return f"{requester} was to write object {short(object_id)}, {size_bytes:,} bytes"
+            return f"{requester} was going to write object {short(object_id)}, {size_bytes:,} bytes"
         case LocationsKnown(object_id=object_id, size_bytes=size_bytes, nodes=nodes):
             holders = f"{_some(nodes)} as holder{'s' if len(nodes) > 1 else ''}"
             return f"the head named {holders} of object {short(object_id)}, {size_bytes:,} bytes"
         case ObjectRequested(to=to):
-            return f"{to} asked for it"
+            return f"{to} requested it"
         case SpaceReserved():
             return "there was memory for it"
         case ReceiveFailed(source=source):

@@ -98,10 +98,12 @@ def page(record: Record, *, title: str = "", subtitle: str = "", checks: Sequenc
         answer=escape(headline(lives, path, figures_of_run, clock)),
         cards=_cards(figures_of_run, went, lives, clock),
         spans=_spans(lives, clock),
-        merged=f"{merged:,} short attempts are drawn together with a neighbour of the same function." if merged else "",
-        guess="" if lives.has_waits else "Without decision logs, what the driver waited for is guessed.",
+        merged=f"{merged:,} short attempts are drawn together with a neighbouring attempt of the same function."
+        if merged
+        else "",
+        guess="" if lives.has_waits else "Without decision logs, dualray guesses what the driver waited for.",
         stretches=_stretches(path, clock),
-        unused=f"Never used, and not drawn: {escape(', '.join(unused))}." if unused else "",
+        unused=f"Resources that no task used, and that are not drawn: {escape(', '.join(unused))}." if unused else "",
         expectations=_expectations(checks),
         faults=_faults(lives, clock),
         footer=_footer(lives, used),

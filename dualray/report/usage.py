@@ -187,7 +187,7 @@ def _computing(lives: Lives) -> Resource:
         node: Steps.of_stretches((start, end, cpus) for start, end, cpus, _ in stretches.get(node, ()))
         for node in lives.nodes
     }
-    source = "tasks that ran" if lives.record.logs else "tasks that ran, each taken to use one CPU"
+    source = "tasks that ran" if lives.record.logs else "tasks that ran, with one CPU assumed for each"
     there = capacity(lives, CPU, UNITS)
     runs = [(start, end, cpus) for of_node in stretches.values() for start, end, cpus, _ in of_node]
     wanted = Steps.of_stretches([*runs, *_waiting(lives)])

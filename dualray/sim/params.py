@@ -24,8 +24,8 @@ def node_params() -> list[Param]:
         Param("num_cpus", "CPUs", DEFAULT_CPUS, "assumption: a small cloud machine"),
         Param("num_gpus", "GPUs", 0, "a machine without"),
         Param("object_store_memory", "bytes", DEFAULT_STORE_BYTES, "assumption: what a small machine can spare"),
-        Param("memory", "bytes", 0, "0: not bounded, for what code really allocates is not looked at"),
-        Param("gpu_memory", "bytes", 0, "0: not bounded; of each GPU"),
+        Param("memory", "bytes", 0, "0: no limit, because the simulation does not measure what code really allocates"),
+        Param("gpu_memory", "bytes", 0, "0: no limit; of each GPU"),
         Param("speed", "factor", 1, "durations are those of this machine"),
     ]
 
@@ -44,8 +44,10 @@ def fixed_params() -> list[Param]:
             "TCP's on Ethernet; with losses, 1.22 of them/(RTT sqrt(loss)) (Mathis)",
         ),
         Param("latency_max", "ns", LATENCY_MAX_NS, "a link that is worse is a partition"),
-        Param("submissions_owed", "ns", OWED_NS_MAX, "submissions are paid for together, once they cost so much"),
-        Param("clock_read_min", "ns", READ_STEP_MIN_NS, "a program that only watches the clock moves it"),
-        Param("clock_read_growth", "ns", READ_STEP_GROWTH_NS, "by so much more with each consecutive read"),
-        Param("clock_read_max", "ns", READ_STEP_MAX_NS, "up to so much"),
+        Param(
+            "submissions_owed", "ns", OWED_NS_MAX, "the driver pays for submissions together, once they cost this much"
+        ),
+        Param("clock_read_min", "ns", READ_STEP_MIN_NS, "a program that only reads the clock advances it by this time"),
+        Param("clock_read_growth", "ns", READ_STEP_GROWTH_NS, "each consecutive read advances it by this much more"),
+        Param("clock_read_max", "ns", READ_STEP_MAX_NS, "upper limit of the time that one read advances the clock"),
     ]

@@ -159,7 +159,7 @@ class SimRuntime:
 def _warn_of_coverage() -> None:
     if getattr(sys.gettrace(), "concur_id_func", True) is None:  # coverage's tracer, which follows threads only
         warnings.warn(
-            "coverage follows threads, and sim mode runs tasks on greenlets: it will miss lines. Use "
+            "coverage traces threads, but sim mode runs tasks on greenlets, so coverage will miss lines. Use "
             "`coverage run --concurrency=greenlet`, or concurrency = greenlet under [run] in its configuration.",
             stacklevel=4,
         )

@@ -225,7 +225,7 @@ class _Run:
                     self._wrong(f"{name}, round {number}: {type(error).__name__}: {error}")
                 return
             if json.dumps(result) != json.dumps(expected_result):
-                self._wrong(f"{name}, round {number}: {result!r} and not {expected_result!r}")
+                self._wrong(f"{name}, round {number}: the result is {result!r}, not {expected_result!r}")
                 return
             with self._lock:
                 self._found.rounds[name] += 1
@@ -245,7 +245,13 @@ class _Run:
         left = [f"not performed: {fault}" for fault in self._faults.outstanding]
         lasting = [f"still lasts: {words}" for words in self._faults.lasting()]
         waiting = runtime.current("chaos").verbs.waiting()
-        return [f"no task has ended for {patience_s:g} s; these wait: {stuck}", *waiting, *rows, *lasting, *left[:10]]
+        return [
+            f"no task has ended for {patience_s:g} s; these tasks wait: {stuck}",
+            *waiting,
+            *rows,
+            *lasting,
+            *left[:10],
+        ]
 
     # ---- Traces --------------------------------------------------------------------------------------------------
 

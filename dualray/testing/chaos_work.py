@@ -55,9 +55,9 @@ def ledger(*, calls: int = 30, seconds: float = 0.01, window: int = 4) -> str:
             return f"an actor executed calls twice, or out of order: {found}"
         is_same_life = last and found[0] == last[0]
         if is_same_life and found[: len(last)] != last:
-            return f"an actor has lost entries of its life: {last}, then {found}"
+            return f"an actor lost entries without a restart: {last}, then {found}"
         if last and not is_same_life and found[0] <= last[-1]:
-            return f"an actor's next life has executed calls of the former one: {last}, then {found}"
+            return f"a restarted actor executed calls that had run before the restart: {last}, then {found}"
         last = found
     return "in order"
 

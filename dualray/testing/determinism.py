@@ -169,7 +169,7 @@ def compare_recorded(runs: Sequence[tuple[Path, Outcome]]) -> Comparison | None:
     found = compare_runs(first, second)
     if found.where is None:  # no decision, no event, no result: how a machine was made
         name = min(different)
-        return replace(found, where="log", divergence=f"the runs did the same, and {name} is not the same")
+        return replace(found, where="log", divergence=f"the runs had the same events, but {name} differs")
     return found
 
 
@@ -203,7 +203,9 @@ def compare_runs(first: Path, second: Path) -> Comparison:
     divergence = None if at_first is None else "\n".join([at_first.words, *_values_before(at_first, first, second)])
     witnessed = [words for outcome in outcomes for words in outcome["witnessed"]]
     if divergence is None and witnessed:
-        divergence = f"both runs were the same, and the next one may differ: {witnessed[0]}; it runs in real time"
+        divergence = (
+            f"both runs were the same, but the next run may differ, because a part runs in real time: {witnessed[0]}"
+        )
     return Comparison(
         subsystems=subsystems, divergence=divergence, where=at_first.subsystem if at_first is not None else None
     )
@@ -217,7 +219,7 @@ def _values_before(divergence: _Divergence, first: Path, second: Path) -> Iterat
     differing = next((pair for pair in zip(ours, theirs, strict=False) if pair[0][2:] != pair[1][2:]), None)
     if differing is None:
         if divergence.subsystem == RESULT and len(ours) == len(theirs):
-            yield "  every value that a task was given or has made is the same: the driver's own code differs"
+            yield "  every argument and every result of the tasks is the same, so the driver's own code differs"
         return
     one, other = differing
     if one.key == other.key and one.time_ns <= divergence.time_ns:
@@ -240,9 +242,9 @@ def _value_words(key: bytes, trace: Iterable[TraceEvent]) -> str:
     if key == exception_id(task):
         return f"the error of {who}"
     if is_put(ObjectID(key)):
-        return f"what {who} has put"
+        return f"a value that {who} put"
     index = return_index(ObjectID(key))
-    return f"what {who} has returned" if index == 0 else f"what {who} has returned, value {index}"
+    return f"the result of {who}" if index == 0 else f"the results of {who}, value {index}"
 
 
 class _Divergence(NamedTuple):

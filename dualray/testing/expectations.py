@@ -44,7 +44,7 @@ def judge(
         wanted, found = (
             _short(each.result) if each.succeeded else f"it fails with {each.error[0]}" for each in (reference, outcome)
         )
-        wanted = wanted if reference.succeeded else f"a result, also without faults: {wanted}"
+        wanted = wanted if reference.succeeded else f"a result; even without faults, {wanted}"
         verdicts.append(_verdict("result without faults", wanted, found, same))
     if mode == "sim":
         verdicts += _of_simulation(scenario, outcome)
@@ -76,7 +76,7 @@ def unused_rows(scenario: Scenario, outcome: Outcome, profiled: Sequence[str]) -
 def _why_unused(rows: Sequence[str], matching: Sequence[str], first: str, names: Sequence[str]) -> str:
     said = _listed([repr(row) for row in rows])
     if matching:
-        return f"{said} changed nothing: what {_listed(matching)} takes, {first} says"
+        return f"{said} changed nothing, because {first} decides for {_listed(matching)}"
     near = get_close_matches(rows[0], names, n=1, cutoff=0.5)
     hint = f" (did you mean {near[0]!r}?)" if near else ""
     return f"{said} matched no task{hint}; tasks were: {_listed(names) or 'none'}"
@@ -150,9 +150,9 @@ def _why_outstanding(words: str, outcome: Outcome) -> str:
     if fault.task_name is not None:
         times = outcome.starts.get(fault.task_name, 0)
         known = "" if times else nearest(fault.task_name, outcome.starts)
-        return f"'{words}' never came: {fault.task_name} started {times} times{known}"
+        return f"'{words}' never happened: {fault.task_name} started {times} times{known}"
     times = outcome.events.get(fault.event, 0)
-    return f"'{words}' never came: there were {times} such events"
+    return f"'{words}' never happened: there were {times} such events"
 
 
 def _one_line(text: str) -> str:

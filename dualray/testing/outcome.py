@@ -170,7 +170,7 @@ def compare(outcome: Outcome, reference: Outcome, *, must_succeed: bool) -> list
             return [f"it fails with {outcome.error[0]}: {outcome.message.splitlines()[-1] if outcome.message else ''}"]
         return []
     if must_succeed and outcome.result != reference.result:
-        return [f"its result is {_short(outcome.result)}, and without faults {_short(reference.result)}"]
+        return [f"its result is {_short(outcome.result)}, but without faults it is {_short(reference.result)}"]
     return []
 
 

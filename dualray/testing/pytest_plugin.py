@@ -18,7 +18,7 @@ _OPTIONS = {
         "PYTEST_DUALRAY_FAULTS",
         "'FAULT; FAULT'",
         str,
-        "faults for each @simtest, in place of random ones",
+        "faults for each @simtest, instead of random faults",
     ),
 }
 _OF_ONE_RUN = ("--dualray-faults", "--dualray-replay")

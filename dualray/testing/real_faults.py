@@ -440,7 +440,7 @@ class FaultPerformer:
                 if not self._places[name].is_busy or time.monotonic() > deadline:
                     raise
             if time.monotonic() > deadline:
-                raise DualrayError(f"{name} has ended, and no node has taken its place within {_BACK_S:g} s")
+                raise DualrayError(f"{name} has ended, and no node replaced it within {_BACK_S:g} s")
             if self._ends.wait(LOOK_S):
                 raise DualrayError("the run ended before")
 

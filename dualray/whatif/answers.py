@@ -52,7 +52,10 @@ def verdicts_of(prediction: Predicted, deadline: str | None, probability: float 
         lines.append(f"Knee: {knee.configuration.short(varying)}: {_span(knee)}{_beyond(prediction, knee)}.")
     elif prediction.is_scaling:
         first = min(prediction.possible, key=lambda row: row.makespan_s)
-        lines.append(f"No knee, still scaling. Fastest: {first.configuration.short(varying)}: {_span(first)}.")
+        lines.append(
+            f"No knee: more CPUs still make the program faster. Fastest: {first.configuration.short(varying)}: "
+            f"{_span(first)}."
+        )
     elif len(prediction.possible) > 1:
         first = min(prediction.possible, key=lambda row: row.makespan_s)
         lines.append(f"Fastest: {first.configuration.short(varying)}: {_span(first)}.")
@@ -117,7 +120,7 @@ def _policies(prediction: Predicted) -> list[str]:
             if row is best:
                 continue
             gain = prediction.compare(row, best)
-            sure = "" if gain.is_sure else ": they may as well be equal"
+            sure = "" if gain.is_sure else ": they may be equal"
             lines.append(
                 f"{best.configuration.words} is {gain.gain:.1%} faster than with {row.configuration.policy}, "
                 f"{row.configuration.eviction} ({gain.low:.0%} to {gain.high:.0%}){sure}."
@@ -214,14 +217,14 @@ def memory_lines(prediction: Predicted, row: Row) -> list[str]:
         f"The smallest store that does not spill: {size_words(needs.store_bytes)}.",
     ]
     if not needs.heap_bytes:
-        lines.append("The record does not know what tasks hold of memory: record the program again, in real mode.")
+        lines.append("The record does not have the memory use of tasks: record the program again, in real mode.")
         return lines
-    lines.append(f"Its workers hold at most {size_words(row.heap_peak_bytes)} by themselves.")
-    lines.append(f"The smallest memory with which nobody is ended: {size_words(needs.memory_bytes)}.")
+    lines.append(f"Its workers use at most {size_words(row.heap_peak_bytes)}, without the store.")
+    lines.append(f"The smallest memory with which no worker is killed: {size_words(needs.memory_bytes)}.")
     for at_ns, node, name in row.killed[:_KILLED_MAX]:
-        lines.append(f"The memory monitor of {node} ends {name} at {at_ns / 1e9:.3g} s.")
+        lines.append(f"The memory monitor of {node} kills a worker that runs {name} at {at_ns / 1e9:.3g} s.")
     if len(row.killed) > _KILLED_MAX:
-        lines.append(f"It ends {len(row.killed) - _KILLED_MAX} more.")
+        lines.append(f"The memory monitors kill {len(row.killed) - _KILLED_MAX} more workers.")
     return lines
 
 

@@ -91,7 +91,7 @@ def write_page(fit: Fit, path: Path) -> None:
 
 def _against(phases: Sequence[Phase]) -> go.Figure:
     figure = go.Figure(
-        layout={"title": "Replayed by measured (the round that was least disturbed; the most of all rounds)"}
+        layout={"title": "Replayed and measured time (the fastest round; the bar ends at the slowest round)"}
     )
     for is_held_out, name in ((False, "fitted"), (True, "held out")):
         shown = [phase for phase in phases if phase.is_held_out == is_held_out]
@@ -115,7 +115,7 @@ def _against(phases: Sequence[Phase]) -> go.Figure:
 
 
 def _left_over(phases: Sequence[Phase]) -> go.Figure:
-    figure = go.Figure(layout={"title": "What the fit leaves over: (replayed - measured) / measured"})
+    figure = go.Figure(layout={"title": "Residuals of the fit: (replayed - measured) / measured"})
     colors = ["#bf8700" if phase.is_held_out else "#0969da" for phase in phases]
     figure.add_bar(
         x=[phase.error for phase in phases],

@@ -152,24 +152,26 @@ def outside_of(
     cores = seen_cores(calibration)
     wanted = min(config.cpus, host_cores) if host_cores is not None else config.cpus
     if cores and wanted > cores:
-        found.append(f"{wanted:g} tasks compute at once on a node, and the calibration has seen {cores}")
+        found.append(f"{wanted:g} tasks compute at the same time on a node, but the calibration measured only {cores}")
     largest = max(graph.sizes.values(), default=0)
     if largest > SEEN_BYTES:
         found.append(
-            f"the program has an object of {size_words(largest)}, and the calibration has moved "
+            f"the program has an object of {size_words(largest)}, but the calibration moved only "
             f"{size_words(SEEN_BYTES)}"
         )
     if config.nodes > 1:
         fastest = calibration.costs.get("transfer_bytes_per_s", 0)
         if fastest and config.network_bytes_per_s > fastest:
             found.append(
-                f"the network has {config.network_bytes_per_s * 8 / 1e9:.3g} Gbps, and the calibration has moved "
+                f"the network has {config.network_bytes_per_s * 8 / 1e9:.3g} Gbps, but the calibration moved only "
                 f"{fastest * 8 / 1e9:.3g} Gbps"
             )
         if config.latency_ns > SEEN_LATENCY_NS:
-            found.append(f"messages take {time_words(config.latency_ns)}, and the calibration has seen a local network")
+            found.append(
+                f"messages take {time_words(config.latency_ns)}, but the calibration measured only a local network"
+            )
     if config.gpus or any(template.words["resources"].get(GPU) for template in graph.templates):
-        found.append("GPUs were never measured")
+        found.append("the calibration measured no GPUs")
     return tuple(found)
 
 

@@ -180,8 +180,8 @@ def test_a_task_tells_its_story_and_leads_on(opened: Opened) -> None:
 def test_a_sentence_leads_to_the_node_and_the_tasks_that_were_lost(opened: Opened) -> None:
     opened.until(lambda: "node-2 was killed" in opened.text("#happened"), "the fault is not told")
     fault = opened.page.locator("#happened li", has_text="was killed").first
-    assert "The head found out at" in fault.inner_text()
-    assert opened.page.locator("#happened li", has_text="found out that node-2 is dead").count() == 1
+    assert "The head detected this at" in fault.inner_text()
+    assert opened.page.locator("#happened li", has_text="detected that node-2 is dead").count() == 1
     fault.get_by_role("button", name="augment").first.click()
     opened.until(lambda: opened.text("#detail-title") == "augment, task", "the task is not shown")
     opened.page.locator("#detail-links button", has_text="node-").last.click()
@@ -199,7 +199,7 @@ def test_a_node_tells_since_when_why_what_ran_and_what_was_lost(opened: Opened) 
     fields = dict(zip(names, values, strict=True))
     assert fields["state"] == "dead"
     assert fields["why it ended"] == "killed by a fault"
-    assert "later" in fields["the head found out"]
+    assert "later" in fields["the head detected it"]
     assert "finished" in fields["what ran there"]
     assert fields["attempts lost there"] == "1"
     assert "only copies" in fields["objects lost there"]

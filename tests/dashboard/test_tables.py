@@ -158,7 +158,7 @@ def test_an_object_knows_who_holds_it_until_nobody_does() -> None:
     assert rows["objects"][result(1)]["nodes"] == []
     assert rows["objects"][result(1)]["state"] == "LOST"
     assert head["store"] == 0
-    assert "The only copy of 1 object went with it." in rows["happened"]["2"]["words"]
+    assert "The only copy of 1 object was lost." in rows["happened"]["2"]["words"]
 
 
 def test_a_page_is_told_what_is_newer_and_nothing_else() -> None:
@@ -247,9 +247,9 @@ def test_the_moment_is_told_at_which_the_head_finds_out(killed: Path) -> None:
     found = {row["kind"]: row for row in rows["happened"].values()}
     words = found["fault"]["words"]
     died_s, noticed_s = found["fault"]["time_s"], seconds(noticed[-1].time_ns)
-    told_s, later_s = map(float, re.search(r"The head found out at (\S+) s \((\S+) s later\)\.$", words).groups())  # type: ignore[union-attr]
+    told_s, later_s = map(float, re.search(r"The head detected this at (\S+) s \((\S+) s later\)\.$", words).groups())  # type: ignore[union-attr]
     assert (told_s, later_s) == pytest.approx((noticed_s, noticed_s - died_s), abs=1e-3)
-    assert "found out that node-2 is dead" in found["notice"]["words"]
+    assert "detected that node-2 is dead" in found["notice"]["words"]
     node = rows["nodes"]["node-2"]
     assert (node["state"], node["why"], node["noticed_s"]) == ("DEAD", "killed by a fault", noticed_s)
     assert node["lost"][0] == len(node["lost"]) - 1
@@ -264,7 +264,7 @@ def test_until_the_head_finds_out_the_page_says_that_it_does_not_know(killed: Pa
     (tmp_path / "head.decisions").write_bytes((killed / "head.decisions").read_bytes()[:opening])
     rows, head = whole(tmp_path)
     fault = next(row for row in rows["happened"].values() if row["kind"] == "fault")
-    assert fault["words"].endswith("The head does not know it yet.")
+    assert fault["words"].endswith("The head has not detected this yet.")
     assert rows["nodes"]["node-2"]["noticed_s"] is None
     assert head["knows_head"]
 
@@ -289,7 +289,7 @@ def test_a_node_whose_death_no_row_tells_is_dead_when_the_head_says_so() -> None
     assert rows["nodes"]["node-1"]["why"] == "the head declared it dead"
     assert rows["nodes"]["node-2"]["why"] == "left the cluster"
     assert tables.head["nodes"] == 1
-    assert rows["tasks"][task(1)]["waits"] == "was lost with its worker, and was not tried again yet"
+    assert rows["tasks"][task(1)]["waits"] == "was lost with its worker, and has not started again"
     of_run.end()
     assert told(tables)[0]["tasks"][task(1)]["state"] == "FAILED"
 
@@ -331,9 +331,9 @@ def test_a_method_says_for_which_actor_it_waits_and_since_when() -> None:
         assert tables.head["for_actors"] == (2 if row["waits"] else 0)
         return row["waits"], round(row["since_s"] * 1e6)
 
-    assert waits() == ("waits for its actor Counter, which is being made", 3)
+    assert waits() == ("waits for its actor Counter, which is being created", 3)
     of_run.take([ActorNamed(5_000, task(1), "tally")])
-    assert waits() == ('waits for its actor Counter "tally", which is being made', 5)
+    assert waits() == ('waits for its actor Counter "tally", which is being created', 5)
     trace.events = [
         TraceEvent(6_000, TraceKind.TASK_PUSHED, "head", task(1), "node-1/w0", "Counter"),
         TraceEvent(7_000, TraceKind.TASK_STARTED, "node-1/w0", task(1), "", "Counter"),
@@ -437,7 +437,7 @@ def test_a_node_that_came_back_before_the_head_noticed_is_alive(tmp_path: Path) 
     said = [row["words"] for row in rows["happened"].values()]
     killed = next(words for words in said if words.startswith("node-1 was killed."))
     assert "s later)" in killed
-    assert any(words.startswith("The head found out that node-1 had died") for words in said)
+    assert any(words.startswith("The head detected that node-1 had died") for words in said)
     node = rows["nodes"]["node-1"]
     assert (node["state"], node["lives"], node["noticed_s"], node["why"]) == ("ALIVE", 1, None, "")
     assert head["nodes"] == 3

@@ -102,7 +102,7 @@ def test_a_hang_is_found_and_explained(tmp_path: Path) -> None:
     lanes = {"sleepy": lambda number: dualray.get(nap.remote())}
     found = soak([], workload=lanes, nodes=1, record=tmp_path, patience_s=3)
     assert not found.is_right
-    assert found.hang[0] == "no task has ended for 3 s; these wait: chaos-sleepy"
+    assert found.hang[0] == "no task has ended for 3 s; these tasks wait: chaos-sleepy"
     assert re.search(r"is computed by nap \(task \w+\), which node-0/w\d+ has", "\n".join(found.hang))
     assert not found.left_behind
 
@@ -160,7 +160,7 @@ def test_a_number_of_faults_is_refused_with_the_option_for_it() -> None:
 def test_what_real_mode_does_not_perform_is_refused_by_name() -> None:
     done = chaos("--faults", "skew node-1 by 30s at 1s for 1s", "--nodes", "2")
     assert done.returncode == 2
-    assert "real mode does not perform a skew clock: programs read the clock of their machine" in done.stderr
+    assert "real mode does not perform a skew clock: all programs of a machine share its clock" in done.stderr
 
 
 @pytest.mark.parametrize("whom", ["node-1", "head", "worker"])

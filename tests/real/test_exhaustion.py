@@ -77,7 +77,7 @@ def test_no_more_open_files_fail_the_actor_and_name_the_limit() -> None:
     answers, two, words = said.split(" ", 2)
     assert 5 < int(answers) < 26
     assert two == "2"
-    assert "could not be started: this process has as many files open as it may, 64 (RLIMIT_NOFILE" in words
+    assert "could not be started: this process has reached its limit of open files, 64 (RLIMIT_NOFILE" in words
 
 
 @pytest.mark.parametrize("files", [12, 24, 39])
@@ -312,7 +312,7 @@ def test_a_share_of_the_runs_that_take_resources_away() -> None:
 def test_a_template_without_descriptors_fails_the_worker_and_lives(session: Any) -> None:
     """It took the request for a broken one, and the node ended with it."""
     (template,) = pids_of("template", session)
-    with taken(template, "open files", 1), pytest.raises(WorkerCrashedError, match="as many files open as it may"):
+    with taken(template, "open files", 1), pytest.raises(WorkerCrashedError, match="its limit of open files"):
         dualray.get([one.options(num_cpus=0).remote() for _ in range(8)], timeout=WITHIN_S)
     assert dualray.get([one.options(num_cpus=0).remote() for _ in range(8)], timeout=WITHIN_S) == [1] * 8
 
@@ -469,7 +469,7 @@ def test_a_driver_without_descriptors_hears_of_its_limit_and_goes_on(session: An
             return 1
 
     made: Any = dualray.remote(num_cpus=0)(Actor)
-    words = r"driver-1 cannot connect to node-0/w\d+: this process has as many files open"
+    words = r"driver-1 cannot connect to node-0/w\d+: this process has reached its limit of open files"
     dualray.get(one.remote(), timeout=WITHIN_S)
     with taken(os.getpid(), "open files", 0):
         actors = [made.remote() for _ in range(6)]

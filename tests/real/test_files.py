@@ -156,7 +156,7 @@ def test_a_directory_that_is_there_is_not_taken_for_the_object_store(monkeypatch
         for path in (directory, store):
             files.remove_directory(path)
         layout = Layout.of(capacity=MIB, size_min=1024, objects_max=100)
-        with pytest.raises(PermissionError, match="open to others"):
+        with pytest.raises(PermissionError, match="accessible to other users"):
             Arena.create(taken / "arena", layout)
     finally:
         taken.rmdir()

@@ -109,12 +109,12 @@ def test_reconstruction_says_what_was_missed_and_what_runs_again(lives: Lives):
     again = list(retried(lives, "reconstruction"))
     assert again
     for subject in again:
-        assert "was wanted and no copy was left" in words(teller.tell(subject))
+        assert "was needed, and no copy was left" in words(teller.tell(subject))
         told = words(teller.tell(subject + "0" * 8))
         if lives.tasks[subject].name == "load":
-            assert re.search(r"Its task is to run again, as attempt 1, for object [0-9a-f]{8}:0, which is made", told)
+            assert re.search(r"Its task will run again, as attempt 1, because object [0-9a-f]{8}:0 is computed", told)
         else:
-            assert re.search(r"the head knows no copy \(\d+ lost so far\): it asks the owner, driver-1", told)
+            assert re.search(r"the head knows no copy \(\d+ lost so far\), so the head asks the owner, driver-1", told)
             assert f"task {subject[:8]} (augment) runs again, as attempt 1: reconstruction" in told
 
 
@@ -128,8 +128,8 @@ def test_object_tells_where_it_travelled_and_why(lives: Lives):
     moved = next(thing for thing in lives.objects.values() if any(move.ended_ns for move in thing.moves))
     told = words(Teller(lives).tell(moved.object_id))
     assert "writes it into the store of its node" in told
-    assert "asks the head where it is." in told
-    assert re.search(r"node-\d asks node-\d to send it", told)
+    assert "asks the head where the object is." in told
+    assert re.search(r"node-\d asks node-\d to send the object", told)
     assert re.search(r"It has arrived on node-\d: [\d,]+ bytes from node-\d in .* MB/s", told)
 
 
@@ -140,7 +140,7 @@ def test_eviction_says_what_the_room_was_for_and_what_the_policy_was_offered(ful
     for event in evicted:
         told = words(teller.tell(event.subject))
         assert f"{event.process} evicts it, to make room." in told
-        assert re.search(r"LruEviction was offered \d+ objects that nobody used; this was number \d+", told)
+        assert re.search(r"LruEviction was offered \d+ unused objects; this one was number \d+", told)
         assert re.search(r"the store held [\d,]+ of 4,194,304 bytes", told)
         assert "room was needed because" in told
 
@@ -245,7 +245,7 @@ def test_a_wait_for_a_node_names_who_holds_it_and_ids_of_small_results_can_be_gi
     last = [task.task for task in lives.tasks.values() if task.name == "slow"][-1]
     told = words(teller.tell(last))
     assert "(handle of Counter)" in told
-    assert "it could run from now on" not in told, "nothing waits for a handle"
+    assert "can run from now on" not in told, "nothing waits for a handle"
     waited = re.search(r"in get or wait for (\S+) \(result of Counter.add\)", told)
     assert waited is not None
     assert lives.tasks[find_id(lives, waited[1])].name == "Counter.add"

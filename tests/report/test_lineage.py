@@ -109,7 +109,7 @@ def test_object_that_was_put_cannot_be_made_again():
     rows.submitted(task(3), was_put(9))
     (loss,) = predict(rows.events)
     assert loss.again == ()
-    assert "was put" in loss.impossible[0]
+    assert "was created by put()" in loss.impossible[0]
 
 
 def test_worker_that_is_killed_costs_no_object():

@@ -133,7 +133,7 @@ def test_page_of_a_simulation_that_was_not_recorded(tmp_path: Path):
         ray.shutdown()
     write_page(Record(events=events), tmp_path / "page.html")
     text = (tmp_path / "page.html").read_text()
-    assert "what the driver waited for is guessed" in text
+    assert "dualray guesses what the driver waited for" in text
     assert "from the trace alone" in text
 
 

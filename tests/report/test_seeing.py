@@ -269,7 +269,7 @@ def test_trace_alone_gives_the_same_network_and_says_what_it_does_not_know(fault
     full, bare = by_name(resources(Lives(record))), by_name(resources(Lives(Record(events=record.events))))
     assert "CPUs leased" in full
     assert "CPUs leased" not in bare
-    assert "each taken to use one CPU" in bare["CPUs computing"].source
+    assert "one CPU assumed for each" in bare["CPUs computing"].source
     edges = np.linspace(0, record.events[-1].time_ns, 50)
     assert bare["network in"].total(edges).tolist() == full["network in"].total(edges).tolist()
 

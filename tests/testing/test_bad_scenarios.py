@@ -237,13 +237,13 @@ def test_a_bad_scenario_is_refused_in_one_line(tmp_path: Path, old: str, new: st
         ("kill node-1 at 90s", "'kill node-1 at 90s' comes after the end: the program took 0.1"),
         (
             "kill worker when piece starts 400",
-            "'kill worker when piece starts 400' never came: piece started 5 times",
+            "'kill worker when piece starts 400' never happened: piece started 5 times",
         ),
         (
             "kill worker when peice starts 4",
-            "'kill worker when peice starts 4' never came: peice started 0 times. Did you mean 'piece'?",
+            "'kill worker when peice starts 4' never happened: peice started 0 times. Did you mean 'piece'?",
         ),
-        ("kill node-1 when object_evicted 2", "never came: there were 0 such events"),
+        ("kill node-1 when object_evicted 2", "never happened: there were 0 such events"),
         ("kill actor Nobody at 1ms", "'kill actor Nobody at 0.001s' found nobody"),
     ],
 )

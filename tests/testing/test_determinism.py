@@ -60,10 +60,10 @@ def test_a_source_in_user_code_is_found_or_made_deterministic(source):
 
 
 VALUES = {
-    "a result": r"what name_of number 4 \(task [0-9a-f]{8}\) has returned, from node-\d/\S+ at 0\.\d{9} s",
-    "a large result": r"what name_of number 4 \(task [0-9a-f]{8}\) has returned, from node-\d at 0\.\d{9} s",
+    "a result": r"the result of name_of number 4 \(task [0-9a-f]{8}\), from node-\d/\S+ at 0\.\d{9} s",
+    "a large result": r"the result of name_of number 4 \(task [0-9a-f]{8}\), from node-\d at 0\.\d{9} s",
     "an argument": r"the arguments of name_of number 1 \(task [0-9a-f]{8}\), from driver-1 at 0\.\d{9} s",
-    "what is put": r"what the driver has put, from node-0 at 0\.\d{9} s",
+    "what is put": r"a value that the driver put, from node-0 at 0\.\d{9} s",
     "an error": r"the error of fails number 1 \(task [0-9a-f]{8}\), from node-0/\S+ at 0\.\d{9} s",
 }
 FAST_VALUES = ("a result", "what is put")
@@ -83,7 +83,7 @@ def test_the_value_that_differs_is_named(where):
 @pytest.mark.parametrize(
     ("where", "line"),
     [
-        ("the driver", "  every value that a task was given or has made is the same: the driver's own code differs"),
+        ("the driver", "  every argument and every result of the tasks is the same, so the driver's own code differs"),
         ("a set", None),
     ],
 )

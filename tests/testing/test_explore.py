@@ -158,7 +158,7 @@ def test_a_wrong_result_is_found():
     )
     found = explore(promise, seeds=range(1))
     assert [finding.kind for finding in found.findings] == ["wrong result"]
-    assert found.findings[0].problem == "its result is 1, and without faults 0"
+    assert found.findings[0].problem == "its result is 1, but without faults it is 0"
 
 
 def test_what_the_nodes_that_are_left_cannot_take_is_an_honest_error():

@@ -75,7 +75,7 @@ def test_what_comes_before_and_after_a_profile(profile, tmp_path):
     assert {round(seconds, 2) for seconds in outcome.result["other"]} == {2.0}, "then the table"
     done = run(path)
     assert done.exit_code == 0
-    words = "durations: 'slow' changed nothing: what slow takes, duration=, the profile or a row before it says"
+    words = "durations: 'slow' changed nothing, because duration=, the profile or a row before it decides for slow"
     assert words in whole_lines(done)
 
 
@@ -150,7 +150,7 @@ def test_what_a_task_slept_is_not_counted_twice(tmp_path):
         ("durations: {piece*: 2s}", "durations: 'piece*' matched no task; tasks were: fast, other, slow"),
         (
             "durations: {'*': 2s, slow: 3s}",
-            "durations: 'slow' changed nothing: what slow takes, duration=, the profile or a row before it says",
+            "durations: 'slow' changed nothing, because duration=, the profile or a row before it decides for slow",
         ),
         ("memory: {Net.*: 1GiB}", "memory: 'Net.*' matched no task; tasks were: fast, other, slow"),
     ],

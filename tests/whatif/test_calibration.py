@@ -91,7 +91,7 @@ def test_the_command_measures_fits_and_shows_what_is_left_over(tmp_path: Path):
         assert low <= value * 1.01, name
         assert high >= value * 0.99, name
     text = page.read_text()
-    assert "What the fit leaves over" in text
+    assert "Residuals of the fit" in text
     assert "chain of empty tasks" in text
     started: Any = ray.init(mode="sim", calibration=path)
     try:

@@ -94,13 +94,13 @@ def test_what_is_not_known_of_the_costs_is_in_the_interval(chain):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"cpus": 8}, "8 tasks compute at once on a node, and the calibration has seen 2"),
+        ({"cpus": 8}, "8 tasks compute at the same time on a node, but the calibration measured only 2"),
         (
             {"nodes": 2, "network_bytes_per_s": 12_500_000_000},
-            "the network has 100 Gbps, and the calibration has moved 16",
+            "the network has 100 Gbps, but the calibration moved only 16",
         ),
         ({"nodes": 2, "latency_ns": 30_000_000}, "messages take 0.03s"),
-        ({"gpus": 1}, "GPUs were never measured"),
+        ({"gpus": 1}, "the calibration measured no GPUs"),
     ],
 )
 def test_what_lies_outside_says_why_and_is_refused_when_asked(chain, changes, words):

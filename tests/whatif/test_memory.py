@@ -75,8 +75,8 @@ def test_the_answer_names_who_is_ended(trace):
     little = needs.memory(needs.rows[0]).memory_bytes * 8 // 10
     found = whatif.predict(trace, nodes=[1], cpus=[4], memory=[little], seeds=1, jobs=1)
     lines = memory_lines(found, found.rows[0])
-    assert any(line.startswith("The smallest memory with which nobody is ended: ") for line in lines)
-    assert any(line.startswith("The memory monitor of node-0 ends ") for line in lines)
+    assert any(line.startswith("The smallest memory with which no worker is killed: ") for line in lines)
+    assert any(line.startswith("The memory monitor of node-0 kills ") for line in lines)
 
 
 def test_the_smallest_store_does_not_spill_and_a_smaller_one_does(tmp_path):
@@ -93,7 +93,7 @@ def test_the_smallest_store_does_not_spill_and_a_smaller_one_does(tmp_path):
     needs = found.memory(found.rows[0])
     assert needs.store_bytes == pytest.approx(24 * MIB, rel=0.01)
     assert (needs.heap_bytes, needs.memory_bytes) == (0, 0)
-    assert any("does not know what tasks hold" in line for line in memory_lines(found, found.rows[0]))
+    assert any("does not have the memory use of tasks" in line for line in memory_lines(found, found.rows[0]))
     stores = [needs.store_bytes, needs.store_bytes - MIB]
     exact, small = whatif.predict(
         tmp_path / "run.parquet", nodes=[1], store=stores, eviction=["spill"], seeds=1, jobs=1

@@ -121,7 +121,7 @@ def test_a_sweep_finds_knee_and_cheapest(bag, tmp_path):
     )
     scaling = replace(found, rows=found.rows[:3])
     assert scaling.knee() is None
-    assert verdicts_of(scaling, None)[0].startswith("No knee, still scaling. Fastest: 4 ")
+    assert verdicts_of(scaling, None)[0].startswith("No knee: more CPUs still make the program faster. Fastest: 4 ")
     deadline_s = found.rows[1].high_s
     cheapest = found.cheapest(deadline_s)
     assert cheapest is not None
@@ -226,7 +226,7 @@ def test_a_cluster_in_which_the_program_cannot_run_says_what_lacks(tmp_path):
     lacks = {(row.configuration.cpus, row.configuration.store_bytes): row.lacks for row in found.rows}
     assert "piece can never run: it demands 2 CPU" in lacks[1, 2**30]
     assert "lacks 1 CPU" in lacks[1, 2**30]
-    assert "needs a larger store" in lacks[2, 2**23]
+    assert "use a larger store" in lacks[2, 2**23]
     assert not lacks[2, 2**30]
     assert len(found.possible) == 1
 

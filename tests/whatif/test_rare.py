@@ -148,5 +148,5 @@ def test_what_a_replay_leaves_out_is_said_in_words(tmp_path: Path):
     found = whatif.predict(tmp_path / "run.parquet", nodes=[1], seeds=1, jobs=1)
     assert not found.rows[0].lacks
     words = "\n".join(answers_of(found, None))
-    assert "Not modelled: labels. near asked for nodes by their labels" in words
+    assert "Not modelled: labels. near requested nodes by label" in words
     assert "Not modelled: methods that run at the same time." in words

@@ -80,7 +80,7 @@ def test_workers_that_ended_before_they_wrote_their_last_events(workers: int, tm
     of_workers = [row for row in rows if "profile_events" in row]
     whole = import_ray(write(tmp_path / "whole", rows))
     left = import_ray(write(tmp_path / "left", [row for row in rows if row not in of_workers[-10:]]))
-    assert "when 10 attempts began" in " ".join(left.facts["estimates"])
+    assert "the start times of 10 attempts" in " ".join(left.facts["estimates"])
     assert "began" not in " ".join(whole.facts["estimates"])
     for of_whole, of_left in zip(whole.of_kind("run"), left.of_kind("run"), strict=True):
         assert of_left["task"] == of_whole["task"]
@@ -145,7 +145,7 @@ def test_sizes_are_estimated_from_the_time_of_storing_or_given(tmp_path: Path):
     given = import_ray(logs, sizes=tmp_path / "sizes.json")
     assert {row["name"]: row["sizes"][0] for row in given.of_kind("run")}["large"] == 5000
     estimates = " ".join(given.facts["estimates"])
-    assert "sizes of results of small" in estimates
+    assert "result sizes of small" in estimates
     assert "large" not in estimates
 
 
@@ -247,7 +247,7 @@ def test_the_command_writes_a_record_whose_prediction_lists_its_estimates(tmp_pa
     done = CliRunner().invoke(app, ["predict", str(output), "--nodes", "1,2", "--seeds", "1", "--jobs", "1"])
     assert done.exit_code == 0, done.output
     words = " ".join(done.output.split())
-    assert "14 edges, of which 7 were seen and 7 follow from a pattern" in words
+    assert "14 dependencies: 7 from observed waits, and 7 from a pattern" in words
     assert "add takes the next 2 results, in their order: 100% of 7 calls agree" in words
     refused = CliRunner().invoke(app, ["import-ray", str(tmp_path / "absent"), "-o", str(output)])
     assert refused.exit_code == 2

@@ -259,7 +259,7 @@ function drawWaits(run) {
   const rows = [...run.tables.waits.values()].sort((a, b) => b[1] - a[1]).slice(0, 50);
   $("waits").replaceChildren(...rows.map((row) => { const item = element("li", element("b", count(row[1]))); item.append(element("span", `${row[0]} (for ${time(Math.max(0, run.now - row[2]))})`)); return item; }));
   const unknown = run.head.knows_head && rows.length ? [...run.tables.nodes.values()].filter((row) => row[1] === "DEAD" && row[12] === null).map((row) => row[0]) : [];
-  if (unknown.length) $("waits").prepend(element("li", `The head does not know yet that ${unknown.slice(0, 5).join(", ")}${unknown.length > 5 ? " and others" : ""} ${unknown.length > 1 ? "are" : "is"} dead. What was sent there, or needs an object from there, waits until it does. A task that waits for such an object on another node keeps its CPUs there.`, { className: "note" }));
+  if (unknown.length) $("waits").prepend(element("li", `The head has not detected yet that ${unknown.slice(0, 5).join(", ")}${unknown.length > 5 ? " and others" : ""} ${unknown.length > 1 ? "are" : "is"} dead. Work that was sent there, or needs an object from there, waits until the head detects it. A task that waits for such an object on another node keeps its CPUs there.`, { className: "note" }));
   if (!rows.length) $("waits").append(element("li", run.head.state === "over" ? "Nothing waited at the end." : "Nothing waits.", { className: "none" }));
 }
 function drawNodes(run) {
@@ -284,7 +284,7 @@ function drawNodes(run) {
 function sinceWords(run, row) {
   const life = row[10] ? ` (life ${row[10] + 1})` : "";
   if (row[1] !== "DEAD" || row[9] === null) return time(row[8]) + life;
-  return `dead since ${time(row[9])}` + (row[12] === null ? (run.head.knows_head ? ", and the head does not know it yet" : "") : row[12] > row[9] ? `; the head found out at ${time(row[12])}` : "") + life;
+  return `dead since ${time(row[9])}` + (row[12] === null ? (run.head.knows_head ? ", but the head has not detected this yet" : "") : row[12] > row[9] ? `; the head detected this at ${time(row[12])}` : "") + life;
 }
 function drawComparison() {
   const body = header($("comparison"), ["figure", ...runs.map((run) => run.name)]);
@@ -493,7 +493,7 @@ function ofNode(run, row) {
   return {
     title: `${name}, node`,
     fields: [["state", words(state)], ["since", time(isDead ? ended : started)], ["joined", isDead ? time(started) : ""], ["life", lives ? `${lives + 1}, after ${lives} restart${lives > 1 ? "s" : ""}` : ""], ["why it ended", isDead ? why : ""],
-      ["the head found out", !isDead ? "" : noticed !== null ? `at ${time(noticed)}${noticed > ended ? `, ${time(noticed - ended)} later` : ""}` : run.head.knows_head ? "not yet" : ""],
+      ["the head detected it", !isDead ? "" : noticed !== null ? `at ${time(noticed)}${noticed > ended ? `, ${time(noticed - ended)} later` : ""}` : run.head.knows_head ? "not yet" : ""],
       ["CPUs in use", row[2] === null ? `${row[3]} tasks run` : `${count(row[3])} of ${count(row[2])}`], ["object store", row[6] === null ? bytes(row[7]) : `${bytes(row[7])} of ${bytes(row[6])}`], ["measured", row[11]],
       ["what ran there", list || "nothing"], ["attempts lost there", lostCount ? count(lostCount) : "none"], ["objects lost there", lost && lost[0] ? `${count(lost[0])}: their only copies were there` : "none"]],
     links: [["Lost attempts", losses], ["Lost objects", objects], ["Runs there now", running], ["Actors there", actors], ["Workers", workers]],

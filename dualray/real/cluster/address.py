@@ -98,11 +98,11 @@ def read_info(client: RespClient) -> ClusterInfo:
     flat = [each.decode() for each in client.call("HGETALL", _CLUSTER)]
     fields = dict(zip(flat[::2], flat[1::2], strict=True))
     if "protocol" not in fields:
-        raise DualrayError("the cluster's head is still starting; try again in some seconds")
+        raise DualrayError("the cluster's head is still starting; try again in a few seconds")
     if fields["protocol"] != _PROTOCOL:
         raise DualrayError(
-            f"the cluster has version {fields['protocol']} of dualray's protocol, and this is version {_PROTOCOL}: "
-            f"install the same dualray on every machine"
+            f"the cluster uses version {fields['protocol']} of dualray's protocol, but this process uses version "
+            f"{_PROTOCOL}: install the same version of dualray on every machine"
         )
     return ClusterInfo(
         address=fields["address"],

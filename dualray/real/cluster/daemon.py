@@ -267,7 +267,7 @@ class Daemon:
         ready = [fd for fd, _ in poll.poll()]
         self.children.update()
         if self.options.lifeline_fd in ready:
-            _log.info("the process that started this node is gone")
+            _log.info("the process that started this node has ended")
             self._is_told_to_end = True
         with contextlib.suppress(BlockingIOError):
             while os.read(self._wake_read, 64):

@@ -143,7 +143,7 @@ class Encryption:
     @property
     def _strangers(self) -> str:
         if self._files is None:
-            return "the two do not share the cluster's secret"
+            return "the two processes have different cluster secrets"
         return f"its certificate is not signed by {self._files.authority}"
 
     def _refusal(self, error: ssl.SSLError) -> Refusal:
@@ -151,11 +151,12 @@ class Encryption:
         reason = error.reason or str(error)
         if reason in _NO_TLS:
             return Refusal(
-                "bad_preambles", "it does not speak TLS, and this side does: give both --tls, or both --no-tls"
+                "bad_preambles",
+                "the peer does not use TLS, but this process does: start both nodes with --tls, or both with --no-tls",
             )
         if "ALERT" in reason or "CERTIFICATE" in reason:
             return Refusal("wrong_secrets", f"{self._strangers} ({reason})")
-        return Refusal("bad_preambles", f"its TLS handshake is broken ({reason})")
+        return Refusal("bad_preambles", f"its TLS handshake failed ({reason})")
 
     @cached_property
     def _certificate(self) -> bytes:

@@ -447,7 +447,7 @@ def _peer_of(sock: socket.socket) -> str:
     try:
         address = sock.getpeername()
     except OSError:
-        return "somebody who has gone"
+        return "a peer that has disconnected"
     return f"{address[0]} port {address[1]}" if isinstance(address, tuple) else "a process of this machine"
 
 

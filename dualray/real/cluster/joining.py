@@ -37,7 +37,10 @@ def find_session(address: str) -> Session:
     if address == "auto":
         clusters = sorted({_address_of(session) for session in running})
         if len(clusters) > 1:
-            raise DualrayError(f"address='auto': several clusters run here: {', '.join(clusters)}. Pass one address.")
+            raise DualrayError(
+                f"address='auto': several clusters run on this machine: {', '.join(clusters)}. Pass the address of "
+                "one of them."
+            )
         fitting = running
     else:
         fitting = [session for session in running if _is_at(session, parse_endpoint(address, "address"))]
@@ -69,7 +72,9 @@ def _sessions_of_programs(*, are_of_ancestors: bool) -> list[Session]:
 def _only(found: list[Session]) -> Session:
     if len(found) > 1:
         places = ", ".join(str(session.directory) for session in found)
-        raise DualrayError(f"address='auto': several clusters run here: {places}. Pass one directory.")
+        raise DualrayError(
+            f"address='auto': several clusters run on this machine: {places}. Pass the directory of one of them."
+        )
     return found[0]
 
 

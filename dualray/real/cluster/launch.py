@@ -202,7 +202,7 @@ def _read_status(fd: int) -> dict[str, str]:
                 break
             data += piece
     if not data:
-        return {"error": "its daemon has said nothing"}
+        return {"error": "its daemon reported no reason"}
     status: dict[str, str] = json.loads(data)
     return status
 
@@ -214,8 +214,8 @@ def _known_secret(address: str) -> bytes:
         return find_session(address).secret
     except DualrayError:
         raise AuthenticationError(
-            f"this machine needs the secret of the cluster at {address}. `dualray start --head` prints its file: "
-            f"pass a copy with --secret-file, or set DUALRAY_SECRET to its content"
+            f"this machine needs the secret of the cluster at {address}. `dualray start --head` prints the path of "
+            "the secret file: pass a copy of the file with --secret-file, or set DUALRAY_SECRET to its content"
         ) from None
 
 

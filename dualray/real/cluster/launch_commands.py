@@ -139,7 +139,7 @@ class CommandStarter:
         return [partial(self._end_leftover, launch_id, group) for launch_id, group in self._ledger.left().items()]
 
     def _end_leftover(self, launch_id: str, group: str) -> None:
-        _log.warning("an earlier head left %s of group %s running; it is ended", launch_id, group)
+        _log.warning("an earlier head left %s of group %s running; dualray ends it", launch_id, group)
         self._terminate(launch_id, group)
 
     def admit(self, others: int) -> None:
@@ -154,7 +154,7 @@ class CommandStarter:
             if attempt:
                 time.sleep(self._pause_s)
             if launch.is_unwanted:
-                raise LaunchRefusedError("the cluster does not need it any more")
+                raise LaunchRefusedError("the cluster no longer needs it")
             status, problem = self._call("launch", environment)
             if status == 0:
                 return launch_id
@@ -230,7 +230,7 @@ class CommandStarter:
         if status is None:
             return None, f"the {which} command took longer than {self._timeout_s:g} s and was killed{_colon(last)}"
         if status == REFUSED_STATUS:
-            return status, last or f"the {which} command ended with status {status}: it has no machine now"
+            return status, last or f"the {which} command ended with status {status}: it has no machine available now"
         return status, f"the {which} command ended with status {status}{_colon(last)}"
 
 

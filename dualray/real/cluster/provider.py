@@ -267,7 +267,7 @@ class LocalStarter:
 
     def admit(self, others: int) -> None:
         if others >= self._nodes_max:
-            raise LaunchRefusedError(f"this machine may run {self._nodes_max} nodes of the local provider")
+            raise LaunchRefusedError(f"the local provider may run at most {self._nodes_max} nodes on this machine")
 
     def start(self, launch: Launch) -> Any:
         offer = self._groups[launch.group]

@@ -90,7 +90,7 @@ class ControlPlaneServer:
     def last_log(self) -> str:
         """The last of what it has logged."""
         log = self.socket_path.parent / "redis.log"
-        return log.read_text(errors="replace")[-2000:] if log.exists() else "it left no log"
+        return log.read_text(errors="replace")[-2000:] if log.exists() else "it wrote no log"
 
     def stop(self, *, keep_tables: bool = False) -> None:
         """End it and remove its files; `keep_tables` leaves the append-only file for a next start. Idempotent."""

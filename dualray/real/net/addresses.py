@@ -30,12 +30,14 @@ def is_address(text: str) -> bool:
 def socket_path(socket_dir: Path, address: str) -> Path:
     """Where the process called `address` listens; ValueError when address or path are not legal."""
     if not is_address(address):
-        raise ValueError(f"{address!r} is not an address: 1 to 96 of A-Z a-z 0-9 . _ - / : @ ~")
+        raise ValueError(
+            f"{address!r} is not an address: an address has 1 to 96 of the characters A-Z a-z 0-9 . _ - / : @ ~"
+        )
     path = socket_dir / urllib.parse.quote(address, safe="")
     if (length := len(os.fsencode(path))) > _PATH_BYTES_MAX:
         raise ValueError(
-            f"the socket path {path} has {length} bytes and the system allows {_PATH_BYTES_MAX}: "
-            f"choose a shorter directory than {socket_dir}"
+            f"the socket path {path} has {length} bytes, but the system allows only {_PATH_BYTES_MAX}: choose a "
+            f"directory with a shorter path than {socket_dir}"
         )
     return path
 

@@ -119,8 +119,12 @@ class Identity:
         proof, hello = data[:_PROOF_BYTES], data[_PROOF_BYTES:]
         verdict, instance, padded = _HELLO.unpack(hello)
         if not hmac.compare_digest(proof, hmac.digest(self.secret, role + nonces + self.binding + hello, "sha256")):
-            story = "it refused our proof" if verdict == REFUSED else "its proof is wrong"
-            raise Refusal("wrong_secrets", f"{story}: the two do not share the cluster's secret")
+            story = (
+                "it refused this process's proof of the secret"
+                if verdict == REFUSED
+                else "its proof of the secret is wrong"
+            )
+            raise Refusal("wrong_secrets", f"{story}: the two processes have different cluster secrets")
         address = padded.rstrip(b"\0").decode("ascii", "replace")
         if not is_address(address) or address == self.address:
             raise Refusal("bad_hellos", f"it calls itself {address!r}")
@@ -227,7 +231,7 @@ def _speak(
     if sock.family == socket.AF_UNIX:
         uid = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[1]
         if uid != os.getuid():
-            raise Refusal("foreign_uids", f"its uid is {uid}, ours {os.getuid()}")
+            raise Refusal("foreign_uids", f"its uid is {uid}, but this process has uid {os.getuid()}")
     nonce = os.urandom(_NONCE_BYTES)
     sock.send(ask(expected) if asks else _PREAMBLE.pack(_MAGIC, PROTOCOL_VERSION) + nonce)
     magic, version = _PREAMBLE.unpack((yield _PREAMBLE.size))
@@ -237,7 +241,7 @@ def _speak(
         raise Refusal("bad_preambles", f"it began with {magic!r} and not with {_MAGIC!r}")
     if version != PROTOCOL_VERSION:
         ours = f"this process speaks version {PROTOCOL_VERSION} of dualray's protocol"
-        raise Refusal("version_mismatches", f"{ours}, the peer version {version}")
+        raise Refusal("version_mismatches", f"{ours}, but the peer speaks version {version}")
     their_nonce = yield _NONCE_BYTES
     if expected:
         nonces = nonce + their_nonce

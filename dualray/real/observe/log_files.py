@@ -343,15 +343,15 @@ def _whole_id(what: str, given: str, known: dict[str, str], *, may_come: bool) -
     if len(found) == 1:
         return found[0]
     if len(found) > 1:
-        raise ValueError(f"{what} {given!r} can be any of {_named(found, known)}; give more of the id")
+        raise ValueError(f"{what} {given!r} can be any of {_named(found, known)}; give more characters of the id")
     if may_come and re.fullmatch(rf"[0-9a-f]{{{_TASK_ID_HEX}}}", given):
         return given
     called = [each for each, name in known.items() if name == given]
     if called:
-        raise ValueError(f"{given!r} is a name, and `logs` needs an id: {_named(called, known)}")
+        raise ValueError(f"{given!r} is a name, but `logs` needs an id: {_named(called, known)}")
     way_out = f"dualray.util.state.list_{what}s() has the ids; a {what} that prints nothing is in no log"
     if not known:
-        raise ValueError(f"no {what} {given!r} has printed anything here, and no other either: {way_out}")
+        raise ValueError(f"no {what} {given!r} has printed anything here, and neither has any other {what}: {way_out}")
     close = nearest(given, known)
     hint = close if close.endswith("?") else f"; the logs have {_named(list(known), known)}."
     raise ValueError(f"no {what} {given!r} has printed anything here{hint} {way_out}")

@@ -70,9 +70,9 @@ class LogReader:
             clusters = {place.cluster for place in places}
             if len(clusters) != 1:
                 raise ValueError(
-                    f"{verb} outside a cluster reads the logs of the only cluster on this machine, and there are "
-                    f"{len(clusters)}: call dualray.init(), or pass directory= with the path of "
-                    f"init(log_directory=)"
+                    f"{verb} outside a cluster reads the logs of the only cluster on this machine, but "
+                    f"{len(clusters)} clusters run here: call dualray.init(), or pass directory= with the path of "
+                    "init(log_directory=)"
                 )
         else:
             sessions = all_running()

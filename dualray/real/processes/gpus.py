@@ -74,7 +74,7 @@ def gpus_to_offer(declared: float | None) -> tuple[str, ...]:
                 f"machine; declare at most that many, or change the variable"
             )
         raise ValueError(
-            f"num_gpus={declared:g}, and this machine has {len(names)} GPUs; declare at most that many, or set "
+            f"num_gpus={declared:g}, but this machine has {len(names)} GPUs; declare at most that many, or set "
             f"{DISCOVERY}=off to declare GPUs that do not exist"
         )
     return tuple(names[:count])

@@ -412,9 +412,9 @@ class NodeProcess(MachineProcess):
     def on_silent(self, peer: str) -> None:
         """The head is silent: if that lasts, it counts this node as dead, and others run what ran here."""
         suspicion_s = self.session.config.suspicion_ns / 1e9
-        _log.warning("the head does not answer; this node ends if that lasts %g s more", suspicion_s)
+        _log.warning("the head does not answer; this node ends if the head stays silent for %g s more", suspicion_s)
         self._silence = self.loop.call_later(
-            suspicion_s, lambda: self._leave(f"nothing was heard of the head for {suspicion_s:g} s more")
+            suspicion_s, lambda: self._leave(f"no message came from the head for {suspicion_s:g} s more")
         )
 
     def on_heard(self, peer: str) -> None:

@@ -95,13 +95,14 @@ def store_bytes(wanted: int | None) -> int:
     free = sessions.shared_memory_free_bytes()
     if wanted is not None and wanted > free:
         raise ValueError(
-            f"object_store_memory={wanted:,} bytes, and {sessions.SHARED_MEMORY} has {free:,} bytes free: ask for "
-            f"less, or make it larger (mount -o remount,size=..., or docker run --shm-size=...)"
+            f"object_store_memory={wanted:,} bytes, but {sessions.SHARED_MEMORY} has only {free:,} bytes free: "
+            f"request less, or make {sessions.SHARED_MEMORY} larger (mount -o remount,size=..., or docker run "
+            "--shm-size=...)"
         )
     share = memory_bytes() * _STORE_SHARE_PERCENT // 100
     if wanted is None and free < share:
         logging.getLogger("dualray").warning(
-            "%s has %s bytes free: the object store gets those, and not %s, %d %% of memory",
+            "%s has %s bytes free, so the object store gets these and not %s bytes, %d %% of memory",
             sessions.SHARED_MEMORY,
             f"{free:,}",
             f"{share:,}",

@@ -194,7 +194,7 @@ def _on_lost(process: UserProcess, peer: str) -> None:
 def _end_starved(error: OSError) -> None:
     """Others cannot reach this worker, or it cannot reach them, for want of a descriptor."""
     try:
-        sys.stderr.write(f"this worker cannot connect to others, and ends: {error.strerror}\n")
+        sys.stderr.write(f"this worker cannot connect to other processes, and ends: {error.strerror}\n")
         sys.stderr.flush()
     finally:
         os._exit(EXIT_AFTER_ERROR)

@@ -102,8 +102,8 @@ class NodeStore:
                 raise
             free = shutil.disk_usage(directory).free
             raise DualrayError(
-                f"{directory.parent} has {free:,} bytes free, and the index of the object store needs "
-                f"{layout.data_offset:,}: free some, or lower the limit store_objects_max"
+                f"{directory.parent} has {free:,} bytes free, but the index of the object store needs "
+                f"{layout.data_offset:,}: free some space, or lower the limit store_objects_max"
             ) from error
         self._store = SharedMemoryStore(directory)
         self._places: dict[bytes, _Place] = {}
@@ -140,7 +140,7 @@ class NodeStore:
             place = _Place(object_id, offset, size)
             if not self.arena.insert(object_id, offset, size):
                 self._ranges.release(offset)
-                self._call_soon(lambda: done(f"its index has no slot left of {self.arena.layout.slots:,}"))
+                self._call_soon(lambda: done(f"its index has no free slot among {self.arena.layout.slots:,}"))
                 return
             self._places[object_id] = place
             place.done = done
@@ -407,13 +407,13 @@ class NodeStore:
     # ---- Words -------------------------------------------------------------------------------------------------
 
     def _no_place(self, size: int) -> str:
-        return f"its address space of {self.arena.layout.span:,} bytes has no {size:,} in a row"
+        return f"its address space of {self.arena.layout.span:,} bytes has no {size:,} contiguous bytes"
 
     def _no_memory(self, error: OSError) -> str:
         total, free = self.arena.file_system()
         return (
-            f"{self.directory.parent} is full ({error.strerror}): {free:,} of its {total:,} bytes are free, of which "
-            f"the object store may use {self.capacity:,} and has {self._taken.total * PAGE:,}"
+            f"{self.directory.parent} is full ({error.strerror}): {free:,} of its {total:,} bytes are free, and the "
+            f"object store uses {self._taken.total * PAGE:,} of the {self.capacity:,} bytes that it may use"
         )
 
 

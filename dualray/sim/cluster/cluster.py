@@ -417,7 +417,7 @@ class Cluster(FallibleCluster):
     def stopwatch(self, task: Execution) -> Stopwatch:
         """Measures what takes as long as it really does: such a run cannot be promised to be the same again."""
         assert self._patches is not None
-        words = f'{task.name}, of duration="{MEASURED}", took as long as it really did'
+        words = f'{task.name}, with duration="{MEASURED}", took its real time'
         self._patches.isolation.witness(f"duration={MEASURED}", words)
         if self._stopwatch is None:
             self._stopwatch = Stopwatch(self.fibers)
@@ -461,11 +461,11 @@ class Cluster(FallibleCluster):
                 lines += [f"  {process.address} waits: {words}" for words in process.waits_for_locks()]
         driver = self.fibers.driver
         if not any(line.startswith(f"  {DRIVER} waits") for line in lines) and driver and (place := place_of(driver)):
-            lines.insert(0, f"  {DRIVER} is in {place}, and sleeps, or waits for nothing of the cluster's")
+            lines.insert(0, f"  {DRIVER} is in {place}, and sleeps, or waits for something outside the cluster")
         lines += [f"  on the head: {reason}" for reason in self.head.control.explain()]
         if self.network.messages_waiting:
             lines.append(f"  a partition holds {self.network.messages_waiting} messages")
-        lines += [f"  {node} stands still, and {len(held)} things with it" for node, held in self.pauses.places.items()]
+        lines += [f"  {node} is paused, with {len(held)} pending actions" for node, held in self.pauses.places.items()]
         return SimulationDeadlockError(f"{why}, and the driver still waits:\n" + "\n".join(lines))
 
     def lift_time_limit(self) -> None:

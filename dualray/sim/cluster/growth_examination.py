@@ -47,9 +47,9 @@ def _unknown(machines: Iterable[Machine], autoscaler: Autoscaler) -> Iterator[st
     for machine in machines:
         what = f"{machine.launch_id} of group {machine.group}"
         if machine.ended_ns is None and machine.launch_id not in autoscaler.launches:
-            yield f"{what} is paid for, and the head knows nothing of it"
+            yield f"{what} is paid for, but the head has no record of it"
         if machine.ended_ns is not None and machine.launch_id in autoscaler.launches:
-            yield f"{what} has ended, and the head counts on it"
+            yield f"{what} has ended, but the head still counts it"
 
 
 def _used(sent_off: Iterable[tuple[int, NodeID, int]], trace: Iterable[TraceEvent]) -> Iterator[str]:
@@ -67,4 +67,5 @@ def _used(sent_off: Iterable[tuple[int, NodeID, int]], trace: Iterable[TraceEven
         before = bisect_left(times, time_ns - NEWS_NS)
         if before and times[before - 1] > time_ns - timeout_ns:
             since_s = (time_ns - times[before - 1]) / 1e9
-            yield f"{node} was sent off {since_s:g} s after it was used, and the idle timeout is {timeout_ns / 1e9:g} s"
+            timeout_s = timeout_ns / 1e9
+            yield f"{node} was removed {since_s:g} s after its last use, but the idle timeout is {timeout_s:g} s"

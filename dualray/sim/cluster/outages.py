@@ -127,7 +127,7 @@ class Outages:
         head; then it ends, for others may run by now what it runs. Whoever has the head heard again cancels that."""
         config = self._config
         suspicion_s = config.suspicion_ns / 1e9
-        why = f"the node manager {self._driver_node} is gone: nothing was heard of the head for {suspicion_s:g} s more"
+        why = f"the node manager {self._driver_node} is gone: no message came from the head for {suspicion_s:g} s more"
         return self._kernel.call_after(config.heartbeat_timeout_ns + config.suspicion_ns, self._end_all_nodes, why)
 
     def _end_all_nodes(self, why: str) -> None:

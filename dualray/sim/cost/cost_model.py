@@ -54,17 +54,17 @@ class CostModel:
     """
 
     local_message_ns: int = _param(
-        23_000, "speed notes: a hop more through the node manager, two messages, costs a sync call 46 us"
+        23_000, "speed notes: an extra hop through the node manager (two messages) adds 46 us to a sync call"
     )
     node_message_ns: int = _param(
-        23_000, "as local_message_ns: the software's share; the links' comes on top (nic_latency_ns)"
+        23_000, "as local_message_ns: only the software's share; nic_latency_ns adds that of the links"
     )
     head_message_ns: int = _param(23_000, "as node_message_ns, for messages to and from the head")
     nic_bytes_per_s: int = _param(1_250_000_000, "10 Gbit/s, each direction of each NIC: the default of scenario files")
-    nic_latency_ns: int = _param(50_000, "two NICs make the 100 us between nodes that scenario files default to")
-    transfer_ns: int = _param(0, "assumption: what beginning a transfer between nodes costs beyond its messages")
+    nic_latency_ns: int = _param(50_000, "two NICs give 100 us between nodes, the default of scenario files")
+    transfer_ns: int = _param(0, "assumption: fixed cost of starting a transfer between nodes, beyond its messages")
     transfer_bytes_per_s: int = _param(
-        100_000_000_000, "assumption: no bound; the most that the software at both ends lets one transfer have"
+        100_000_000_000, "assumption: no limit; the highest rate that the software at both ends allows one transfer"
     )
     memory_bytes_per_s: int = _param(
         6_000_000_000,
@@ -79,10 +79,10 @@ class CostModel:
         1_200_000, "speed notes: fork of a warm template (a spawned Python with numpy takes 86 ms)"
     )
     node_rejoin_ns: int = _param(
-        500_000_000, "real mode's daemons look so often whether the head answers, before they start a node again"
+        500_000_000, "how often a daemon of real mode checks whether the head answers, before it restarts a node"
     )
     task_duration_ns: int = _param(
-        1_000_000, "assumption: 1 ms for a task of which nothing is known, on top of what its body slept"
+        1_000_000, "assumption: 1 ms for a task without a known duration, plus the time that its body sleeps"
     )
 
     def __post_init__(self) -> None:

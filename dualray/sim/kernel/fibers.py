@@ -423,8 +423,8 @@ class FiberScheduler:
             return RuntimeError("the simulation is not running: there is no kernel to wait in")
         if get_ident() != self._thread_id:
             return RuntimeError(
-                "a simulated program blocks on the thread that called init, and this is another OS thread: "
-                "calls that wait (get, wait, sleep in virtual time) cannot be made from here"
+                "in a simulation, only the thread that called init() can wait (get, wait, sleep in virtual time), "
+                "but this call comes from another OS thread"
             )
         if _getcurrent() is self._hub:
             return RuntimeError("the kernel cannot wait for itself: park() was called from an event")

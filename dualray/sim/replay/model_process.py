@@ -363,8 +363,8 @@ class ModelProcess(Process):
             self._last_task = spec.task_id
         if rerun.result.attempts > ATTEMPTS_PER_TASK_MAX * (rerun.result.tasks + 100):
             rerun.program_ended(
-                f"its {rerun.result.tasks:,} tasks have begun {rerun.result.attempts:,} times: what is made is lost "
-                f"before it is used. The object stores are too small for it, or faults come too often",
+                f"its {rerun.result.tasks:,} tasks have started {rerun.result.attempts:,} times, because results are "
+                "lost before other tasks use them. The object stores are too small, or faults are too frequent",
                 SimulationDeadlockError,
             )
             return

@@ -249,7 +249,7 @@ class ReplayCluster(Cluster):
         room = max((each.store_bytes for each in kinds), default=0)
         if largest > room:
             return ObjectStoreFullError(
-                f"an object has {largest:,} bytes, and the largest object store has {room:,}: it needs a larger store"
+                f"an object has {largest:,} bytes, but the largest object store has {room:,}: use a larger store"
             )
         return None
 

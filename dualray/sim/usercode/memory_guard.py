@@ -272,7 +272,7 @@ def out_of_memory_words(who: str, used_bytes: int, limit_bytes: int, own_bytes: 
     """What an error says when the memory of the machine that simulates is used up."""
     used, limit, own, stored = map(size_words, (used_bytes, limit_bytes, own_bytes, stored_bytes))
     return (
-        f"{who} has used too much memory of the machine that simulates: {used} are used, of {limit} that may be, about "
-        f"{own} of them by {who}; {stored} are values in the stores of the simulation. Take less at once, give "
-        f"references back sooner, or raise limits={{'memory_limit_percent': ...}}"
+        f"{who} has used too much memory of the machine that runs the simulation: {used} are in use, and the limit "
+        f"is {limit}. {who} uses about {own}, and values in the simulated stores use {stored}. Use less memory at a "
+        f"time, delete references sooner, or raise limits={{'memory_limit_percent': ...}}"
     )

@@ -413,8 +413,8 @@ class Modules:
         if name not in _TOLD:
             _TOLD.add(name)
             self._tell(
-                f"dualray: all virtual workers share the globals of the module {name} with the driver, which on a real "
-                f"cluster each has for itself, for {why}.\n"
+                f"dualray: all virtual workers share the globals of the module {name} with the driver, because "
+                f"{why}. On a real cluster, each worker has its own globals.\n"
             )
 
     @contextlib.contextmanager

@@ -66,8 +66,9 @@ class Watchdog:
     def _say(self, who: str, frame: FrameType) -> None:
         stack = "".join(traceback.format_stack(frame))
         sys.stderr.write(
-            f"dualray: {who} has run for {self._still_s:.0f} s without waiting, and virtual time stands still. If it "
-            f"computes, give it a duration= and less to do; if it waits for something real, it waits in vain:\n{stack}"
+            f"dualray: {who} has run for {self._still_s:.0f} s without waiting, so virtual time does not advance. If "
+            "the code computes, give it a duration= and less work. If the code waits for something outside the "
+            f"simulation, it waits forever:\n{stack}"
         )
 
 

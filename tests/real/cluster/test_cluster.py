@@ -386,7 +386,7 @@ def test_without_the_secret_nobody_joins(stop, tmp_path: Path) -> None:
     address = address_in(head.stdout)
     refused = dualray_command("start", "--address", address, DUALRAY_SECRET="another secret of theirs")
     assert refused.returncode == 2
-    assert "do not share the cluster's secret" in refused.stderr
+    assert "have different cluster secrets" in refused.stderr
     short = dualray_command("start", "--address", address, DUALRAY_SECRET="short")
     assert "needs at least 16" in short.stderr
     readable = tmp_path / "secret"

@@ -115,7 +115,9 @@ def test_who_speaks_no_tls_is_refused_by_name() -> None:
     ours, theirs = socket.socketpair()
     with ours:
         ours.sendall(b"dualray\n" + bytes(36))
-        with pytest.raises(Refusal, match=r"it does not speak TLS, and this side does: give both --tls") as refused:
+        with pytest.raises(
+            Refusal, match=r"the peer does not use TLS, but this process does: start both nodes with --tls"
+        ) as refused:
             Encryption(SECRET).accept(theirs, time.monotonic() + DEADLINE_S)
     assert refused.value.counter == "bad_preambles"
 
@@ -323,7 +325,7 @@ def test_a_node_that_is_not_told_to_encrypt_is_told_so(tmp_path: Path) -> None:
         words = ["start", "--address", f"{head.address}:6396", "--node-ip", second.address, "--num-cpus", "1"]
         with pytest.raises(AssertionError, match=r"if that node was started with --tls, give --tls here too"):
             second.dualray(*words)
-        assert "it does not speak TLS, and this side does" in head.log("daemon")
+        assert "the peer does not use TLS, but this process does" in head.log("daemon")
         second.dualray(*words, "--tls")
     finally:
         network.close()

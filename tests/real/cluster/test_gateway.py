@@ -233,7 +233,7 @@ def test_the_control_plane_is_found_on_every_machine(machines) -> None:
 def test_without_the_secret_nobody_gets_in(machines, tls: bool) -> None:
     one = machines("node-0", has_head=True)
     for of_certificate in (b"another secret", SECRET):  # who has got the certificate alone is no further
-        with pytest.raises(Refusal, match="do not share the cluster's secret"):
+        with pytest.raises(Refusal, match="have different cluster secrets"):
             dial(one.endpoint, CONTROL_PLANE, b"another secret", encryption=Encryption(of_certificate, is_on=tls))
 
 

@@ -68,7 +68,10 @@ def test_launches_beyond_what_this_machine_may_run_are_refused_with_the_reason()
     with cluster_of(LOCAL % 1):
         request_resources(num_cpus=3)
         eventually(lambda: group()["refused"], "a launch was refused")
-        assert group()["refused"] == "the provider refused a node: this machine may run 1 nodes of the local provider"
+        assert (
+            group()["refused"]
+            == "the provider refused a node: the local provider may run at most 1 nodes on this machine"
+        )
         eventually(lambda: len(alive()) == 2, "the other one is there")
 
 
@@ -170,7 +173,7 @@ def test_what_the_head_orders_and_hears(tmp_path: Path) -> None:
     thread.start()
     client.launch("cpu", tuple(f"launch-{n}" for n in range(11, 15)))
     eventually(lambda: len(heard) == 1, "one was refused")
-    assert heard == [("cpu", ("launch-14",), "this machine may run 3 nodes of the local provider")]
+    assert heard == [("cpu", ("launch-14",), "the local provider may run at most 3 nodes on this machine")]
     machines.gate.set()
     eventually(lambda: len(heard) == 2, "one has failed")
     assert heard[1] == ("cpu", ("launch-13",), "the node did not start: it is Friday")

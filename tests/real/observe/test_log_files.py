@@ -94,7 +94,7 @@ def test_without_a_session_it_says_so(tmp_path, monkeypatch):
     assert "No real cluster of this user runs on this machine" in logs(of=())
     assert "--directory DIR" in logs("head.log", code=2, of=())
     assert json.loads(logs("--format", "json", of=())) == []
-    with pytest.raises(ValueError, match="and there are 0"):
+    with pytest.raises(ValueError, match="but 0 clusters run here"):
         list_logs()
 
 

@@ -194,7 +194,7 @@ def test_methods_that_print_at_a_time_are_told_apart(printed):
         (["worker", "--pid", "1"], "no worker with pid 1 has printed"),
         (["worker"], "an address, such as node-0/w3, or --pid PID"),
         (["task", "ffff"], "list_tasks() has the ids"),
-        (["task", "say"], "'say' is a name, and `logs` needs an id"),
+        (["task", "say"], "'say' is a name, but `logs` needs an id"),
         (["task", "zzzz"], "the logs have"),
         (["actor", "f" * 32], "(Lives)"),
         (["tsk", "ffff"], "Did you mean 'task'?"),

@@ -67,7 +67,7 @@ def test_the_working_directory_may_be_gone(tmp_path: Path) -> None:
 def test_a_small_limit_of_file_sizes_is_named(tmp_path: Path) -> None:
     limit = "import resource\nresource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))\n"
     words = said(tmp_path, "", first=limit)
-    assert "this process may write files of 1,048,576 bytes (RLIMIT_FSIZE)" in words
+    assert "this process may only write files up to 1,048,576 bytes (RLIMIT_FSIZE)" in words
 
 
 def test_signals_that_the_driver_blocks_reach_the_other_processes(tmp_path: Path) -> None:

@@ -219,7 +219,7 @@ def test_a_full_index_is_an_error_in_words(directory: Path) -> None:
     node = Node(directory, objects_max=1)
     errors = [node.reserve(number.to_bytes(20, "big"), 100) for number in range(65)]
     assert errors[:64] == [None] * 64
-    assert "index has no slot left of 64" in str(errors[64])
+    assert "index has no free slot among 64" in str(errors[64])
     node.store.delete(bytes(20))
     assert node.reserve(ID, 100) is None
     node.store.destroy()
@@ -448,7 +448,7 @@ from dualray.exceptions import DualrayError
 try:
     Node(place / "session", objects_max=10_000_000, size_min=1)
 except DualrayError as error:
-    assert "has 4,194,304 bytes free, and the index" in str(error), error
+    assert "has 4,194,304 bytes free, but the index" in str(error), error
 else:
     raise AssertionError("there was room")
 assert list((place / "session").iterdir()) == []
@@ -538,7 +538,7 @@ try:
     ray.init(object_store_memory="1GiB")
 except ValueError as error:
     assert "object_store_memory=1,073,741,824 bytes" in str(error), error
-    assert "/dev/shm has 33,554,432 bytes free" in str(error), error
+    assert "/dev/shm has only 33,554,432 bytes free" in str(error), error
 else:
     raise AssertionError("it started")
 """

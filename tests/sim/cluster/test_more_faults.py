@@ -148,7 +148,7 @@ def test_a_paused_head_places_nothing_and_what_runs_goes_on(start):
 
 def test_a_head_that_stands_still_for_too_long_has_no_cluster_any_more(start):
     runtime = start("pause head at 0.5s for 7s")
-    with pytest.raises(DualrayError, match="node-0 is gone: nothing was heard of the head for 5 s"):
+    with pytest.raises(DualrayError, match="node-0 is gone: no message came from the head for 5 s"):
         dualray.get(work.options(duration=60.0).remote())
     assert runtime.now_s == pytest.approx(6.5, abs=0.01)
 

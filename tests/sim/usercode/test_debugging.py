@@ -237,7 +237,7 @@ def test_coverage_that_would_miss_tasks_says_so(program: Path):
     if "--concurrency=greenlet" not in said:
         assert sys.version_info >= (3, 12)  # coverage may measure with sys.monitoring there, which knows no threads
     else:
-        assert "UserWarning: coverage follows threads" in said
+        assert "UserWarning: coverage traces threads" in said
 
 
 def test_cprofile(program: Path):
