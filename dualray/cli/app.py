@@ -37,7 +37,7 @@ GROUPS: Final[dict[str, dict[str, tuple[str, str]]]] = {
         "dashboard": ("dashboard", "Serve a live page about a cluster or a run."),
         "report": ("seeing", "Write a web page about a finished run."),
         "timeline": ("seeing", "Write a run's timeline for ui.perfetto.dev."),
-        "replay": ("replay", "Check a run: make every decision again, and compare."),
+        "replay": ("replay", "Check a run: replay every decision, and compare the results."),
     },
     "Predict": {
         "record": ("whatif", "Record a program's tasks and their durations."),

@@ -49,7 +49,7 @@ def _end(number: int, frame: object) -> NoReturn:
 
 @app.add("chaos")
 def chaos_command(
-    seed: Annotated[int, Option(min=0, help=f"{SEED_HELP} The same seed draws the same faults.")] = 0,
+    seed: Annotated[int, Option(min=0, help=f"{SEED_HELP} The same seed gives the same faults.")] = 0,
     random_faults: Annotated[int, Option(min=1, help="Number of random faults to perform.")] = 300,
     nodes: Annotated[
         int, Option(min=1, help=f"{NODES_HELP} No fault hits node-0, which runs the head and the driver.")
@@ -197,4 +197,4 @@ def _show(found: Soak, proof: Proof, *, as_json: bool) -> None:
         for line in lines[:_LINES_SHOWN]:
             say(f"  {line}")
     if found.is_right and proof.is_exact:
-        say("All results are right, nothing hung or leaked, and every decision replayed equally.", colour="green")
+        say("All results are right, nothing hung or leaked, and every replayed decision was the same.", colour="green")

@@ -151,16 +151,16 @@ def start_command(
         node = start_node(options, read_secret(secret_file), is_detached=True)
     except (DualrayError, ValueError, TypeError, OSError) as error:
         refuse(error)
-    print(f"{node.node} of the cluster at {node.address} runs here, with daemon pid {node.process.pid}.")
+    print(f"{node.node} of the cluster at {node.address} runs on this machine, with daemon pid {node.process.pid}.")
     print(f"logs: {node.directory / 'logs'}")
     if metrics_port is not None:
         print(f"metrics: http://{(node.directory / METRICS_FILE).read_text()}/metrics")
     if head:
         print(f"the cluster's secret: {node.directory / 'secret'} (mode 0600)")
         if node_ip is not None:
-            print("on other machines, with a copy of that file:")
+            print("to join from another machine, with a copy of that file:")
             print(f"  dualray start --address {node.address} --node-ip THEIR_ADDRESS --secret-file FILE")
-        print(f'in a program here: dualray.init(address="{node.address}")')
+        print(f'in a program on this machine: dualray.init(address="{node.address}")')
     print("to end this node: dualray stop")
     sys.stdout.flush()
     os._exit(0)  # the daemon is this process's child and outlives it: nobody waits for it here
@@ -224,7 +224,7 @@ def status_command(
     address: Annotated[str, Option(help=f"{ADDRESS_HELP} auto finds the cluster on this machine.")] = "auto",
     policy: Annotated[
         str | None,
-        Option(help="With --dry-run: scaling policy to ask, package.module:Class. Default: the cluster's own."),
+        Option(help="With --dry-run: scaling policy to try, package.module:Class. Default: the cluster's policy."),
     ] = None,
     dry_run: Annotated[
         bool, Option("--dry-run", help=f"{DRY_RUN_HELP} The scaling policy chooses the nodes to launch and end.")

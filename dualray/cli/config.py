@@ -28,7 +28,7 @@ def config_command(as_json: AsJson = False) -> None:
         print_json(_as_json(settings, config))
         return
     table = table_of(
-        "Settings, from init(), else DUALRAY_<NAME>, else dualray.toml, else the default",
+        "Settings: the value comes from init(), else DUALRAY_<NAME>, else dualray.toml, else the default",
         "setting",
         "value",
         "source",

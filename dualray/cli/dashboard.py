@@ -54,12 +54,14 @@ def dashboard_command(
     port: Annotated[int, Option(help=PORT_HELP, min=0, max=65535)] = 0,
     pace: Annotated[
         float | None,
-        Option(help="Largest number of virtual seconds in a real second, for a simulation that this command starts."),
+        Option(
+            help="Most seconds of virtual time in one second of real time, for a simulation that this command starts."
+        ),
     ] = None,
     logs: Annotated[Path | None, Option(help=KEPT_LOGS_HELP)] = None,
     open_: Annotated[bool, Option("--open", help="Open the page in this machine's browser.")] = False,
 ) -> None:
-    """Serve a live page about a cluster or a run, until Ctrl-C. The page only reads.
+    """Serve a live page about a cluster or a run, until Ctrl-C. The page changes nothing.
 
     Example: dualray dashboard train.py --mode sim --nodes 4 --open
     """
@@ -70,7 +72,7 @@ def dashboard_command(
             f"the dashboard needs {' and '.join(missing)}, which {are} not installed: pip install 'dualray[dashboard]'"
         )
     if pace is not None and not pace > 0:
-        refuse(f"--pace {pace!r} must be more than 0; it counts seconds of virtual time in a second of real time")
+        refuse(f"--pace {pace!r} must be more than 0: it is the number of virtual seconds in one real second")
     with contextlib.ExitStack() as stack:
         # as Ctrl-C: what this command has started and made is cleared away
         before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
@@ -181,7 +183,10 @@ def _serve(feeds: Sequence[Feed], bound: socket.socket, host: str, *, is_opened:
     print(f"{' and '.join(feed.name for feed in feeds)}: open {link}")
     if host not in (LOOPBACK, "localhost", "::1"):
         print("Anyone who has this link and can reach this machine can see the run. The page is not encrypted.")
-    print("Ctrl-C ends this page, and a program that this command started. A cluster or another run goes on.")
+    print(
+        "Ctrl-C stops this page, and a program that this command started. A cluster, or a run that was started "
+        "elsewhere, continues."
+    )
     sys.stdout.flush()
     if is_opened:
         webbrowser.open(link)

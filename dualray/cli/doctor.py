@@ -46,7 +46,8 @@ def version_command() -> None:
 @app.add("help")
 def help_command(
     key: Annotated[
-        str | None, Argument(help="Key such as store-full, or the name of an error class. Default: list all.")
+        str | None,
+        Argument(help="Key of an error, such as store-full, or the name of an error class. Default: list all keys."),
     ] = None,
 ) -> None:
     """Explain an error: what it means, what causes it, and how to fix it.
@@ -162,5 +163,5 @@ def _port() -> Check:
         try:
             probe.bind(("127.0.0.1", DEFAULT_PORT))
         except OSError:
-            return Check("port", "ok", f"{DEFAULT_PORT} is in use; `dualray status` shows whether by a cluster")
+            return Check("port", "ok", f"{DEFAULT_PORT} is in use; `dualray status` shows whether a cluster uses it")
     return Check("port", "ok", f"{DEFAULT_PORT} is free for `dualray start --head`")

@@ -65,16 +65,16 @@ ENTRIES: Final[dict[str, Entry]] = {
     "reference-ended": Entry(
         errors=("ReferenceEndedError",),
         means="The cluster that a reference or a handle belongs to was shut down.",
-        cause="The program kept it over shutdown(), and the next cluster does not know it.",
+        cause="The program kept the reference or handle after shutdown(), and it is not valid in the next cluster.",
         fix="Call put() or .remote() again after init().",
     ),
     "pickled-reference": Entry(
         errors=("OufOfBandObjectRefSerializationException",),
         means="The program pickled a reference, and RAY_allow_out_of_band_object_ref_serialization=0 forbids it.",
-        cause="dualray cannot count a reference that pickle.dumps(ref) has copied. So the process that calls it would "
-        "keep the object until the process ends.",
-        fix="Pass the reference to a task or an actor, or return it. Unset the variable to allow pickling "
-        "references by hand.",
+        cause="dualray cannot count the copies of a reference that pickle.dumps(ref) makes. So the process that calls "
+        "pickle.dumps would keep the object until the process ends.",
+        fix="Pass the reference to a task or an actor, or return it. Unset the variable to allow the program to "
+        "pickle references itself.",
     ),
     "out-of-memory": Entry(
         errors=("OutOfMemoryError",),
@@ -85,8 +85,8 @@ ENTRIES: Final[dict[str, Entry]] = {
     "out-of-reach": Entry(
         errors=("NodeDiedError", "WorkerUnreachableError", "ControlPlaneError", "AuthenticationError"),
         means="The program cannot reach a process of the cluster, or that process refuses the connection.",
-        cause="A node died, the network is down, or the head or Redis has ended. Or the processes have different "
-        "secrets or versions.",
+        cause="A node died, the network is down, the head or Redis has ended, or the processes have different secrets "
+        "or versions of dualray.",
         fix="Run dualray status and dualray logs. Use the same version of dualray and the head's secret file on all "
         "machines.",
     ),
@@ -127,9 +127,9 @@ ENTRIES: Final[dict[str, Entry]] = {
     "unreadable-exception": Entry(
         errors=("UnserializableException",),
         means="A task raised an exception that can be pickled, but not unpickled.",
-        cause="Its class defines __reduce__ or __setstate__, and one of them fails when it is read. A constructor with "
-        "other arguments does no harm.",
-        fix="Let __reduce__ return what the class can be made of again.",
+        cause="The exception's class defines __reduce__ or __setstate__, and unpickling the exception fails. A "
+        "constructor with other arguments than the message is not the cause.",
+        fix="Make __reduce__ return a callable and arguments that create the exception again.",
     ),
     "simulation-stuck": Entry(
         errors=("SimulationDeadlockError",),
@@ -142,7 +142,7 @@ ENTRIES: Final[dict[str, Entry]] = {
         means="The object store of a node is full, and dualray cannot write more objects to disk.",
         cause="The program keeps references to more objects than memory and disk can hold.",
         fix="Delete references that you no longer need, set a larger init(object_store_memory=...), or free space "
-        "on the disk. The error names the lines that keep objects, and dualray memory lists the objects.",
+        "on the disk. The error names the lines of code that keep objects, and dualray memory lists the objects.",
     ),
     "task-cancelled": Entry(
         errors=("TaskCancelledError",),
@@ -176,7 +176,8 @@ ENTRIES: Final[dict[str, Entry]] = {
     "worker-crashed": Entry(
         errors=("WorkerCrashedError",),
         means="The process that ran a task died, and the task has no retry left.",
-        cause="A library crashed (SIGSEGV), the system killed the process (SIGKILL), or the code called os._exit.",
+        cause="A library crashed (SIGSEGV), the operating system killed the process (SIGKILL), or the code called "
+        "os._exit.",
         fix="dualray logs prints the output of the process. If the task may run twice, give it max_retries=N.",
     ),
 }

@@ -147,7 +147,7 @@ def _show_exploration(loaded: Scenario, found: Exploration, file: Path, *, is_ve
         share = found.faults_performed / found.faults_planned
         say(f"faults: {found.faults_planned:,} planned, {found.faults_performed:,} ({share:.0%}) happened")
     elif loaded.swarm.most:
-        say("no faults were drawn: none of the scenario's random faults fits this cluster", colour="yellow")
+        say("no faults were chosen: none of the scenario's random faults fits this cluster", colour="yellow")
     if found.repeated:
         verdict = mark(f"{found.differing:,} differ", "red") if found.differing else "all the same"
         say(f"{found.repeated:,} of {found.seeds:,} seeds run again: {verdict}")

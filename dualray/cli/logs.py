@@ -57,7 +57,7 @@ Attempt = Annotated[
 def logs_command(
     what: What = None,
     which: Which = None,
-    id_: Annotated[str | None, Option("--id", help="Id of the task or actor, in place of WHICH.")] = None,
+    id_: Annotated[str | None, Option("--id", help="Id of the task or actor, instead of WHICH.")] = None,
     pid: Annotated[int | None, Option(help="Process id of the worker or of the actor's worker.")] = None,
     attempt: Attempt = None,
     err: Annotated[bool, Option("--err", help="Print stderr instead of stdout.")] = False,
@@ -106,7 +106,7 @@ def logs_command(
             query = _query(places, what, which or id_, pid, attempt, "err" if err else "out", may_come=follow)
     except ValueError as error:
         refuse(error)
-    nothing = "stderr is empty; leave out --err for stdout" if err else "stdout is empty; --err prints stderr"
+    nothing = "stderr is empty; leave out --err to see stdout" if err else "stdout is empty; --err prints stderr"
     so_far = "so far " if follow else ""
     _print(query, tail, follow=follow, if_empty=f"{so_far}{nothing if what in SUBJECTS else 'the file is empty'}")
 

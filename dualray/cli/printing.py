@@ -13,11 +13,11 @@ from dualray.shared.model.resources import NODE_PREFIX, number_words
 from dualray.text_tables import Colour, Table, has_colours, painted, terminal_width
 
 UNUSABLE: Final = 2
-"""The exit code of a command that was given something it cannot use."""
+"""The exit code of a command whose arguments are wrong."""
 SHORT_ID: Final = 8
-"""Characters of an id in a table; more where two ids of the column begin alike."""
+"""Characters of an id in a table. An id is longer where two ids of the column begin alike."""
 CELL_LENGTH_MAX: Final = 48
-"""Characters of a text in a table; a longer one is cut. `get` and `-v` show all of it."""
+"""Most characters of a text in a table. The commands cut a longer text; `get` and `-v` show the whole text."""
 LAST_RESORTS: Final = (
     "error_message",
     "type",
@@ -33,9 +33,9 @@ LAST_RESORTS: Final = (
     "attempt_number",
     "call_site",
 )
-"""The fields that a table gives up first when a terminal is too narrow, in this order."""
+"""The fields that a table leaves out first when the terminal is too narrow, in this order."""
 SENTENCES: Final = ("waits_for", "waiting_reason")
-"""The fields that are too long for a column: a command prints sentences below the table. `-v` has the columns, too."""
+"""The fields that are too long for a column. A command prints sentences below the table; `-v` adds columns."""
 
 # What an option means in every command that has it; a command that means more adds a sentence.
 ADDRESS_HELP: Final = "Address of the cluster's head, host:port."

@@ -24,10 +24,11 @@ def replay_command(
     verbose: Verbose = False,
     quiet: Quiet = False,
 ) -> None:
-    """Check a finished run: make every decision again from its log, and compare.
+    """Check a finished run: replay every decision from its log, and compare the results.
 
-    Each logged event goes to a fresh state machine, which must give the logged commands. Each action in the traces must
-    have a command. The table lists processes that differ, were killed or left no log; -v lists all.
+    The command gives each logged event to a fresh state machine, which must return the logged commands. Each action in
+    the traces must match a logged command. The table lists processes that differ, were killed or left no log; -v lists
+    all.
 
     Example: dualray replay run1
     """
@@ -104,7 +105,7 @@ def _remarks(process: ProcessProof) -> list[str]:
 
 def _show_proof(proof: Proof, verbose: bool) -> None:
     print(f"{proof.commands:,} commands are equal; {len(proof.differences):,} processes differ.")
-    print(f"{proof.matched:,} actions have their command; {proof.orphans:,} have none.")
+    print(f"{proof.matched:,} actions match a logged command; {proof.orphans:,} actions match none.")
     table = table_of("", "process", "decisions", "commands equal", "actions matched", "orphans", "remarks")
     for column in table.columns[1:5]:
         column.justify = "right"

@@ -34,7 +34,7 @@ from dualray.settings import limits_of, resolve
 
 app = Commands()
 _OPTION_MIN = 5
-"""Characters of an argument that may be a misspelled option, with its dashes."""
+"""Fewest characters, with the dashes, of an argument that may be a misspelled option."""
 
 
 @app.add(
@@ -57,7 +57,7 @@ def run_command(
 ) -> None:
     """Run a script or a module as Python would, in the mode and with the settings that the options give.
 
-    The exit code is the program's.
+    The exit code is that of the program.
 
     Example: dualray run train.py --mode sim --nodes 4 --faults 'kill node-2 at 3s'
     """

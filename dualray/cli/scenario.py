@@ -44,7 +44,7 @@ from dualray.text_tables import Coloured
 FAILED = 1
 SCENARIOS = Path("scenarios")
 OUTPUT_LINES_MAX = 30
-"""Of what a failing program printed: the last ones."""
+"""Most lines that a command shows from the end of a failing program's output."""
 
 scenario = Commands(
     "scenario",

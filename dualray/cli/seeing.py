@@ -43,7 +43,7 @@ MARKS = (
     (b"format: dualray", b"costs:"),
     (b"PAR1", b""),
 )
-"""How each page, timeline, calibration and record begins, and what else is near its beginning or end."""
+"""How each page, timeline, calibration and record begins, and other text near the beginning or end of the file."""
 LOOKED_AT_BYTES = 1 << 16
 SCENARIO_SUFFIXES = (".yaml", ".yml")
 
@@ -192,7 +192,7 @@ def explain_command(
             raise ValueError(f"--log {str(log)!r} and {str(source)!r} name two runs; leave one out")
         origin = source or log
         if regret and (origin is None or origin.suffix not in SCENARIO_SUFFIXES):
-            raise ValueError("--regret runs a scenario again: name a scenario file, and not a finished run")
+            raise ValueError("--regret runs a scenario again: name a scenario file, not a finished run")
         record = _record_of(origin, seed)
         lives = Lives(record)
         subject = find_id(lives, wanted)
@@ -285,14 +285,14 @@ def show_hindsight(hindsight: Hindsight, lives: Lives) -> None:
         if it.error:
             words = f"the run would have failed: {it.error.splitlines()[0]}"
         elif it.saved_ns == 0:
-            words = "the run would have taken as long"
+            words = "the run would have taken the same time"
         else:
             share = abs(it.saved_ns) / max(1, hindsight.makespan_ns)
             side = "less" if it.saved_ns > 0 else "more"
             words = f"the run would have taken {time_words(abs(it.saved_ns))} {side} ({share:.1%})"
         say(f"    - on {it.node} {words}", colour="dim")
     if hindsight.left_out:
-        say(f"    - {hindsight.left_out} more nodes had room, and were not tried", colour="dim")
+        say(f"    - {hindsight.left_out} more nodes had room, but dualray did not try them", colour="dim")
     if not hindsight.alternatives:
         say("No other node had room, so there is nothing to regret.")
     elif hindsight.regret_ns:

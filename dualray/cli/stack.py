@@ -19,7 +19,7 @@ def stack_command(
     """Show the Python stack of every worker of this user's real clusters on this machine.
 
     A simulation has no worker processes: it runs on one thread of its driver. Use breakpoint(), pytest --pdb, an IDE's
-    debugger or Ctrl-C there, as in plain code.
+    debugger or Ctrl-C on the driver, as in plain code.
 
     Example: dualray stack --full
     """

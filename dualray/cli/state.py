@@ -33,7 +33,7 @@ from dualray.exceptions import DualrayError
 from dualray.util import state
 
 LISTED_MAX = 10
-"""Rows that an ambiguous name may mean and that the error lists."""
+"""Most rows that an error lists when a name matches several rows."""
 app = Commands()
 
 Address = Annotated[str, Option(help=f"{ADDRESS_HELP} auto finds the cluster on this machine.")]

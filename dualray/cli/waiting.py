@@ -10,16 +10,16 @@ from dualray.shared.model.ids import Address, ObjectID
 from dualray.shared.model.specs import Ref
 
 REASONS_MAX: Final = 20
-"""Lines of reasons below a list of tasks."""
+"""Most lines of reasons below a list of tasks."""
 _TASK_HEX: Final = 32
-"""Characters of a task's id, which an object's id begins with."""
+"""Characters of a task's id. The id of an object begins with the id of its task."""
 _STATES: Final = {
-    "PENDING_ARGS_AVAIL": "It waits for its arguments.",
-    "PENDING_NODE_ASSIGNMENT": "It waits for a worker.",
-    "SUBMITTED_TO_WORKER": "It is with its worker, and has not started.",
-    "RUNNING": "It runs.",
-    "FINISHED": "It has finished.",
-    "FAILED": "It has failed.",
+    "PENDING_ARGS_AVAIL": "The task waits for its arguments.",
+    "PENDING_NODE_ASSIGNMENT": "The task waits for a worker.",
+    "SUBMITTED_TO_WORKER": "The task was sent to its worker, and has not started.",
+    "RUNNING": "The task runs.",
+    "FINISHED": "The task has finished.",
+    "FAILED": "The task has failed.",
 }
 
 
@@ -56,7 +56,7 @@ def history_now(row: Mapping[str, Any]) -> list[str]:
     state, worker = row["state"], row.get("worker_id")
     lines = [f"{_STATES.get(state, state)[:-1]} on {worker}." if state == "RUNNING" else _STATES.get(state, state)]
     if attempt := row.get("attempt_number"):
-        lines.append(f"This is attempt {attempt}: the attempts before it were lost or failed.")
+        lines.append(f"This is attempt {attempt}, because the earlier attempts were lost or failed.")
     if row.get("error_message"):
         lines.append(f"{row['error_type']}: {str(row['error_message']).splitlines()[0]}")
     if state in ("FINISHED", "FAILED") or not row.get("owner"):

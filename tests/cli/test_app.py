@@ -81,7 +81,7 @@ def test_run_writes_logs_also_when_the_script_forgets_to_shut_down(script: Path,
     log = tmp_path / "log"
     done = dualray_command("run", script, "--mode", "sim", "--decision-log", log, "--nodes", 2)
     assert done.returncode == 0
-    assert "have their command; 0 have none." in in_process("replay", log)
+    assert "match a logged command; 0 actions match none." in in_process("replay", log)
 
 
 def test_run_passes_several_faults(script: Path):
@@ -230,7 +230,7 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_replay_of_a_run(log: Path):
     shown = in_process("replay", log)
     assert "; 0 processes differ." in shown
-    assert "; 0 have none." in shown
+    assert "; 0 actions match none." in shown
     assert in_process("replay", log, "--quiet").startswith("Replay OK: ")
     assert json.loads(in_process("replay", log, "--json"))["orphans"] == 0
     assert "driver-1" in in_process("replay", log, "-v")

@@ -232,10 +232,10 @@ def test_a_running_cluster_says_why_its_tasks_wait(tmp_path):
             f"the result of hold ({held})",
         }
         assert "1 CPU: every node that could take it is busy" in ask("get", "task", refs[2].hex()[:8])
-        assert ask("explain", held).splitlines()[2:] == ["  It runs on node-0/w0."]
+        assert ask("explain", held).splitlines()[2:] == ["  The task runs on node-0/w0."]
         told = json.loads(ask("explain", "follow", "--json"))
         assert (told["id"], told["title"]) == (last.hex()[:32], f"follow, task {last.hex()[:8]}")
-        assert next(line["text"] for line in told["lines"]) == "It waits for its arguments."
+        assert next(line["text"] for line in told["lines"]) == "The task waits for its arguments."
         assert any("CPU 1" in line for line in ask("get", "task", "follow").splitlines() if "required" in line)
         assert "node:" not in ask("list", "nodes")
         assert ask("summary", "actors") == "there are no actors\n"

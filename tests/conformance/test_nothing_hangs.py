@@ -214,11 +214,11 @@ def test_another_process_can_ask_why_a_task_waits(holder):
     later = echo.options(name="later").remote(ref)
     eventually(lambda: get(ask.remote("blocked"))[1], "the head knows that it waits")
     state, reason, lines = get(ask.remote("blocked"))
-    assert (state, lines[0]) == ("PENDING_NODE_ASSIGNMENT", "It waits for a worker.")
+    assert (state, lines[0]) == ("PENDING_NODE_ASSIGNMENT", "The task waits for a worker.")
     assert reason.startswith("1 CPU: every node that could take it is busy")
     assert any(line.startswith("CPU is held by Partner on node-0/w") for line in lines)
     state, reason, lines = get(ask.remote("later"))
-    assert (state, lines[0]) == ("PENDING_ARGS_AVAIL", "It waits for its arguments.")
+    assert (state, lines[0]) == ("PENDING_ARGS_AVAIL", "The task waits for its arguments.")
     assert reason == f"the result of task ({ref.hex()[:8]})"
     assert any("which waits for its arguments" in line for line in lines)
     ray.kill(holder)

@@ -341,7 +341,7 @@ def test_a_swarm_that_can_draw_nothing_is_said(tmp_path):
     path.write_text(BAG.replace("[pause node, partition, slow node, link, restart head]", "[lose gpu]"))
     shown = CliRunner().invoke(app, ["explore", str(path), "--seeds", "2", "--repeat", "0"])
     assert shown.exit_code == 0
-    assert "no faults were drawn" in shown.output
+    assert "no faults were chosen" in shown.output
 
 
 def test_every_failing_seed_has_a_line_that_repeats_it(tmp_path, monkeypatch):
