@@ -344,7 +344,7 @@ class FaultPerformer:
             except (DualrayError, TimeoutError, OSError, psutil.Error) as error:
                 self._problem(f"{fault}: {type(error).__name__}: {error}")
             except Exception as error:
-                self._problem(f"{fault}: dualray met a bug: {type(error).__name__}: {error}")
+                self._problem(f"{fault}: a bug in dualray: {type(error).__name__}: {error}")
                 raise
 
         thread = threading.Thread(target=guarded, name=str(fault), daemon=True)

@@ -165,7 +165,7 @@ def test_lists_of_actors_objects_workers_and_logs(opened: Opened) -> None:
         opened.page.click(f"#tab-{name}")
         opened.until(lambda words=words: words in opened.text("#list"), words)  # type: ignore[misc]
     opened.page.click("#tab-logs")
-    opened.until(lambda: "a simulation has none" in opened.text("#log-note"), "the logs are not explained")
+    opened.until(lambda: "A simulation has none" in opened.text("#log-note"), "the logs are not explained")
 
 
 def test_a_task_tells_its_story_and_leads_on(opened: Opened) -> None:

@@ -200,7 +200,7 @@ def run(seed: int, runtime: Any, draw: Drawn) -> Outcome:
                 except (DualrayError, OSError, MemoryError) as error:
                     errors.append(f"{type(error).__name__}: {error}")
                     is_late = isinstance(error, GetTimeoutError) and kind not in WAITED_FOR
-                    if "met a bug" in str(error) or is_late:
+                    if "bug in dualray" in str(error) or is_late:
                         wrong = errors[-1]
     try:
         for each in WORK:

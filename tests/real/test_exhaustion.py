@@ -140,7 +140,7 @@ def test_no_more_threads_fail_the_actor_and_name_the_limit() -> None:
     assert 0 < int(answers) < 30
     assert two == "2"
     assert "this user may have 40 processes and threads (RLIMIT_NPROC)" in words
-    assert "met a bug" not in done.stderr
+    assert "bug in dualray" not in done.stderr
 
 
 MEMORY = """

@@ -186,7 +186,7 @@ function clockWords(run) {
   if (head.source === "cluster") return `${time(head.now_s)} since the page's server joined` + (head.asked_s === undefined ? "" : `; the cluster's processes have answered within ${time(head.asked_s)}`);
   if (!head.is_virtual) return `${time(head.now_s)} of real time`;
   const paced = head.state === "over" ? null : head.paced, pace = paced ? `, at most ${paced.pace} s of virtual time in a second` : "";
-  return `${time(head.now_s)} of virtual time: a simulation${pace}` + (paced && paced.rests_s > 1 ? `; it rests at this time for ${paced.rests_s.toFixed(0)} s more` : "");
+  return `${time(head.now_s)} of virtual time: a simulation${pace}` + (paced && paced.rests_s > 1 ? `; it pauses at this time for ${paced.rests_s.toFixed(0)} s more` : "");
 }
 function whole() { return { from: 0, until: Math.max(...runs.map((run) => run.now)) * 1.01 }; }
 function drawPictures() {
@@ -388,7 +388,7 @@ async function listLogs() {
     select.replaceChildren(...files.map((file) => element("option", file.node ? `${file.node}: ${file.name}` : file.name, { value: JSON.stringify(file) })));
     if (files.some((file) => JSON.stringify(file) === kept)) select.value = kept;
     if (files.length) await readLog();
-    else { $("log-text").textContent = ""; $("log-note").textContent = "There are no log files: a simulation has none, and those of a real run are kept by init(log_directory=DIR); name them with dualray dashboard --logs DIR."; }
+    else { $("log-text").textContent = ""; $("log-note").textContent = "There are no log files. A simulation has none. For a real run, keep the files with init(log_directory=DIR), and pass the directory to dualray dashboard --logs DIR."; }
   } catch (error) { $("log-note").textContent = error.message; }
 }
 async function readLog() {
@@ -415,7 +415,7 @@ async function open(kind, key) {
   try {
     const story = await ask(`/api/${run.number}/story?id=${encodeURIComponent(key)}`);
     if (shown !== mine) return;
-    title.hidden = false; title.textContent = run.head.state === "over" ? "Its story" : `Its story until ${time(story.now_s)}`;
+    title.hidden = false; title.textContent = run.head.state === "over" ? "Its story" : `Its history until ${time(story.now_s)}`;
     $("detail-story").replaceChildren(...story.lines.map(([when, said, details]) => { const item = element("li", element("time", time(when))); item.append(" " + said); if (details.length) { const inner = element("ul"); inner.append(...details.map((each) => element("li", each))); item.append(inner); } return item; }));
   } catch (error) { if (shown === mine) { title.hidden = false; title.textContent = "Its story"; $("detail-story").replaceChildren(element("li", error.message)); } }
 }
@@ -448,23 +448,23 @@ function ofTask(run, row) {
   const tables = run.tables, waits = [], places = [], made = [], attempts = [];
   for (const dep of row[12].slice(0, LINKS_MAX)) { const maker = tables.tasks.get(dep.slice(0, 32)); if (maker) waits.push(["tasks", maker[0], `${maker[1]} ${maker[0].slice(0, 8)} (${words(stateOf("tasks", maker))})`]); }
   if (row[15] && row[15] !== row[0] && tables.actors.has(row[15])) places.push(["actors", row[15], `its actor ${actorName(tables.actors.get(row[15]))}`]);
-  if (tables.actors.has(row[0])) places.push(["actors", row[0], "the actor that it makes"]);
+  if (tables.actors.has(row[0])) places.push(["actors", row[0], "the actor that it creates"]);
   if (tables.workers.has(row[6])) places.push(["workers", row[6], `worker ${row[6]}`]);
   if (tables.nodes.has(row[7])) places.push(["nodes", row[7], row[7]]);
   for (const each of tables.objects.keys()) if (each.startsWith(row[0])) { made.push(["objects", each, `object of ${bytes(tables.objects.get(each)[1])} (${words(tables.objects.get(each)[2])})`]); if (made.length > LINKS_MAX) break; }
   for (let number = 0; number <= row[4] && number < LINKS_MAX; number++) { const span = tables.spans.get(`${row[0]}:${number}`); if (span && span[4] !== null) attempts.push(`attempt ${number} on ${span[3]}, ${time(span[4])} to ${span[5] === null ? "now" : time(span[5])}: ${span[6] === "lost" ? "lost with its worker or node" : span[6] || (span[5] === null ? "running" : "finished")}`); }
-  return { title: `${row[1] || "A task"}, task`, fields: [...fieldsOf("tasks", row).filter(([name]) => !["waits for objects", "actor", "worker", "node"].includes(name)), ["attempts", attempts.join("; ")]], links: [["Where", places], ["Waits for what these return", waits], ["Made", made]] };
+  return { title: `${row[1] || "A task"}, task`, fields: [...fieldsOf("tasks", row).filter(([name]) => !["waits for objects", "actor", "worker", "node"].includes(name)), ["attempts", attempts.join("; ")]], links: [["Where", places], ["Waits for the results of", waits], ["Made", made]] };
 }
 function actorName(row) { return row[2] ? `${row[1]} "${row[2]}"` : row[1]; }
 function ofActor(run, row) {
   const calls = [], tables = run.tables; let waiting = 0;
   for (const task of tables.tasks.values()) if (task[15] === row[0] && task[0] !== row[0] && task[3] !== "FINISHED" && task[3] !== "FAILED") { if (task[3] !== "RUNNING") waiting++; if (calls.length < LINKS_MAX) calls.push(["tasks", task[0], `${task[1]} ${task[0].slice(0, 8)} (${words(stateOf("tasks", task))})`]); }
-  const places = [tables.workers.has(row[5]) && ["workers", row[5], `worker ${row[5]}`], tables.nodes.has(row[4]) && ["nodes", row[4], row[4]], tables.tasks.has(row[0]) && ["tasks", row[0], "the task that made it"]].filter(Boolean);
+  const places = [tables.workers.has(row[5]) && ["workers", row[5], `worker ${row[5]}`], tables.nodes.has(row[4]) && ["nodes", row[4], row[4]], tables.tasks.has(row[0]) && ["tasks", row[0], "the task that created it"]].filter(Boolean);
   return { title: `${actorName(row)}, actor`, fields: [...fieldsOf("actors", row), ["calls that wait", waiting ? count(waiting) : ""]], links: [["Where", places], ["Its calls that have not ended", calls]] };
 }
 function ofObject(run, row) {
   const links = [], maker = run.tables.tasks.get(row[0].slice(0, 32));
-  if (maker) links.push(["tasks", maker[0], `the task it comes from: ${maker[1]}`]);
+  if (maker) links.push(["tasks", maker[0], `the task that computed it: ${maker[1]}`]);
   for (const node of row[4]) if (run.tables.nodes.has(node)) links.push(["nodes", node, node]);
   return { title: `Object ${row[6]}`, fields: fieldsOf("objects", row), links: [["Where", links]] };
 }
@@ -492,7 +492,7 @@ function ofNode(run, row) {
   const isDead = state === "DEAD" && ended !== null;
   return {
     title: `${name}, node`,
-    fields: [["state", words(state)], ["since", time(isDead ? ended : started)], ["joined", isDead ? time(started) : ""], ["life", lives ? `${lives + 1}, after ${lives} restart${lives > 1 ? "s" : ""}` : ""], ["why it ended", isDead ? why : ""],
+    fields: [["state", words(state)], ["since", time(isDead ? ended : started)], ["joined", isDead ? time(started) : ""], ["incarnation", lives ? `${lives + 1}, after ${lives} restart${lives > 1 ? "s" : ""}` : ""], ["why it ended", isDead ? why : ""],
       ["the head detected it", !isDead ? "" : noticed !== null ? `at ${time(noticed)}${noticed > ended ? `, ${time(noticed - ended)} later` : ""}` : run.head.knows_head ? "not yet" : ""],
       ["CPUs in use", row[2] === null ? `${row[3]} tasks run` : `${count(row[3])} of ${count(row[2])}`], ["object store", row[6] === null ? bytes(row[7]) : `${bytes(row[7])} of ${bytes(row[6])}`], ["measured", row[11]],
       ["what ran there", list || "nothing"], ["attempts lost there", lostCount ? count(lostCount) : "none"], ["objects lost there", lost && lost[0] ? `${count(lost[0])}: their only copies were there` : "none"]],

@@ -99,7 +99,7 @@ class Daemon:
         self.session = self._make_session(node, secret)
         self._encryption = Encryption(self.session.secret, is_on=options.tls, files=files)
         self.children = Children(self.session)
-        self.loop = Loop(lambda error: _log.critical("the gateway met a bug", exc_info=error))
+        self.loop = Loop(lambda error: _log.critical("the gateway failed because of a bug in dualray", exc_info=error))
         self._thread = threading.Thread(target=self.loop.run, name="dualray-gateway", daemon=True)
         try:
             self.children.start()

@@ -212,7 +212,7 @@ class Provider:
             try:
                 order()
             except Exception:  # noqa: BLE001 - whatever it is, the other launches go on
-                _log.critical("the provider met a bug", exc_info=True)
+                _log.critical("the provider failed because of a bug in dualray", exc_info=True)
 
     def close(self, timeout_s: float) -> None:
         """End all machines, and wait for that, at most this long. Idempotent."""

@@ -184,8 +184,8 @@ class RealRuntime(ProcessRuntime):
                 return
 
     def _on_error(self, error: Exception) -> None:
-        logging.getLogger("dualray").critical("dualray met a bug in the driver", exc_info=error)
-        self.core.fail(f"dualray met a bug in the driver: {error!r}", is_sound=False)
+        logging.getLogger("dualray").critical("the driver failed because of a bug in dualray", exc_info=error)
+        self.core.fail(f"the driver failed because of a bug in dualray: {error!r}", is_sound=False)
 
     def show_bar(self, state: BarState) -> None:
         DISPLAY.take("", state)

@@ -241,7 +241,7 @@ class MachineProcess:
         self.loop.stop()
 
     def _on_error(self, error: Exception) -> None:
-        logging.getLogger("dualray").critical("%s met a bug and ends", self.address, exc_info=error)
+        logging.getLogger("dualray").critical("%s ends because of a bug in dualray", self.address, exc_info=error)
         self.loop.stop()
         try:
             self.clean_up()

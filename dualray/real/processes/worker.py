@@ -233,7 +233,7 @@ def _end_after_error(error: BaseException) -> NoReturn:
             sys.stderr.write(f"this worker ends: {limit_in_words(error)}\n")
             sys.stderr.flush()
             os._exit(EXIT_AFTER_ERROR)
-        logging.getLogger("dualray").critical("this worker met a bug and ends", exc_info=error)
+        logging.getLogger("dualray").critical("this worker ends because of a bug in dualray", exc_info=error)
         sys.stderr.flush()
     finally:
         os._exit(EXIT_AFTER_ERROR)

@@ -124,8 +124,8 @@ function tell(id) {
   lines.replaceChildren();
   if (!story) {
     const item = element("li");
-    item.append(element("span", "This page carries the stories of " + Object.keys(run.stories).length +
-      " tasks and objects; this one is told by "), element("code", "dualray explain " + id.slice(0, 12) + run.where));
+    item.append(element("span", "This page has the histories of " + Object.keys(run.stories).length +
+      " tasks and objects. To print the history of this one, run: "), element("code", "dualray explain " + id.slice(0, 12) + run.where));
     lines.append(item);
   }
   for (const [when, text, details] of story ? story.lines : []) {
