@@ -148,8 +148,9 @@ class ObjectRefGenerator(CountedReference):
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
-            f"{self!r} cannot be passed on: only the process that made the call can read its items. Pass on the "
-            f"references that it yields, or call the generator with num_returns='dynamic', which returns a reference"
+            f"{self!r} cannot be passed to another process: only the process that made the call can read its items. "
+            "Pass the references that it yields, or call the generator with num_returns='dynamic', which returns a "
+            "reference"
         )
 
     def __copy__(self) -> ObjectRefGenerator:

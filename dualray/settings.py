@@ -422,7 +422,7 @@ SETTINGS = {
             default="refuse",
             modes=("sim",),
             parse=_sim_unsafe,
-            help="refuse or allow: what happens when a task uses sockets or another thing outside the simulation",
+            help="refuse or allow: what happens when a task uses a socket or anything else outside the simulation",
         ),
         Setting(
             name="durations",
@@ -445,7 +445,8 @@ SETTINGS = {
             default=None,
             modes=("real",),
             parse=_directory,
-            help="directory for the logs of all processes; default: the session's directory, which goes when it ends",
+            help="directory for the logs of all processes; default: the session's directory, which is deleted when "
+            "the session ends",
         ),
         Setting(
             name="metrics_port",
@@ -474,7 +475,7 @@ SETTINGS = {
             default=None,
             modes=("sim",),
             parse=_scenario,
-            help="scenario file whose cluster, config and faults replace the settings above",
+            help="scenario file whose cluster, config and faults replace the other settings",
         ),
         Setting(
             name="run_summary",

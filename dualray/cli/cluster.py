@@ -97,7 +97,7 @@ def start_command(
     ] = None,
     tls_cert: Annotated[
         Path | None,
-        Option(help="PEM file with this node's certificate. Default: dualray makes one from the secret."),
+        Option(help="PEM file with this node's certificate. Default: dualray derives one from the secret."),
     ] = None,
     tls_key: Annotated[Path | None, Option(help="PEM file with the private key of --tls-cert.")] = None,
     tls_ca: Annotated[

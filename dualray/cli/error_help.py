@@ -57,8 +57,8 @@ ENTRIES: Final[dict[str, Entry]] = {
     "object-lost": Entry(
         errors=("ObjectLostError", "ObjectReconstructionFailedError", "OwnerDiedError"),
         means="The value of a reference is lost, and dualray cannot compute it again.",
-        cause="The last copy was lost with a node. The value came from put(), from an actor, or from a task without a "
-        "retry left. For OwnerDiedError, the process that created the reference died.",
+        cause="The last copy of the value was lost with a node, and the value came from put(), from an actor, or from "
+        "a task without a retry left. For OwnerDiedError, the process that created the reference died.",
         fix="Return large values from tasks with max_retries, or put() them again. dualray explain ID DIRECTORY "
         "prints the object's history.",
     ),

@@ -126,7 +126,7 @@ class TensorFlowVariables:
         if not self._weights.variables:
             raise ValueError(
                 f"{loss!r} depends on no variable. A Keras model has to be built first (call it, or give it an input "
-                f"shape). Variables made with collections=[] must be named in input_variables"
+                f"shape). Name variables that were created with collections=[] in input_variables"
             )
 
     @property

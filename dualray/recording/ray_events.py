@@ -136,7 +136,7 @@ def read_events(logs: Path, *, job: str | None = None, timeline: Path | None = N
             "some seconds later"
         )
     if not kept:
-        raise ValueError(f"{logs}: job {chosen} has no tasks, so dualray cannot make a record of it")
+        raise ValueError(f"{logs}: job {chosen} has no tasks, so dualray cannot convert it into a record")
     return read
 
 

@@ -136,7 +136,7 @@ def _of_every_run(scenario: Scenario, outcome: Outcome) -> Iterator[Verdict]:
         # Spot machines come and go whether the run still needs them or not.
         traces = [item for item in scenario.faults if item.trace is not None]
         spot = {str(fault) for item in traces for fault in item.faults(scenario.cluster, scenario.seed)}
-        idle = [f"'{words}' found nobody" for words in outcome.missed if words not in spot]
+        idle = [f"'{words}' found no target" for words in outcome.missed if words not in spot]
         idle += [_why_outstanding(words, outcome) for words in outcome.outstanding if words not in spot]
         yield _verdict("faults", "all happen", "; ".join(idle) or "all happened", not idle)
     yield _verdict("invariants", "all hold", "; ".join(outcome.violations[:3]) or "all hold", not outcome.violations)

@@ -100,7 +100,8 @@ def check_plan(plan: Sequence[Fault], names: Sequence[str]) -> None:
             )
         if fault.at_ns is None and fault.event not in _EVENTS:
             raise ValueError(
-                f"fault '{fault}': mode ray knows only when calls are submitted, start and end, but not {fault.event}"
+                f"fault '{fault}': in mode ray, dualray only sees when calls are submitted, start and end, not "
+                f"{fault.event}"
             )
         for name in {fault.node, fault.on_node} - {"", *names}:
             raise ValueError(f"fault '{fault}': there is no {name!r}; nodes are {', '.join(names)}")

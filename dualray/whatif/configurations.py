@@ -193,7 +193,7 @@ def _made(path: str, name: str) -> object:
     try:
         return load_policy(path)
     except TypeError as error:
-        raise ValueError(f"policy {name!r} cannot be made without arguments: {error}") from None
+        raise ValueError(f"policy {name!r} cannot be created without arguments: {error}") from None
     except ValueError:
         raise
     except Exception as error:  # noqa: BLE001 - it is the user's module, which may do anything when it is imported

@@ -207,9 +207,9 @@ def test_nested_generators():
 
 def test_a_generator_cannot_be_passed_on_or_put():
     generator = count.remote(2)
-    with pytest.raises((SerializationError, TypeError), match="cannot be passed on"):
+    with pytest.raises((SerializationError, TypeError), match="cannot be passed to another process"):
         add.remote(generator)
-    with pytest.raises((SerializationError, TypeError), match="cannot be passed on"):
+    with pytest.raises((SerializationError, TypeError), match="cannot be passed to another process"):
         ray.put(generator)
     assert values_of(generator) == [0, 1]
 

@@ -244,7 +244,7 @@ def test_a_bad_scenario_is_refused_in_one_line(tmp_path: Path, old: str, new: st
             "'kill worker when peice starts 4' never happened: peice started 0 times. Did you mean 'piece'?",
         ),
         ("kill node-1 when object_evicted 2", "never happened: there were 0 such events"),
-        ("kill actor Nobody at 1ms", "'kill actor Nobody at 0.001s' found nobody"),
+        ("kill actor Nobody at 1ms", "'kill actor Nobody at 0.001s' found no target"),
     ],
 )
 def test_a_fault_that_never_came_says_why(fault, words):

@@ -39,7 +39,7 @@ def test_what_is_performed(words: str):
         ("reboot node-1 with its store at 1s for 2s", "does not perform it"),
         (
             "kill node-1 when object_stored 3",
-            "knows only when calls are submitted, start and end, but not object_stored",
+            "only sees when calls are submitted, start and end, not object_stored",
         ),
         ("kill node-7 at 1s", "there is no 'node-7'; nodes are node-0, node-1, node-2"),
         ("kill node-0 at 1s", "node-0 has the driver and the head"),

@@ -357,7 +357,7 @@ def test_the_critical_path_of_a_chain_is_the_chain(tmp_path):
 
 def test_a_policy_that_cannot_be_made_is_refused_and_locality_can(tmp_path):
     record(tmp_path / "chain.parquet", "chain", 1, {"length": 2})
-    with pytest.raises(ValueError, match=r"'tests.whatif.programs:NeedsArguments' cannot be made without arguments"):
+    with pytest.raises(ValueError, match=r"'tests.whatif.programs:NeedsArguments' cannot be created without arguments"):
         whatif.predict(tmp_path / "chain.parquet", policy=["tests.whatif.programs:NeedsArguments"])
     [row] = whatif.predict(tmp_path / "chain.parquet", nodes=[2], policy=["locality"], seeds=1, jobs=1).rows
     assert not row.lacks

@@ -123,7 +123,7 @@ def places_in(directory: Path) -> list[LogPlace]:
     """
     directory = directory.absolute()
     if not directory.is_dir():
-        raise ValueError(f"there is no directory {str(directory)!r}; `init(log_directory=DIR)` makes one")
+        raise ValueError(f"there is no directory {str(directory)!r}; `init(log_directory=DIR)` creates one")
     running = {session.logs.resolve(): session for session in all_running()}
     found = []
     for each in (directory, *sorted(directory.iterdir())):
