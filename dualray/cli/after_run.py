@@ -25,7 +25,7 @@ FAILED: Final = 1
 
 
 def run_as_main(words: Sequence[str]) -> None:
-    """As `python WORDS` would; a runtime that the program leaves running is shut down.
+    """Run a program as `python WORDS` would, and shut down a runtime that the program leaves running.
 
     Raises:
         Exit: the program has ended by an exception, whose traceback has been printed without our own frames.
@@ -46,7 +46,7 @@ def run_as_main(words: Sequence[str]) -> None:
 
 
 def _show(error: BaseException, *, is_hooked: bool) -> None:
-    """is_hooked: by the script, which has a way of its own."""
+    """Print the program's error. `is_hooked`: the script has set its own `sys.excepthook`."""
     sys.stdout.flush()
     if is_hooked:
         sys.excepthook(type(error), error, from_user(error.__traceback__))
@@ -62,12 +62,12 @@ def _show(error: BaseException, *, is_hooked: bool) -> None:
 
 
 def read_summaries(path: Path) -> list[dict[str, Any]]:
-    """Those of the simulations that a script has run, in order."""
+    """The summaries of the simulations that a script has run, in order."""
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
 def print_summary(found: Sequence[dict[str, Any]], *, as_json: bool) -> None:
-    """On stderr, at most eight lines: those of the last simulation."""
+    """Print the summary of the last simulation on stderr, in at most eight lines."""
     last = found[-1]
     if as_json:
         print(json.dumps({**last, "simulations": len(found)}), file=sys.stderr)

@@ -58,7 +58,7 @@ GROUPS: Final[dict[str, dict[str, tuple[str, str]]]] = {
         "version": ("doctor", "Show the version."),
     },
 }
-"""By title: each command's module in this package, and what the list of commands says of it."""
+"""By title of the group: each command's module in this package, and its line in the list of commands."""
 
 EXAMPLES: Final = (
     "dualray run train.py --mode sim --nodes 4 --faults 'kill node-2 at 3s'",
@@ -70,7 +70,7 @@ _PLACES: Final = {name: module for commands in GROUPS.values() for name, (module
 
 
 class _LazyCommands(Commands):
-    """Commands that are imported when they are named."""
+    """Commands whose modules are imported when a command line names them."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(_PLACES)

@@ -167,8 +167,8 @@ def start_command(
 
 
 def _config(of_file: dict[str, Any]) -> Config:
-    """Of an open cluster: what no node can take waits for one that joins, unless the settings say otherwise. They come
-    before what the file of a cluster that grows says."""
+    """Return the config of a cluster that nodes can join: by default, demands that no node can meet wait. Settings win
+    over the file of a cluster that grows."""
     settings = resolve({})
     said = settings["limits"].value or {}
     config = replace(limits_of(settings), **{name: value for name, value in of_file.items() if name not in said})
@@ -287,7 +287,7 @@ def _show_nodes() -> None:
 
 
 def _show_groups(found: dict[str, list[dict[str, Any]]]) -> None:
-    """Supply, launches under way with refusals, and demand."""
+    """Print the nodes of each group, the launches in progress, the refusals and the demand."""
     if not found["groups"]:
         return
     table = Table(title="Groups")
@@ -314,7 +314,7 @@ def _show_groups(found: dict[str, list[dict[str, Any]]]) -> None:
 
 
 def _show_dry_run(rows: list[dict[str, Any]], path: str | None) -> None:
-    """What a policy answers to what the head would show its own now. Nothing is launched."""
+    """Print what a policy decides for the view that the head shows its own policy now. Nothing is launched."""
     if not rows:
         raise ValueError("the cluster has no groups of nodes: start its head with --autoscale FILE")
     sys.path.insert(0, "")  # a policy of one's own lies in the working directory

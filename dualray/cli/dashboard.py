@@ -30,7 +30,7 @@ SCENARIOS: Final = (".yaml", ".yml")
 RECORD: Final = ".parquet"
 LOOPBACK: Final = "127.0.0.1"
 NICENESS: Final = 10
-"""Of this process: what is watched comes first."""
+"""The niceness of this process, so that the program that it watches runs first."""
 
 
 @app.add(
@@ -134,7 +134,7 @@ def _cluster(source: str) -> Feed:
 
 
 def _started(words: Sequence[str], pace: float | None, stack: contextlib.ExitStack, *, is_script: bool) -> Feed:
-    """A program that is started to be watched, and leaves its record in a directory that goes with this command."""
+    """Start a program for the page to watch. The program records its run in a directory that this command deletes."""
     from dualray.dashboard.feeds import DirectoryFeed  # noqa: PLC0415 - as above
 
     directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dualray-dashboard-")))

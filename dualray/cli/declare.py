@@ -34,7 +34,7 @@ _KINDS: Final[dict[Any, Any]] = {
 
 @dataclass(frozen=True, slots=True, init=False)
 class Option:
-    """What a parameter is as an option.
+    """Describes a parameter of a command that is an option.
 
     Attributes:
         names: such as `--output` and `-o`; none: made of the parameter's name.
@@ -64,7 +64,7 @@ class Option:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Argument:
-    """What a parameter is as an argument.
+    """Describes a parameter of a command that is an argument.
 
     Attributes:
         help: one line.
@@ -76,7 +76,7 @@ class Argument:
 
 
 class _Argument(click.Argument):
-    """One that the help explains."""
+    """An argument of the command line that the help explains."""
 
     def __init__(self, *args: Any, help: str, **options: Any) -> None:  # noqa: A002 - the word that click has for it
         super().__init__(*args, **options)
@@ -84,7 +84,7 @@ class _Argument(click.Argument):
 
 
 class _Command(click.Command):
-    """One whose help lists its arguments above its options, as young versions of click do by themselves."""
+    """A command whose help lists the arguments above the options, as newer versions of click do by default."""
 
     def format_arguments(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Nothing: `format_options` has them, for every version of click."""
@@ -98,7 +98,7 @@ class _Command(click.Command):
 
 
 class Commands(click.Group):
-    """Commands of one module, or under one name; a name that is not known is answered with the nearest one."""
+    """The commands of one module, or under one name. For an unknown name, the error suggests the nearest name."""
 
     def __init__(self, name: str | None = None, *, help: str = "", **options: Any) -> None:  # noqa: A002 - as above
         super().__init__(name, help=help, no_args_is_help=True, **options)
@@ -131,7 +131,7 @@ class Commands(click.Group):
 
 
 def command_of(function: Callable[..., None], name: str, settings: dict[str, Any] | None = None) -> click.Command:
-    """The command that a function's signature and docstring declare."""
+    """Return the command that a function's signature and docstring declare."""
     hints = typing.get_type_hints(function, include_extras=True)
     params: list[click.Parameter] = []
     wants_context = ""

@@ -75,7 +75,7 @@ def help_command(
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that was looked at.
+    """The result of one check of the machine.
 
     Attributes:
         result: ok; slow: works, and could work better; wrong: real mode does not work.

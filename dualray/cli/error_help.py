@@ -1,4 +1,4 @@
-"""What `dualray help KEY` prints of an error: what it means, why it comes, and what to do.
+"""What `dualray help KEY` prints about an error: its meaning, its cause and its fix.
 
 Each key stands for one error, or one family of errors, of dualray.exceptions. docs/errors.md has the same anchors.
 """
@@ -13,11 +13,11 @@ __all__ = ["ENTRIES", "Entry", "key_of"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One entry.
+    """One entry of `dualray help`.
 
     Attributes:
-        errors: the names of the classes in dualray.exceptions that it explains.
-        means, cause, fix: sentences.
+        errors: the names of the classes in dualray.exceptions that the entry explains.
+        means, cause, fix: sentences about the error's meaning, cause and fix.
     """
 
     errors: tuple[str, ...]
@@ -181,11 +181,11 @@ ENTRIES: Final[dict[str, Entry]] = {
         fix="dualray logs prints the output of the process. If the task may run twice, give it max_retries=N.",
     ),
 }
-"""By key."""
+"""The entries by key."""
 
 
 def key_of(error: BaseException) -> str | None:
-    """The key of the entry that explains an error; None: it is none of dualray's."""
+    """Return the key of the entry that explains an error, or None for an error that is not dualray's."""
     for cls in type(error).__mro__:
         for key, entry in ENTRIES.items():
             if cls.__name__ in entry.errors:

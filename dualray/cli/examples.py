@@ -19,7 +19,7 @@ LEFT_OUT: Final = shutil.ignore_patterns("__pycache__", "*.pyc")
 
 
 def _folder(name: str) -> Path:
-    """In a wheel they lie within the package; in a checkout, beside it."""
+    """Return the directory of the examples: inside the package in a wheel, beside the package in a checkout."""
     shipped = _PACKAGE / "shipped" / name
     return shipped if shipped.is_dir() else _PACKAGE.parent / name
 
@@ -55,7 +55,7 @@ def _files() -> Iterator[tuple[str, str]]:
 
 
 def _words(path: Path) -> str:
-    """The first sentence of a program, or the description of a scenario."""
+    """Return the first sentence of a program's docstring, or the description of a scenario."""
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".py":
         return (ast.get_docstring(ast.parse(text)) or "").partition("\n")[0]

@@ -131,7 +131,7 @@ def _repeat_it(finding: Finding, file: Path) -> str:
 
 
 def _show_exploration(loaded: Scenario, found: Exploration, file: Path, *, is_verbose: bool, is_quiet: bool) -> None:
-    """The verdict first, then the findings, then what was covered."""
+    """Print the verdict first, then the findings, then the coverage."""
     count = len(found.findings)
     verdict = (
         mark(f"{count:,} of {found.seeds:,} seeds fail", "red")
@@ -171,7 +171,7 @@ def _show_stop(found: Exploration, seeds: int, stop_after: int, *, is_quiet: boo
 
 
 def _by_kind(findings: Iterable[Finding]) -> dict[str, list[Finding]]:
-    """Seeds that fail alike are taken to have one cause. Of each kind, the one that was shrunk comes first."""
+    """Group the failures by kind, because seeds that fail alike probably have one cause. Shrunk seeds come first."""
     kinds: dict[str, list[Finding]] = {}
     for finding in findings:
         kinds.setdefault(finding.kind, []).append(finding)

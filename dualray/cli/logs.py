@@ -25,7 +25,7 @@ from dualray.shared.nearest import nearest
 from dualray.text_tables import Table
 
 TAIL_LINES = 1000
-"""As of `ray logs`."""
+"""The default number of lines, as in `ray logs`."""
 SUBJECTS = ("task", "actor", "worker")
 NOTHING_RUNS = (
     "No real cluster of this user runs on this machine. If init(log_directory=DIR) kept the logs of an earlier "
@@ -155,7 +155,7 @@ def _id_of(what: str) -> str:
 
 
 def _print(query: LogQuery, tail: int, *, follow: bool, if_empty: str) -> None:
-    """Bytes as they are: nobody knows what a program prints."""
+    """Print bytes without decoding them, because a program may print any bytes."""
     try:
         with LogReader(query) as reader:
             for data in reader.read(tail):

@@ -115,7 +115,7 @@ def workload_command(
 
 
 def _parameters(args: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """`--name value` and `--name=value`, as pairs."""
+    """Return the arguments `--name value` and `--name=value` as pairs."""
     left = iter(args)
     for arg in left:
         if not arg.startswith("--"):

@@ -72,7 +72,7 @@ def refuse(why: object) -> NoReturn:
 
 
 def in_options(error: Exception, given: Mapping[str, object]) -> str:
-    """An error about settings, in which a setting that an option gave has the option's name: `--nodes '0' must be ...`.
+    """Return an error about settings, with the option's name for a setting from an option: `--nodes '0' must be ...`.
 
     Args:
         error: names the setting by its environment variable.
@@ -91,18 +91,18 @@ def say(words: str, *, colour: Colour = "") -> None:
 
 
 def mark(words: str, colour: Colour) -> str:
-    """Part of a line for stdout in a colour."""
+    """Return a part of a line for stdout in a colour."""
     return painted(words, colour, has_colours(sys.stdout))
 
 
 def say_aside(words: str, *, colour: Colour = "") -> None:
-    """Print a line on stderr, after what stands on stdout."""
+    """Print a line on stderr, after flushing stdout."""
     sys.stdout.flush()
     print(painted(words, colour, has_colours(sys.stderr)), file=sys.stderr)
 
 
 def count_of(number: int, what: str) -> str:
-    """ "1 task", "2,000 tasks"."""
+    """Return a number with its noun, such as "1 task" or "2,000 tasks"."""
     return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
@@ -112,12 +112,12 @@ def print_json(value: Any) -> None:
 
 
 def table_of(title: str, *columns: str) -> Table:
-    """An empty table."""
+    """Return an empty table with a title and columns."""
     return Table(*columns, title=title)
 
 
 def show(*tables: Table, width: int | None = None) -> None:
-    """Print tables on stdout, one under another, in the width of the terminal or the one that is given."""
+    """Print tables on stdout, one below the other, in the width of the terminal or in the given width."""
     for table in tables:
         print(table.text(sys.stdout, width or terminal_width()))
 
@@ -167,7 +167,7 @@ def show_rows(title: str, rows: Sequence[Mapping[str, Any]], *, key: str = "", v
 
 
 def _take_equal(columns: dict[str, list[Any]], key: str, count: int) -> list[str]:
-    """Take out the columns that tell no row from another one; the words for those that are not empty."""
+    """Remove the columns whose values are equal in all rows, and return words for those that are not empty."""
     equal: list[str] = []
     for field in [field for field in columns if field != key]:
         shown = {value_words(field, value) for value in columns[field]}
@@ -208,7 +208,7 @@ def _texts(field: str, values: Sequence[Any], verbose: bool) -> list[str]:
 
 
 def shortest(ids: Iterable[str]) -> int:
-    """How many characters, at least SHORT_ID, tell the hexadecimal ids apart."""
+    """Return how many characters, at least SHORT_ID, distinguish the hexadecimal ids."""
     ordered = sorted({each for each in ids if _is_hex(each)})
     length = SHORT_ID
     for before, after in pairwise(ordered):
@@ -222,14 +222,14 @@ def _is_hex(text: str) -> bool:
 
 
 def heading(field: str) -> str:
-    """The heading of a field's column: `worker_id` is `worker`."""
+    """Return the heading of a field's column: the heading of `worker_id` is `worker`."""
     for ending in ("_time_s", "_id", "_number", "_ids"):
         field = field.removesuffix(ending)
     return field.replace("_", " ")
 
 
 def value_words(field: str, value: Any) -> str:
-    """A cell's text."""
+    """Return the text of a cell."""
     if value is None or value in ("", [], {}):
         return "-"
     match value:

@@ -103,7 +103,7 @@ def run_command(
 
 @contextmanager
 def _file_of_summaries() -> Iterator[Path]:
-    """A file for the summaries. On Linux it is in memory: it disappears with this process, also if a signal ends it."""
+    """Open a file for the summaries. On Linux, the file is in memory and ends with this process, even by a signal."""
     if hasattr(os, "memfd_create"):
         fd = os.memfd_create("dualray-run-summary")
         path = Path(f"/proc/{os.getpid()}/fd/{fd}")
@@ -118,7 +118,7 @@ def _file_of_summaries() -> Iterator[Path]:
 
 
 def _say_misspelled(script: str, args: list[str]) -> None:
-    """An argument of the script that is nearly an option of this command: perhaps it was meant for the command."""
+    """Warn about an argument of the script that resembles an option of this command, for which it may be meant."""
     if "--" in sys.argv:
         return
     own = [name for param in click.get_current_context().command.params for name in param.opts if name.startswith("--")]
@@ -133,7 +133,7 @@ def _say_misspelled(script: str, args: list[str]) -> None:
 
 
 def _clocks(mode: str) -> AbstractContextManager[None]:
-    """The program's clocks in this mode, while it has no runtime."""
+    """Return a context with the clocks of this mode, for a program that has no runtime yet."""
     if mode != "sim":
         return nullcontext()
     from dualray.sim.usercode.program_clock import PROGRAM_CLOCK  # noqa: PLC0415 - sim mode alone needs it
@@ -142,7 +142,7 @@ def _clocks(mode: str) -> AbstractContextManager[None]:
 
 
 def _refuse_on_ray(given: dict[str, bool]) -> None:
-    """Options that mean nothing to Ray, in mode "ray"."""
+    """Refuse options that have no meaning in mode "ray"."""
     ways_out = {
         "--as-ray": "in this mode `import ray` must import Ray itself; leave the option out",
         "--seed": "Ray does not seed tasks; leave the option out, or use --mode sim",
@@ -154,7 +154,7 @@ def _refuse_on_ray(given: dict[str, bool]) -> None:
 
 
 def _say_ignored(script: str, names: list[str], mode: str | None) -> None:
-    """What is for simulations was given, and there was none."""
+    """Warn about options for simulations if the script started no simulation."""
     why = f"ran in {mode} mode" if mode in ("real", "ray") else "started no simulation; add --mode sim"
     print(
         f"dualray: {' and '.join(names)} had no effect: {script} {why}",

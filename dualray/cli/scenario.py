@@ -56,7 +56,7 @@ Seed = Annotated[int | None, Option(help=SCENARIO_SEED_HELP)]
 
 
 def load(path: Path, seed: int | None = None) -> Scenario:
-    """The scenario of a file; a file that is none ends the command."""
+    """Load the scenario of a file. The command ends if the file is not a scenario."""
     try:
         loaded = load_scenario(path)
     except ScenarioError as error:
@@ -144,7 +144,7 @@ def _as_json(loaded: Scenario, outcome: Outcome, verdicts: Sequence[Verdict], st
 
 
 def _story(loaded: Scenario, file: Path, mode: str, outcome: Outcome, record: Path | None) -> list[str]:
-    """What happened to the tasks, actors and objects that a failed run is about: a simulation is run again for it."""
+    """Print what happened to the tasks, actors and objects of a failure. A simulation runs again to find out."""
     with contextlib.ExitStack() as stack:
         if record is None:
             if mode != "sim":
@@ -314,7 +314,7 @@ def schema_command() -> None:
 
 
 def show_failure(output: str, traceback: str, story: Sequence[str]) -> None:
-    """Print what the program printed, where it failed, and what had happened to the tasks and objects it is about."""
+    """Print the program's output, the place of the failure, and the history of the tasks and objects in the failure."""
     for title, lines in (
         ("the program printed:", output.splitlines()),
         ("", traceback.splitlines()),

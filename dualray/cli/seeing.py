@@ -51,7 +51,7 @@ Directory = Annotated[Path, Argument(help="Decision log directory of a finished 
 
 
 def check_outputs(*, report: Path | None, timeline: Path | None, report_option: str = "--report") -> None:
-    """Before a run: whether the files that it is to write can be written at all.
+    """Check before a run that the command can write its files.
 
     Raises:
         ValueError: one cannot; the message names the option, the path, and what is wrong with it.
@@ -78,7 +78,7 @@ def _check_writable(path: Path, option: str) -> None:
 
 
 def check_ours(path: Path, option: str) -> None:
-    """Before a run: whether a file that is there may be replaced, because dualray wrote it.
+    """Check before a run that dualray wrote the existing file, which the command will replace.
 
     Raises:
         ValueError: it may not.
@@ -107,7 +107,7 @@ def write_outputs(
     subtitle: str = "",
     verdicts: Sequence[Verdict] = (),
 ) -> None:
-    """Write the page and the timeline that were asked for, and say so.
+    """Write the requested page and timeline, and print their paths.
 
     Raises:
         ValueError: the record shows nothing, or a file cannot be written; the message names it.
@@ -213,7 +213,7 @@ def explain_command(
 
 
 def _explain_now(wanted: str, address: str, *, as_json: bool) -> None:
-    """Of a task of a running cluster: what it does now and what it waits for."""
+    """Print what a task of a running cluster does now, and what it waits for."""
     hint = ". To explain a finished run, give a scenario file, or a directory that a run wrote with --decision-log DIR"
     with opened_state(address, None, hint=hint) as found:
         row = find_row(found, "tasks", "task", wanted)
@@ -278,7 +278,7 @@ def _regret_as_json(hindsight: Hindsight, lives: Lives) -> dict[str, Any]:
 
 
 def show_hindsight(hindsight: Hindsight, lives: Lives) -> None:
-    """Print what the other nodes would have led to."""
+    """Print how long the run would have taken with each other node."""
     took, when = time_words(hindsight.makespan_ns), _moment(hindsight.time_ns - lives.zero_ns)
     say(f"In hindsight: the head chose {hindsight.node} at {when}, and the run took {took}.")
     for it in hindsight.alternatives:
@@ -302,7 +302,7 @@ def show_hindsight(hindsight: Hindsight, lives: Lives) -> None:
 
 
 def show_story(story: Story, lives: Lives) -> None:
-    """Print a story; moments count from the start of the first node, as those of faults do."""
+    """Print a history. Its times count from the start of the first node, as the times of faults do."""
     say(story.title, colour="bold")
     say(story.subject, colour="dim")
     kind = "virtual" if lives.record.is_virtual else "real"

@@ -43,7 +43,7 @@ Format = Annotated[str, Option("--format", help=f"{FORMAT_HELP} --json means --f
 
 @contextmanager
 def opened_state(address: str, log: Path | None, *, hint: str = "") -> Iterator[state.State]:
-    """Open the state of a recorded run, or join a cluster and open that. `hint` ends the error if joining fails."""
+    """Open the state of a recorded run, or of a cluster that it joins. If joining fails, the error ends with `hint`."""
     try:
         if log is not None:
             yield state.of_run(log)
@@ -155,7 +155,7 @@ def get_command(
 
 
 def find_row(found: state.State, table: str, resource: str, wanted: str) -> state.Row:
-    """The row of an id, of the beginning of one, or of a name; the only one.
+    """Return the only row with this id, beginning of an id, or name.
 
     Raises:
         ValueError: none, or several, which the message names.

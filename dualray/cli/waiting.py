@@ -40,7 +40,7 @@ def add_reasons(rows: Sequence[dict[str, Any]]) -> None:
 
 
 def reason_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Each reason once, with the number of tasks of one name that have it."""
+    """Return each reason once, with the number of tasks of the same name that have this reason."""
     counts: dict[tuple[str, str], int] = {}
     for row in rows:
         if row.get("waiting_reason"):

@@ -65,7 +65,7 @@ FAILED = 1
 
 
 def check_page(report: Path | None) -> None:
-    """Before anything is measured: whether the page can be drawn and written.
+    """Check, before the command measures anything, that it can draw and write the page.
 
     Raises:
         ValueError: it cannot; the message says why.
@@ -76,7 +76,7 @@ def check_page(report: Path | None) -> None:
 
 
 def _check_calibrates() -> None:
-    """Before anything is measured: whether a cost model can be fitted to it, and shown.
+    """Check, before the command measures anything, that it can fit a cost model and show it.
 
     Raises:
         ValueError: something that an extra brings is not installed.
@@ -385,7 +385,7 @@ def _of_earlier_name(faults: str) -> str:
 
 
 def _more_as_json(found: Prediction, chosen: Row | None, jobs: int | None, more: dict[str, bool]) -> dict[str, Any]:
-    """By key, what was asked for beside the table."""
+    """Return the answers to the other options by key, for the JSON output."""
     if chosen is None:
         return dict.fromkeys(name for name, is_asked in more.items() if is_asked)
     makers: dict[str, Callable[[], Any]] = {
@@ -400,7 +400,7 @@ def _more_as_json(found: Prediction, chosen: Row | None, jobs: int | None, more:
 
 
 def _show_more(found: Prediction, chosen: Row | None, jobs: int | None, more: dict[str, bool]) -> None:
-    """Print what was asked for beside the table."""
+    """Print the answers to the other options, below the table."""
     if chosen is None:
         return
     if more["causes"]:
