@@ -38,7 +38,7 @@ def run_as_main(words: Sequence[str]) -> None:
         _show(error, is_hooked=sys.excepthook is not hook)
 
     try:
-        run(words, on_error=show)  # the error that ended the program comes before those that nobody read
+        run(words, on_error=show)  # print the error that ended the program before the errors that it never read
     except Exception as error:  # noqa: BLE001 - as Python's own last word
         if error not in shown:
             _show(error, is_hooked=sys.excepthook is not hook)

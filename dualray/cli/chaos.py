@@ -43,7 +43,7 @@ app = Commands()
 
 def _end(number: int, frame: object) -> NoReturn:
     """SIGTERM ends a run as Ctrl-C does: paused processes are resumed, and end."""
-    signal.signal(number, signal.SIG_IGN)  # once is enough: what follows takes a while
+    signal.signal(number, signal.SIG_IGN)  # ignore further signals, because cleaning up takes a while
     raise SystemExit(128 + number)
 
 

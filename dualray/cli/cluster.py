@@ -108,7 +108,7 @@ def start_command(
 
     Example: dualray start --head --node-ip 10.0.0.1
     """
-    # Here, and not above: other commands need no sockets.
+    # Imported here, because other commands need no sockets.
     from dualray.real.cluster.address import read_secret  # noqa: PLC0415
     from dualray.real.cluster.encryption import tls_files_of  # noqa: PLC0415
     from dualray.real.cluster.launch import launch_plan, node_options, read_growth, start_node  # noqa: PLC0415
@@ -163,7 +163,7 @@ def start_command(
         print(f'in a program on this machine: dualray.init(address="{node.address}")')
     print("to end this node: dualray stop")
     sys.stdout.flush()
-    os._exit(0)  # the daemon is this process's child and outlives it: nobody waits for it here
+    os._exit(0)  # the daemon is a child of this process and outlives it, so this process must not wait for it
 
 
 def _config(of_file: dict[str, Any]) -> Config:
@@ -271,7 +271,7 @@ def _show_nodes() -> None:
         table.add_column(column)
     gone: Counter[str] = Counter()
     for row in api.nodes():
-        if not row["Alive"] and LAUNCH_LABEL in row["Labels"]:  # of these there may be thousands
+        if not row["Alive"] and LAUNCH_LABEL in row["Labels"]:  # a cluster may have thousands of these
             gone[row["Labels"].get(NODE_GROUP_LABEL, "")] += 1
             continue
         total, free = row["Resources"], row["Available"]

@@ -35,7 +35,7 @@ NICENESS: Final = 10
 
 @app.add(
     "dashboard",
-    # `dualray dashboard train.py --mode sim`: what is not ours is for `dualray run`.
+    # `dualray dashboard train.py --mode sim`: options that this command lacks are for `dualray run`.
     takes_unknown=True,
 )
 def dashboard_command(
@@ -74,7 +74,7 @@ def dashboard_command(
     if pace is not None and not pace > 0:
         refuse(f"--pace {pace!r} must be more than 0: it is the number of virtual seconds in one real second")
     with contextlib.ExitStack() as stack:
-        # as Ctrl-C: what this command has started and made is cleared away
+        # as with Ctrl-C, the command ends its processes and deletes its files
         before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
         stack.callback(signal.signal, signal.SIGTERM, before)
         try:
@@ -160,7 +160,7 @@ def _bind(host: str, port: int) -> socket.socket:
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         bound.bind((host, port))
-        bound.listen()  # who follows the link at once waits for the first answer
+        bound.listen()  # a browser that opens the link at once waits for the first answer
     except OSError as error:
         bound.close()
         why = f"{error.strerror}; give another --port"

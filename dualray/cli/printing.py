@@ -37,7 +37,7 @@ LAST_RESORTS: Final = (
 SENTENCES: Final = ("waits_for", "waiting_reason")
 """The fields that are too long for a column. A command prints sentences below the table; `-v` adds columns."""
 
-# What an option means in every command that has it; a command that means more adds a sentence.
+# The help of options that several commands share. A command may add a sentence.
 ADDRESS_HELP: Final = "Address of the cluster's head, host:port."
 AS_RAY_HELP: Final = "Let `import ray` import dualray instead."
 AUTOSCALE_HELP: Final = "File with the groups of nodes that the head may launch and end, or a RayCluster."

@@ -39,7 +39,7 @@ _OPTION_MIN = 5
 
 @app.add(
     "run",
-    # `dualray run script.py --mode sim --batch-size 3`: what is not ours is the script's, wherever it stands.
+    # `dualray run script.py --mode sim --batch-size 3`: options that this command lacks are the script's.
     takes_unknown=True,
 )
 def run_command(

@@ -164,7 +164,7 @@ def find_row(found: state.State, table: str, resource: str, wanted: str) -> stat
         return row
     key = state.KEYS[table]
     listed = found.list(table, limit=1 << 62, raise_on_missing_output=False)
-    rows = list({row[key]: row for row in reversed(listed)}.values())[::-1]  # a task's earlier attempts stand last
+    rows = list({row[key]: row for row in reversed(listed)}.values())[::-1]  # the earlier attempts of a task come last
     matching = [row for row in rows if str(row[key]).startswith(wanted.lower())] or [
         row for row in rows if wanted in (row.get("name"), row.get("class_name"))
     ]
