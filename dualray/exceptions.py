@@ -52,7 +52,7 @@ from typing import Any, ClassVar
 
 
 def rays_words() -> Any:
-    """The module with Ray's words for errors, where programs have the name `ray`; else None."""
+    """Return the module with Ray's words for errors if `import ray` imports dualray, else None."""
     package = sys.modules.get("dualray.as_ray")
     return import_module("dualray.as_ray.error_words") if package is not None and package.is_installed() else None
 
@@ -61,9 +61,9 @@ class DualrayError(Exception):
     """Base class of every error that dualray raises on purpose."""
 
     _message_keyword: ClassVar[str] = ""
-    """The name under which the constructor in Ray takes the message."""
+    """The name of the message's argument in Ray's constructor."""
     _attribute_keywords: ClassVar[tuple[str, ...]] = ()
-    """The other arguments of the constructor in Ray; they become attributes."""
+    """The other arguments of Ray's constructor, which become attributes."""
 
     def __init__(self, *args: object, **keywords: object) -> None:
         super().__init__(*(self._with_message(args, keywords) if keywords else args))
@@ -82,7 +82,7 @@ class DualrayError(Exception):
 
 
 class _Words:
-    """What an error says, under a name of Ray. An attribute of that name, of the user's own exception, hides it."""
+    """The text of an error under an attribute name of Ray. A user's attribute of this name hides it."""
 
     def __init__(self, attribute: str = "") -> None:
         self._attribute = attribute
@@ -160,24 +160,24 @@ class TaskError(DualrayError):
         return error
 
     def as_instanceof_cause(self) -> TaskError:
-        """Return the same as `as_instance_of_cause`, under Ray's name."""
+        """Ray's name for `as_instance_of_cause`."""
         return self.as_instance_of_cause()
 
     make_dual_exception_instance = as_instanceof_cause
 
 
 def _cause_alone(error: TaskError) -> tuple[BaseException | None]:
-    """The `args` of a task's error, as Ray has them."""
+    """Return the `args` of a task's error, as Ray sets them."""
     return (error.cause,)
 
 
 def builtin_base(cls: type[BaseException]) -> type[BaseException]:
-    """Python's own exception class that a class derives from: it makes instances without the class's own code."""
+    """Return the builtin exception class that a class derives from, which can create instances without running user code."""
     return next(base for base in cls.__mro__ if base.__module__ == "builtins" and issubclass(base, BaseException))
 
 
 def _copy_attributes(source: BaseException, target: BaseException) -> None:
-    """Everything that an exception knows: what is in its `__dict__`, in slots, and in Python's own fields (errno)."""
+    """Copy all attributes of an exception: those in `__dict__`, in slots, and in Python's own fields such as errno."""
     target.__dict__.update(source.__dict__)
     for base in type(source).__mro__:
         for name, field in vars(base).items():
@@ -187,7 +187,7 @@ def _copy_attributes(source: BaseException, target: BaseException) -> None:
 
 
 class _TaskErrorWithCause(TaskError):
-    """Base of the classes that are both TaskError and the user's type: pickled as the plain TaskError."""
+    """Base of the classes that are both TaskError and the user's type. Instances are pickled as the plain TaskError."""
 
     def __init__(self, *args: object) -> None:  # the user's own __init__ must not run a second time
         pass
@@ -279,7 +279,7 @@ class ActorDiedError(ActorError):
 
 
 class ActorUnavailableError(ActorError):
-    """The actor was lost during this call, and restarts. Set max_task_retries to make dualray repeat lost calls."""
+    """The actor was lost during this call. The actor restarts; dualray repeats the call only with max_task_retries."""
 
     _message_keyword = "error_message"
 

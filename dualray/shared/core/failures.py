@@ -1,4 +1,4 @@
-"""Errors of the core as exceptions of the user's, and exceptions of user code as payloads."""
+"""Converts errors of the core to exceptions for users, and exceptions of user code to payloads of messages."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ _ERRORS: dict[ErrorKind, type[DualrayError]] = {
 }
 
 TEXT_MAX = 1 << 20
-"""The most characters of a task's traceback that travel. A longer one keeps its two ends."""
+"""Most characters of a task's traceback in a message. dualray cuts the middle out of a longer traceback."""
 
 _LOSSES = (ErrorKind.OBJECT_LOST, ErrorKind.RECONSTRUCTION_FAILED, ErrorKind.OWNER_DIED, ErrorKind.UNREACHABLE)
 
 
 _CONSTRUCTOR_RAISED = "The constructor of actor "
-"""Begins the reason for the end of an actor whose constructor has failed."""
+"""The beginning of the reason for the end of an actor whose constructor failed."""
 
 
 def as_exception(error: ErrorInfo, payload: bytes | None, task_id: TaskID | None = None) -> DualrayError:
-    """What `get` raises for a failed object; `payload` is the pickled exception of user code, where there is one.
-    `task_id` is the task that makes the object, if it is known."""
+    """Return the exception that `get` raises for a failed object. `payload` is the pickled exception of user code, if
+    there is one. `task_id` is the task that computes the object, if it is known."""
     if error.kind is not ErrorKind.APPLICATION:
         message = _in_full(error.message) if error.kind in _SAID_IN_FULL else error.message
         made = _class_of(error)(message)
@@ -90,15 +90,15 @@ _IN_FULL = (
     ("Its last handle is gone.", "The actor is dead because all references to the actor were removed."),
     ("exit_actor() was called in ", "Or it was sys.exit(0)."),
 )
-"""Beginnings of reasons for the end of an actor, and what is said besides: in Ray's words, for programs that look for
-them. Messages between processes are without it: what takes bytes takes time, and recorded runs stay what they are."""
+"""Beginnings of reasons for the end of an actor, and Ray's words that dualray appends, for programs that search for
+them. Messages between processes do not have these words, because longer messages would change simulated times."""
 
 
 _UNDER_THE_NAME = (
     ("it was killed by `ray.kill`", "The actor is dead because it was killed by `ray.kill`."),
     ("because its worker process has died", "The actor died unexpectedly before finishing this task."),
 )
-"""The same, for programs that have the name `ray` alone."""
+"""Reasons and Ray's words for them that only programs with `import ray` see."""
 
 
 _NOT_MADE_AGAIN = (
@@ -107,7 +107,7 @@ _NOT_MADE_AGAIN = (
     ("is no longer known", "LINEAGE_EVICTED"),
     ("has no attempt left", "MAX_ATTEMPTS_EXCEEDED"),
 )
-"""Why an object cannot be made again, and the end of Ray's name for it."""
+"""The reasons why an object cannot be recomputed, each with the end of Ray's name for the reason."""
 _SAID_IN_FULL = (ErrorKind.ACTOR_DIED, ErrorKind.RECONSTRUCTION_FAILED)
 
 
@@ -128,13 +128,14 @@ def _in_full(message: str) -> str:
 
 
 def is_of_argument(error: ErrorInfo, *, is_own: bool) -> bool:
-    """Whether a task failed by what became of its argument. `is_own`: the error was first met by this task, and by none
-    before it; it has lost nothing that it had not been given."""
+    """Return whether a task failed because of an argument. `is_own`: this task was the first that the error stopped, so
+    the error can only be the loss of one of its arguments."""
     return error.kind in _LOSSES if is_own else error.kind is not ErrorKind.APPLICATION
 
 
 def names_of(passed: PassedBy | None) -> tuple[str, ...]:
-    """The tasks that failed because the one before had, the last first. Of many, those in the middle are left out."""
+    """Return the tasks of a chain, each of which failed because the task before it failed; the last task comes first.
+    Of a long chain, the names in the middle are left out."""
     names: list[str] = []
     while passed is not None:
         names.append(passed[0])
@@ -149,8 +150,8 @@ _NAMES_MAX = 20
 
 
 def as_argument_error(names: tuple[str, ...], error: ErrorInfo) -> DualrayError:
-    """What `get` raises for the result of a task that could not run for want of an argument: a task's error whose cause
-    is the argument's. `names`: the task; the last of them was the first to fail."""
+    """Return the exception that `get` raises for the result of a task that could not run because an argument failed.
+    The exception's cause is the argument's error. `names`: the failed tasks; the last of them failed first."""
     cause = as_exception(error, None)
     words = exceptions.rays_words()
     if words is None:
@@ -164,7 +165,7 @@ _NOT_COMPUTED = "At least one of the input arguments for this task could not be 
 
 
 def passed_by(names: tuple[str, ...], error: DualrayError) -> DualrayError:
-    """The error of a task, where these tasks, the last first, failed because of it. Under the name `ray` it says so."""
+    """Return the error of a task that made these tasks fail, the last first. With `import ray`, it names them."""
     words = exceptions.rays_words()
     if names and words is not None and isinstance(error, TaskError) and error.heading:
         error.heading = words.headings(names, error.heading)
@@ -172,7 +173,7 @@ def passed_by(names: tuple[str, ...], error: DualrayError) -> DualrayError:
 
 
 def failure_in_words(task_id: TaskID, name: str, error: ErrorInfo) -> str:
-    """The words about a task's error that the program never read; "" if it asks for silence, as on Ray."""
+    """Return the words about a task's error that the program never read; "" if the program disabled them, as on Ray."""
     words = exceptions.rays_words()
     if words is not None and words.takes_unread(as_exception(error, None)):
         return ""
@@ -181,8 +182,8 @@ def failure_in_words(task_id: TaskID, name: str, error: ErrorInfo) -> str:
 
 
 def is_of_task(exception: BaseException, host: Host, *, is_coroutine: bool = False) -> bool:
-    """Whether an exception that leaves user code is its task's error, as in Ray. The others end the process, the actor
-    or a coroutine, or are a Ctrl-C."""
+    """Return whether an exception of user code is the error of its task, as in Ray. Other exceptions end the process,
+    the actor or a coroutine, or come from Ctrl-C."""
     if isinstance(exception, (SystemExit, ActorExit)) or (is_coroutine and isinstance(exception, GeneratorExit)):
         return False
     return not host.is_of_process(exception)
@@ -199,7 +200,7 @@ _E = TypeVar("_E", bound=BaseException)
 
 
 def readable(exception: _E) -> _E | DualrayError:
-    """The exception, or an error in its place if its own code raises when Python reads its class or traceback."""
+    """Return the exception, or another error if reading the exception's class or traceback raises."""
     try:
         isinstance(exception, DualrayError)  # reads `__class__`
         exception.__traceback__  # noqa: B018 - a class may define it as a property
@@ -213,7 +214,7 @@ _TRACEBACK: Any = vars(BaseException)["__traceback__"]
 
 
 def as_payload(function_name: str, exception: BaseException, instance: Any = None) -> tuple[bytes, ErrorInfo]:
-    """What user code raised, pickled, and the error that goes with it. `instance` is the actor that raised it."""
+    """Return the pickled exception of user code, and the error for its task. `instance` is the actor that raised it."""
     text = _user_traceback(exception)
     words = exceptions.rays_words()
     heading = "" if words is None else words.heading(function_name, instance)
@@ -234,7 +235,7 @@ def as_payload(function_name: str, exception: BaseException, instance: Any = Non
 
 
 def _readable(payload: bytes, function_name: str, text: str, exception: BaseException, heading: str) -> bytes:
-    """The payload, if it can be read; else one whose cause is an UnserializableException."""
+    """Return the payload if it can be unpickled, else a payload whose cause is an UnserializableException."""
     try:
         deserialize(payload)
     except Exception as why:  # noqa: BLE001 - the user's code runs when its exception is read
@@ -257,8 +258,8 @@ def _failure(function_name: str, text: str, cause: BaseException, heading: str) 
 
 
 class Raising:
-    """A result that has no value, among others that have: it raises when it is read. `payload` is the pickled error,
-    from `as_payload`."""
+    """A result that raises an error when it is read, while other results of the task have values. `payload` is the
+    pickled error from `as_payload`."""
 
     __slots__ = ("_payload",)
 
@@ -275,7 +276,7 @@ def _raise(payload: bytes) -> NoReturn:
 
 
 def _user_traceback(exception: BaseException) -> str:
-    """The traceback without the frames of dualray itself; of an error that came about within dualray, its words."""
+    """Return the traceback without frames of dualray, or only the message of an error that dualray raised itself."""
     frames = _TRACEBACK.__get__(exception)
     while frames is not None and _is_ours(frames.tb_frame.f_code.co_filename):
         frames = frames.tb_next
@@ -288,7 +289,7 @@ def _user_traceback(exception: BaseException) -> str:
 
 
 def _bounded(text: str) -> str:
-    """The text, or the two ends of one that is too long for a message."""
+    """Return the text, or its two ends if the text is too long for a message."""
     left_out = len(text) - TEXT_MAX
     if left_out <= 0:
         return text
@@ -297,5 +298,5 @@ def _bounded(text: str) -> str:
 
 
 def _is_ours(filename: str) -> bool:
-    """Whether it is a module of dualray; compiled ones have no directory before that."""
+    """Return whether a file is a module of dualray. The file name of a compiled module begins with `dualray/`."""
     return "/dualray/" in "/" + filename.replace("\\", "/")
