@@ -172,7 +172,7 @@ def _cause_alone(error: TaskError) -> tuple[BaseException | None]:
 
 
 def builtin_base(cls: type[BaseException]) -> type[BaseException]:
-    """Return the builtin exception class that a class derives from, which can create instances without running user code."""
+    """Return the builtin exception class that a class derives from. It creates instances without running user code."""
     return next(base for base in cls.__mro__ if base.__module__ == "builtins" and issubclass(base, BaseException))
 
 

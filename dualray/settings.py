@@ -445,8 +445,7 @@ SETTINGS = {
             default=None,
             modes=("real",),
             parse=_directory,
-            help="directory for the logs of all processes; default: the session's directory, which is deleted when "
-            "the session ends",
+            help="directory for the logs of all processes; default: a directory that is deleted with the session",
         ),
         Setting(
             name="metrics_port",
