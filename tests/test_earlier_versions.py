@@ -78,7 +78,7 @@ def test_a_decision_log_of_another_protocol_is_refused_with_both_versions(tmp_pa
     assert whole.count(marked) == 1
     (tmp_path / "head.decisions").write_bytes(whole.replace(marked, b"protocol" + bytes([PROTOCOL_VERSION + 1])))
     with pytest.raises(
-        ValueError, match=f"version {PROTOCOL_VERSION + 1}, and this dualray has version {PROTOCOL_VERSION}"
+        ValueError, match=f"version {PROTOCOL_VERSION + 1}, but this dualray has version {PROTOCOL_VERSION}"
     ) as said:
         load_log(tmp_path / "head.decisions")
     assert "head.decisions" in str(said.value)

@@ -66,6 +66,8 @@ def _checked(verb: str, obj_refs: Sequence[ObjectRef[Any]]) -> list[ObjectRef[An
     wanted = list(obj_refs)
     for ref in wanted:
         if not isinstance(ref, ObjectRef):
-            raise TypeError(f"{verb} takes a list of references, and {ref!r} (type {type(ref).__name__}) is among them")
+            raise TypeError(
+                f"{verb} takes a list of references, but the list contains {ref!r} (type {type(ref).__name__})"
+            )
         ref._check_usable()
     return wanted

@@ -475,7 +475,7 @@ def _facts_of(path: Path, metadata: Mapping[bytes, bytes]) -> dict[str, Any]:
         raise ValueError(f"{path} is not a recorded run: its description cannot be read") from None
     if version not in _READABLE:
         raise ValueError(
-            f"{path} is a record of version {version}, and this dualray reads only versions {_READABLE[0]} to "
+            f"{path} is a record of version {version}, but this dualray reads only versions {_READABLE[0]} to "
             f"{_READABLE[-1]}: record the run again"
         )
     wrong = [name for name, is_right in _FACTS.items() if name not in facts or not is_right(facts[name])]

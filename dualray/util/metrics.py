@@ -53,7 +53,8 @@ class Metric:
         self._is_discarded = _NAME.fullmatch(name) is None
         if self._is_discarded:
             warnings.warn(
-                f"Invalid metric name: {name!r} is not counted. Use letters, numbers, _ and :, and no number first.",
+                f"Invalid metric name: {name!r} is not counted. Use letters, numbers, _ and :, and do not begin "
+                "with a number.",
                 UserWarning,
                 stacklevel=2 if type(self) is not Histogram else 3,
             )

@@ -265,7 +265,7 @@ class Queue:
             raise ValueError(f"num_items={num_items!r} must not be negative")
         there, items = api.get(self._keeper().get_many.remote(num_items))
         if there < num_items:
-            raise Empty(f"the queue has {there} items, and {num_items} were requested")
+            raise Empty(f"the queue has {there} items, but {num_items} were requested")
         return list(items)
 
     def shutdown(self, force: bool = False, grace_period_s: float = 5.0) -> None:

@@ -96,7 +96,7 @@ def test_locations_are_those_of_a_list_of_references():
         TypeError, match=r"takes a list of references, not ObjectRef.*: write get_object_locations\(\[ref"
     ):
         get_object_locations(ray.put(1))
-    with pytest.raises(TypeError, match=r"and 5 \(type int\) is among them"):
+    with pytest.raises(TypeError, match=r"but the list contains 5 \(type int\)"):
         get_local_object_locations([5])
 
 

@@ -458,7 +458,7 @@ def test_the_reason_is_said_if_the_template_is_killed(session: Any, is_ready: bo
         return "is gone" in said
 
     eventually(has_ended, "the session has ended")
-    assert "node-0 ends: its worker template has ended, and all workers with it" in said
+    assert "node-0 ends: its worker template has ended, and all workers have ended with it" in said
 
 
 def test_a_driver_without_descriptors_hears_of_its_limit_and_goes_on(session: Any) -> None:

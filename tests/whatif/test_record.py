@@ -119,7 +119,7 @@ def test_files_that_are_no_record_are_refused_in_one_line(run, tmp_path):
     table = pq.read_table(run)
     other = tmp_path / "other.parquet"
     pq.write_table(table.replace_schema_metadata({METADATA_KEY: b'{"schema": 99}'}), other)
-    assert f"version 99, and this dualray reads only versions 3 to {SCHEMA_VERSION}" in refusal(other)
+    assert f"version 99, but this dualray reads only versions 3 to {SCHEMA_VERSION}" in refusal(other)
     pq.write_table(table.replace_schema_metadata({}), other)
     assert "not a recorded run" in refusal(other)
     pq.write_table(table.replace_schema_metadata({METADATA_KEY: b"{"}), other)

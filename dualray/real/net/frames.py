@@ -102,18 +102,18 @@ def encode_frame(header: bytes, buffers: Sequence[Piece], limits: FrameLimits) -
     has a FilePiece and is so small that its pieces are joined."""
     header_bytes = len(header)
     if header_bytes > limits.header_bytes_max:
-        raise ValueError(f"a header has {header_bytes} bytes, and the limit is {limits.header_bytes_max}")
+        raise ValueError(f"a header has {header_bytes} bytes, but the limit is {limits.header_bytes_max}")
     if not buffers:
         prefix = FRAME.pack(FRAME_MARKER, header_bytes, 0)
         size = FRAME.size + header_bytes
         return ([prefix + header] if size <= _JOIN_BYTES else [prefix, header]), size
     if len(buffers) > limits.buffers_max:
-        raise ValueError(f"a message has {len(buffers)} buffers, and the limit is {limits.buffers_max}")
+        raise ValueError(f"a message has {len(buffers)} buffers, but the limit is {limits.buffers_max}")
     views = [flat(buffer) for buffer in buffers]
     sizes = [len(view) for view in views]
     body = header_bytes + sum(sizes)
     if body > limits.frame_bytes_max:
-        raise ValueError(f"a message has {body} bytes, and the limit is {limits.frame_bytes_max}")
+        raise ValueError(f"a message has {body} bytes, but the limit is {limits.frame_bytes_max}")
     prefix = FRAME.pack(FRAME_MARKER, header_bytes, len(views)) + struct.pack(f"<{len(views)}Q", *sizes)
     size = len(prefix) + body
     if size <= _JOIN_BYTES:

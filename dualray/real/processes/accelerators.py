@@ -119,7 +119,7 @@ def names_to_offer(total: Resources, gpu_names: tuple[str, ...]) -> dict[str, tu
         count, names = len(found[kind.name]), names_in(kind, text)
         if count > len(names):
             raise ValueError(
-                f"resources={{{kind.name!r}: {total.get(kind.name) / UNITS:g}}}, and {kind.variable}={text!r} shows "
+                f"resources={{{kind.name!r}: {total.get(kind.name) / UNITS:g}}}, but {kind.variable}={text!r} shows "
                 f"{len(names)} of this machine; declare at most that many, or change the variable. (Attempting to "
                 f"start raylet with {count} {kind.name}, but {kind.variable} contains {list(names)}.)"
             )

@@ -70,7 +70,7 @@ def gpus_to_offer(declared: float | None) -> tuple[str, ...]:
     if count > len(names):
         if mask is not None:
             raise ValueError(
-                f"num_gpus={declared:g}, and {GPU_MASK}={os.environ[GPU_MASK]!r} shows {len(names)} GPUs of this "
+                f"num_gpus={declared:g}, but {GPU_MASK}={os.environ[GPU_MASK]!r} shows {len(names)} GPUs of this "
                 f"machine; declare at most that many, or change the variable"
             )
         raise ValueError(

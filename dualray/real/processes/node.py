@@ -440,7 +440,10 @@ class NodeProcess(MachineProcess):
 
     def _on_template_lost(self) -> None:
         """All workers have died with it. A template that could not even start would not start next time either."""
-        why = f"its worker template has ended, and all workers with it: {self.template.reason or 'it was killed'}"
+        why = (
+            "its worker template has ended, and all workers have ended with it: "
+            f"{self.template.reason or 'it was killed'}"
+        )
         if self.template.has_served:
             self._leave(why)
         else:

@@ -134,7 +134,7 @@ class Arena:
                 raise ValueError(f"{path} is no arena")
             _, version, capacity, slots, span = _HEADER.unpack(header)
             if version != _VERSION:
-                raise ValueError(f"{path} has arena version {version}, and this is version {_VERSION}")
+                raise ValueError(f"{path} has arena version {version}, but this dualray has version {_VERSION}")
             return cls(path, fd, Layout(capacity, slots, span))
         except BaseException:
             os.close(fd)

@@ -83,7 +83,7 @@ class CoreSubmission(CoreTasks):
         if len(pickled) > FUNCTION_BYTES_MAX:
             raise ValueError(
                 f"The {what.replace('actor class ', 'actor ')} is too large: with its captured values it has "
-                f"{len(pickled) >> 20} MiB, and the limit is {FUNCTION_BYTES_MAX >> 20} MiB. Put large values into the "
+                f"{len(pickled) >> 20} MiB, but the limit is {FUNCTION_BYTES_MAX >> 20} MiB. Put large values into the "
                 f"object store with put(), and pass the references"
             )
         identity = function_id(pickled)

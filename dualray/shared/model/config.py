@@ -24,7 +24,7 @@ class Config:
     memory_policy: str = _limit(
         "dualray.shared.policies.worker_killing:NewestTaskFirst",
         "dotted path",
-        "which worker the node ends when it is out of memory",
+        "which worker the node kills when it is out of memory",
     )
     placement_policy: str = _limit(
         "dualray.shared.policies.hybrid:HybridPlacement", "dotted path", "on which node a DEFAULT task or actor runs"
@@ -45,7 +45,7 @@ class Config:
         "dotted path",
         "which node serves a copy of an object that several nodes need",
     )
-    inline_bytes_max: int = _limit(100 * 1024, "bytes", "larger values go to the object store, as in Ray")
+    inline_bytes_max: int = _limit(100 * 1024, "bytes", "values larger than this go to the object store, as in Ray")
     lease_requests_max: int = _limit(
         16, "leases", "requests for leases that one owner may have waiting for each shape of task", least=1
     )
@@ -53,17 +53,23 @@ class Config:
     lease_turn_ns: int = _limit(
         100 * MILLISECOND_NS, "ns", "how often a driver above its fair share gives a lease to a waiting driver"
     )
-    push_window_ns: int = _limit(2 * MILLISECOND_NS, "ns", "work that an owner pushes ahead to a leased worker")
+    push_window_ns: int = _limit(
+        2 * MILLISECOND_NS, "ns", "work, in time, that an owner pushes ahead to a leased worker"
+    )
     push_window_max: int = _limit(64, "tasks", "most tasks that an owner pushes ahead to a leased worker", least=1)
     wait_told_ns: int = _limit(
-        10 * SECOND_NS, "ns", "dualray warns once when a task waits longer for resources that only actors hold"
+        10 * SECOND_NS,
+        "ns",
+        "dualray warns once when a task waits longer than this for resources that only actors hold",
     )
     fetch_patience_ns: int = _limit(
-        100 * MILLISECOND_NS, "ns", "a task that waits longer for its arguments lends its CPU to others"
+        100 * MILLISECOND_NS, "ns", "a task that waits longer than this for its arguments lends its CPU to other tasks"
     )
     spread_threshold_percent: int = _limit(50, "percent", "hybrid placement packs a node up to this use, then spreads")
     locality_bytes_max: int = _limit(
-        1024 * 1024, "bytes", "the head places a task with larger missing arguments, near their bytes"
+        1024 * 1024,
+        "bytes",
+        "the head places a task near its arguments if more bytes than this are missing on its node",
     )
     store_wait_ns: int = _limit(
         10 * SECOND_NS, "ns", "how long a full store waits for space before it refuses an object"
@@ -74,12 +80,14 @@ class Config:
     garbage_ns: int = _limit(
         10 * SECOND_NS,
         "ns",
-        "how often a store asks for such a collection; a process makes at most two in this time",
+        "how often a nearly full store requests a garbage collection; a process runs at most two in this time",
     )
     remakes_without_progress_max: int = _limit(
         8, "times", "how often an object may be recomputed while no task or wait ends, before it fails"
     )
-    refusals_max: int = _limit(6, "times", "refusals by a full store and disk before a queued request fails")
+    refusals_max: int = _limit(
+        6, "times", "how often a full store and disk may refuse a queued request before the request fails"
+    )
     store_objects_max: int = _limit(
         131_072, "objects", "most objects in a node's store, whose index takes 64 bytes for each", least=1
     )
@@ -109,7 +117,7 @@ class Config:
         8, "workers", "most worker processes that start at the same time on a node", least=1
     )
     memory_limit_percent: int = _limit(
-        95, "percent", "a node ends a worker when more of the machine's memory is in use"
+        95, "percent", "a node kills a worker when more than this share of the machine's memory is in use"
     )
     memory_limit_bytes: int = _limit(
         0, "bytes", "most memory of a node's workers together; 0: only memory_limit_percent counts"
@@ -122,7 +130,7 @@ class Config:
         256 * 1024 * 1024, "bytes", "most bytes of objects that a node pulls at a time; one object is always allowed"
     )
     broadcast_receivers_max: int = _limit(
-        2, "nodes", "most nodes to which a node sends an object at a time; others wait", least=1
+        2, "nodes", "most nodes to which a node sends an object at a time; other nodes wait", least=1
     )
     link_patience_ns: int = _limit(
         10 * SECOND_NS,
@@ -137,9 +145,11 @@ class Config:
     heartbeat_timeout_ns: int = _limit(1 * SECOND_NS, "ns", "the head suspects a node that sent nothing for this time")
     suspicion_ns: int = _limit(5 * SECOND_NS, "ns", "the head declares a suspected node dead after this time")
     announce_ns: int = _limit(
-        10 * MILLISECOND_NS, "ns", "the head announces changes of the cluster within this time together"
+        10 * MILLISECOND_NS, "ns", "the head collects changes of the cluster for this time, and announces them together"
     )
-    report_ns: int = _limit(1 * MILLISECOND_NS, "ns", "how late a node may report changes of its leases to the head")
+    report_ns: int = _limit(
+        1 * MILLISECOND_NS, "ns", "longest time before a node reports changes of its leases to the head"
+    )
     drain_timeout_ns: int = _limit(30 * SECOND_NS, "ns", "most time that a node has to drain before it leaves")
     state_timeout_ns: int = _limit(
         5 * SECOND_NS, "ns", "most time that a process has to answer a query about its state"
@@ -163,7 +173,7 @@ class Config:
         "percent",
         "nodes to launch at a time, as a share of the present nodes, at least five; 0: any number",
     )
-    idle_timeout_ns: int = _limit(60 * SECOND_NS, "ns", "a node that was idle for longer may leave")
+    idle_timeout_ns: int = _limit(60 * SECOND_NS, "ns", "a node that was idle for longer than this may leave")
     launch_cooldown_ns: int = _limit(
         30 * SECOND_NS, "ns", "how long the autoscaler launches no node of a group after a refusal"
     )

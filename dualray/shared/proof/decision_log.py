@@ -182,7 +182,7 @@ def _read_opening(stream: Iterator[Any]) -> tuple[MachineSpec, str]:
         raise _no_opening(error) from error
     if version != PROTOCOL_VERSION or names != NAMES[: len(names)]:  # 0.1.0 had fewer
         raise ValueError(
-            f"the log has protocol version {version}, and this dualray has version {PROTOCOL_VERSION}: replay it "
+            f"the log has protocol version {version}, but this dualray has version {PROTOCOL_VERSION}: replay it "
             "with the version of dualray that wrote it"
         )
     try:

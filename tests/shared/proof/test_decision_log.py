@@ -190,7 +190,7 @@ def test_bytes_that_are_no_log_are_refused_as_such(data):
 )
 def test_a_log_of_another_version_is_refused_with_both_versions(changes):
     with pytest.raises(
-        ValueError, match=r"^the log has protocol version \d+, and this dualray has version \d+: replay it"
+        ValueError, match=r"^the log has protocol version \d+, but this dualray has version \d+: replay it"
     ):
         read_log(opening(**changes))
 
