@@ -101,7 +101,7 @@ def test_who_waits_for_cpus_that_idle_actors_hold_is_told_once(start, capfd):
     holders = [Actor.options(num_cpus=1).remote() for _ in range(2)]
     get([holder.answer.remote() for holder in holders])
     late, also_late = echo.remote(1), echo.remote(2)
-    with pytest.raises(GetTimeoutError, match=r"the head says: .*actors hold it, .*: Actor on node-0/w"):
+    with pytest.raises(GetTimeoutError, match=r"the head says: .*actors hold it until they end: Actor on node-0/w"):
         ray.get(late, timeout=1)
     time.sleep(5 * SOON_S)
     (line,) = told(capfd)

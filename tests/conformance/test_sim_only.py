@@ -112,7 +112,7 @@ def test_two_actors_that_get_from_each_other(start):
     assert "Nothing is left to happen" in message
     assert "driver-1 waits" in message
     waits = dict(
-        re.findall(r"Partner\.ask on (\S+) waits: .* made by Partner\.ask \(task \w+\), which (\S+) has", message)
+        re.findall(r"Partner\.ask on (\S+) waits: .* computed by Partner\.ask \(task \w+\), which (\S+) has", message)
     )
     assert len(waits) == 2
     assert all(waits[waits[worker]] == worker for worker in waits)  # a cycle of two

@@ -112,7 +112,7 @@ def test_a_topology_is_written_and_read_back(topology: str) -> None:
         (
             "{racks: 2}",
             "[{count: 2}, {labels: {rack: b}}]",
-            "x.yaml:3: cluster.nodes[1]: the label rack comes from the racks; give the group rack: NAME in place",
+            "x.yaml:3: cluster.nodes[1]: the label rack comes from the racks; give the group rack: NAME instead",
         ),
     ],
 )

@@ -91,7 +91,7 @@ def test_a_generator_that_makes_fewer_items_when_it_runs_again(tmp_path):
     ray.init(mode="sim", nodes=3, faults=["kill node-1 at 10s"])
     refs: list[Any] = list(shrinking.remote())
     time.sleep(20)
-    with pytest.raises(ObjectReconstructionFailedError, match="made 2 items when it ran again"):
+    with pytest.raises(ObjectReconstructionFailedError, match="yielded only 2 items when it ran again"):
         ray.get(refs[2])
     assert int(ray.get(refs[1])[0]) == 1
 

@@ -602,4 +602,4 @@ def test_a_measured_duration_is_that_of_the_code_alone():
     dualray.get([measured.remote(0.1) for _ in range(4)])
     computing_s = really_s() - began_s  # all four, one after the other, on however busy a machine
     assert 10.09 <= runtime.now_s < 10 + computing_s / 2
-    assert "computes, of duration" in runtime.cluster.witnessed["duration=measured"]
+    assert "computes, with duration" in runtime.cluster.witnessed["duration=measured"]
