@@ -135,7 +135,7 @@ class Teller:
     # ---- Tasks -----------------------------------------------------------------------------------------------
 
     def _of_task(self, life: TaskLife) -> Iterator[Line]:
-        yield Line(life.submitted_ns, f"{life.owner or 'its owner'} submits it.", tuple(self._asks_for(life)))
+        yield Line(life.submitted_ns, f"{life.owner or 'its owner'} submits the task.", tuple(self._asks_for(life)))
         yield from self._arguments(life)
         for attempt in sorted(life.attempts.values(), key=lambda each: each.number):
             yield from self._of_attempt(life, attempt)
@@ -147,7 +147,7 @@ class Teller:
             placement, resources = spec.template.placement, spec.template.resources
             if spec.actor_id is None:
                 holds = "" if resources == placement else f" to start, and holds {resources} while it runs"
-                yield f"it asks for {placement}{holds}"
+                yield f"the task requests {placement}{holds}"
             yield f"{_retries(spec)}; its pickled arguments are {spec.args_bytes:,} bytes"
             if spec.template.strategy != DEFAULT_STRATEGY:
                 strategy = spec.template.strategy
@@ -201,7 +201,7 @@ class Teller:
             details = [f"because {_because(why)}"] if why is not None else []
             if isinstance(why, NodeDied):
                 details += self._notice(life.attempts.get(attempt.number - 1), attempt.queued_ns)
-            text = f"It is queued again, as attempt {attempt.number}: {attempt.cause}."
+            text = f"The task is queued again, as attempt {attempt.number}: {attempt.cause}."
             yield Line(attempt.queued_ns, text, tuple(details))
         if attempt.pushed_ns is not None:
             yield from self._placement(life, attempt)
@@ -219,7 +219,8 @@ class Teller:
             if attempt.started_ns <= wait.started_ns <= (attempt.ended_ns or 0) and wait.ended_ns > wait.started_ns:
                 names = ", ".join(f"{_short(each)} ({self._maker_words(each)})" for each in wait.objects[:LISTED_MAX])
                 yield Line(
-                    wait.started_ns, f"It waits {_words(wait.ended_ns - wait.started_ns)} in get or wait for {names}."
+                    wait.started_ns,
+                    f"The task waits {_words(wait.ended_ns - wait.started_ns)} in get or wait for {names}.",
                 )
         yield self._end(attempt)
 
@@ -364,7 +365,7 @@ class Teller:
                 yield line
         for move in thing.moves:
             if move.ended_ns is not None:
-                yield Line(move.ended_ns, f"It has arrived on {move.target}: {_move_words(move)}.")
+                yield Line(move.ended_ns, f"The object has arrived on {move.target}: {_move_words(move)}.")
         yield from self._asked_for(thing)
         yield from self._demands(thing)
         yield from self._consumers(thing)
@@ -512,7 +513,7 @@ def _local_line(local: Local) -> Line:
             local.time_ns, f"{local.node} queues the requests that the head has placed on it.", tuple(local.reasons)
         )
     if not local.spilled:
-        what = "grants it itself" if count == 1 else f"grants all {count} itself"
+        what = "grants the request itself" if count == 1 else f"grants all {count} itself"
         return Line(
             local.time_ns, f"{local.node} {what}: the node has room, and the arguments are on the node or small."
         )

@@ -115,7 +115,7 @@ def test_explain_runs_a_scenario(scenario: Path):
     task = output.rpartition("its first tasks are ")[2][:32]
     told = in_process("explain", task, scenario)
     assert told.startswith(f"link, task {task[:8]}")
-    assert "driver-1 submits it." in told
+    assert "driver-1 submits the task." in told
 
 
 @pytest.mark.parametrize(
@@ -158,6 +158,6 @@ def test_record_of_a_real_run_gives_the_same(tmp_path: Path):
     assert "each transfer" in text  # the network's figures: nobody tells a real card's rate
     assert "node manager" not in text
     told = in_process("explain", first_task(log), log)
-    assert "driver-1 submits it." in told
+    assert "driver-1 submits the task." in told
     assert "grants a lease" in told
     assert "Attempt 0 returns after" in told

@@ -155,7 +155,7 @@ def test_click_on_a_bar_tells_its_story(shown: Page):
     shown.mouse.click(x + width / 2, y + height / 2)
     shown.wait_for_selector("#story.open")
     story = text_of(shown, "#story")
-    assert "driver-1 submits it." in story
+    assert "driver-1 submits the task." in story
     assert "starts on node-" in story
     shown.click("#close")
     assert not is_open(shown)

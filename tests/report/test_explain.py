@@ -64,8 +64,8 @@ def test_task_tells_its_way_from_submission_to_result(lives: Lives):
     told = words(story)
     assert story.title == f"augment, task {subject[:8]}"
     for part in (
-        "driver-1 submits it.",
-        "it asks for 1 CPU",
+        "driver-1 submits the task.",
+        "the task requests 1 CPU",
         "scheduling strategy SPREAD",
         "(result of load)",
         "driver-1 asks its node for",
@@ -130,7 +130,7 @@ def test_object_tells_where_it_travelled_and_why(lives: Lives):
     assert "writes it into the store of its node" in told
     assert "asks the head where the object is." in told
     assert re.search(r"node-\d asks node-\d to send the object", told)
-    assert re.search(r"It has arrived on node-\d: [\d,]+ bytes from node-\d in .* MB/s", told)
+    assert re.search(r"The object has arrived on node-\d: [\d,]+ bytes from node-\d in .* MB/s", told)
 
 
 def test_eviction_says_what_the_room_was_for_and_what_the_policy_was_offered(full: Lives):
@@ -158,7 +158,7 @@ def test_without_logs_the_moments_are_told(lives: Lives):
     bare = Lives(Record(events=lives.record.events))
     subject = next(iter(bare.tasks))
     told = words(Teller(bare).tell(subject))
-    assert "driver-1 submits it." in told
+    assert "driver-1 submits the task." in told
     assert "returns after" in told
 
 
