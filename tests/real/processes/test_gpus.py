@@ -163,7 +163,7 @@ def test_a_part_of_what_there_is_can_be_declared_and_no_more(driver):
         "ValueError: num_gpus=3, but this machine has 2 GPUs; declare at most that many, or set DUALRAY_NVML=off" in log
     )
     _, log = found_with(driver, 2, TEST_GPUS=gpus, CUDA_VISIBLE_DEVICES="1")
-    assert "ValueError: num_gpus=2, and CUDA_VISIBLE_DEVICES='1' shows 1 GPUs of this machine" in log
+    assert "ValueError: num_gpus=2, but CUDA_VISIBLE_DEVICES='1' shows 1 GPUs of this machine" in log
     assert found_with(driver, 3, TEST_GPUS=gpus, DUALRAY_NVML="off") == (["0", "1", "2"], "")
 
 
@@ -192,10 +192,10 @@ def test_declared_gpus_are_numbered_or_called_as_in_the_mask(monkeypatch):
     assert gpus_to_offer(3) == ("0", "1", "2")
     monkeypatch.setenv(MASK, "5,GPU-cccc,3")
     assert gpus_to_offer(2) == ("5", "GPU-cccc")
-    with pytest.raises(ValueError, match="num_gpus=4, and CUDA_VISIBLE_DEVICES='5,GPU-cccc,3' shows 3 GPUs"):
+    with pytest.raises(ValueError, match="num_gpus=4, but CUDA_VISIBLE_DEVICES='5,GPU-cccc,3' shows 3 GPUs"):
         gpus_to_offer(4)
     monkeypatch.setenv(MASK, "")
-    with pytest.raises(ValueError, match="num_gpus=1, and CUDA_VISIBLE_DEVICES='' shows 0 GPUs of this machine"):
+    with pytest.raises(ValueError, match="num_gpus=1, but CUDA_VISIBLE_DEVICES='' shows 0 GPUs of this machine"):
         gpus_to_offer(1)
 
 
@@ -227,7 +227,7 @@ def test_tasks_see_the_gpus_of_the_users_mask(monkeypatch):
 
 def test_more_gpus_than_the_mask_shows_are_refused_before_anything_starts(monkeypatch):
     monkeypatch.setenv(MASK, "3")
-    with pytest.raises(ValueError, match="num_gpus=2, and CUDA_VISIBLE_DEVICES='3' shows 1 GPUs"):
+    with pytest.raises(ValueError, match="num_gpus=2, but CUDA_VISIBLE_DEVICES='3' shows 1 GPUs"):
         ray.init(num_gpus=2)
     assert not ray.is_initialized()
 
