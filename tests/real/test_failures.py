@@ -124,7 +124,7 @@ def test_a_head_that_is_started_again_is_a_new_cluster_at_the_old_address_and_no
         refs = [slow_square.remote(number, str(tmp_path)) for number in range(4)]
         eventually(lambda: len(list(tmp_path.iterdir())) >= 2, "tasks run on both nodes")
         process_of(nodes[0].process.pid, "dualray.real.processes.head").kill()
-        with pytest.raises(DualrayError, match="has ended"):
+        with pytest.raises(DualrayError, match="is gone"):
             ray.get(refs, timeout=TIMEOUT_S)
         ray.shutdown()
         for node in nodes:

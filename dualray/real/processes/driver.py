@@ -146,7 +146,7 @@ class RealRuntime(ProcessRuntime):
         if peer in (HEAD, self.session.node) and not self._is_stopped:
             self._lost.set()
             what = "head process" if peer == HEAD else f"node manager {peer}"
-            self.core.fail(f"the {what} has ended{self._last_logs()}\nCall dualray.shutdown() and init() again.")
+            self.core.fail(f"the {what} is gone{self._last_logs()}\nCall dualray.shutdown() and init() again.")
 
     def _check_directory(self) -> None:
         """Processes find one another through the session's directory: without it new connections wait for ever."""
