@@ -21,6 +21,8 @@ from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any, Final
 
+from dualray.as_ray.data_names import REFUSED as OF_DATA
+
 VARIABLE: Final = "DUALRAY_AS_RAY"
 """Set to 1 in the environment, it gives a process and its children the name from the start."""
 
@@ -81,6 +83,7 @@ REFUSED: Final = {
     "ray.experimental.collective": "dualray has no compiled graphs; run the graph with execute()",
     "ray.experimental.compiled_dag_ref": "dualray has no compiled graphs; run the graph with execute()",
     "ray.dag.compiled_dag_node": "dualray has no compiled graphs; run the graph with execute()",
+    **OF_DATA,
 }
 """The modules and names of Ray that dualray does not have, with the reason, which applies to all their contents."""
 

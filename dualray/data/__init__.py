@@ -10,39 +10,86 @@ The names are those of Ray Data. The package runs on dualray's tasks, actors and
 install 'dualray[data]'`. See docs/data.md.
 """
 
-from dualray.data.context import DataContext
+from dualray.data import aggregate, expressions
+from dualray.data.choices import FileShuffleConfig, RandomSeedConfig, SaveMode
+from dualray.data.collate_fn import ArrowBatchCollateFn, CollateFn, NumpyBatchCollateFn, PandasBatchCollateFn
+from dualray.data.compute import ActorPoolStrategy, TaskPoolStrategy
+from dualray.data.context import DataContext, ExecutionOptions, ExecutionResources, set_progress_bars
 from dualray.data.dataset import Dataset, MaterializedDataset
+from dualray.data.files import (
+    read_binary_files,
+    read_csv,
+    read_images,
+    read_json,
+    read_numpy,
+    read_orc,
+    read_parquet,
+    read_sql,
+    read_text,
+)
 from dualray.data.grouped import GroupedData
 from dualray.data.iterator import DataIterator
+from dualray.data.schema import Schema
 from dualray.data.sources import (
     from_arrow,
     from_arrow_refs,
+    from_blocks,
+    from_huggingface,
     from_items,
     from_numpy,
     from_numpy_refs,
     from_pandas,
     from_pandas_refs,
+    from_torch,
     range,  # noqa: A004 - Ray's name
-    read_csv,
-    read_json,
-    read_parquet,
+    range_tensor,
 )
 
+DatasetContext = DataContext
+DatasetIterator = DataIterator
+
 __all__ = [
+    "ActorPoolStrategy",
+    "ArrowBatchCollateFn",
+    "CollateFn",
     "DataContext",
     "DataIterator",
     "Dataset",
+    "DatasetContext",
+    "DatasetIterator",
+    "ExecutionOptions",
+    "ExecutionResources",
+    "FileShuffleConfig",
     "GroupedData",
     "MaterializedDataset",
+    "NumpyBatchCollateFn",
+    "PandasBatchCollateFn",
+    "RandomSeedConfig",
+    "SaveMode",
+    "Schema",
+    "TaskPoolStrategy",
+    "aggregate",
+    "expressions",
     "from_arrow",
     "from_arrow_refs",
+    "from_blocks",
+    "from_huggingface",
     "from_items",
     "from_numpy",
     "from_numpy_refs",
     "from_pandas",
     "from_pandas_refs",
+    "from_torch",
     "range",
+    "range_tensor",
+    "read_binary_files",
     "read_csv",
+    "read_images",
     "read_json",
+    "read_numpy",
+    "read_orc",
     "read_parquet",
+    "read_sql",
+    "read_text",
+    "set_progress_bars",
 ]

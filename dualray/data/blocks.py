@@ -1,8 +1,8 @@
 """Blocks: the Arrow tables that a dataset is made of, and the forms in which users see them.
 
 Rows are dicts, batches are dicts of numpy arrays, pandas DataFrames or Arrow tables. An array of more than one
-dimension is a column of Arrow's `fixed_shape_tensor`, so that it comes back as an array of the same shape; arrays whose
-shapes differ from row to row are lists.
+dimension is a column of Arrow's `fixed_shape_tensor`, so that it comes back as an array of the same shape. Arrays whose
+shapes differ from row to row, and whatever Arrow has no type for, are pickled.
 
 A slice of a table shares the buffers of the whole, and would be pickled with all of them: `compacted` copies what is
 seen of it, and only when that is less than nearly everything.
@@ -18,6 +18,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from dualray.data.errors import NotRowsError
+from dualray.data.python_objects import ObjectType, object_column, objects_of
+
 Row = dict[str, Any]
 Batch = Any
 """A dict of numpy arrays, a pandas DataFrame or an Arrow table, as the batch format says."""
@@ -27,12 +30,14 @@ _SHARE_KEPT = 0.8
 
 
 def check_format(batch_format: str | None) -> str:
-    """The batch format that a user has named.
+    """The batch format that a user has named; None is the form of the blocks, Arrow tables.
 
     Raises:
         ValueError: there is no such format.
     """
-    if batch_format in (None, "default"):
+    if batch_format is None:
+        return "pyarrow"
+    if batch_format == "default":
         return "numpy"
     if batch_format not in FORMATS:
         raise ValueError(f"batch_format={batch_format!r} must be one of {', '.join(map(repr, FORMATS))}")
@@ -48,13 +53,28 @@ def column_of(values: Any) -> pa.Array | pa.ChunkedArray:
         if values and all(isinstance(value, np.ndarray) and value.ndim for value in values):
             if len({(value.shape, value.dtype) for value in values}) == 1:
                 return column_of(np.stack(values))
-            return pa.array([value.tolist() for value in values])
-        return pa.array(values)
+            return object_column(values)
+        return _converted(values)
     if values.ndim == 0:
         raise ValueError(f"a column must be an array with one value for each row; got the single value {values!r}")
     if values.ndim == 1:
+        return _converted(values)
+    if values.dtype.kind not in "iuf" or 0 in values.shape[1:]:
+        return object_column(list(values))  # Arrow has tensors of numbers
+    flat = pa.array(np.ascontiguousarray(values).reshape(-1))
+    kind = pa.fixed_shape_tensor(flat.type, values.shape[1:])
+    lists = pa.FixedSizeListArray.from_arrays(flat, int(np.prod(values.shape[1:])))
+    return pa.ExtensionArray.from_storage(kind, lists)
+
+
+def _converted(values: Any) -> pa.Array:
+    """A column of what Arrow converts, or of Python objects."""
+    try:
         return pa.array(values)
-    return pa.FixedShapeTensorArray.from_numpy_ndarray(np.ascontiguousarray(values))
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, TypeError, OverflowError):
+        if isinstance(values, list) and all(isinstance(value, np.generic) for value in values):
+            return pa.array(np.array(values))  # such as numpy.datetime64, of which Arrow takes arrays
+        return object_column(list(values))
 
 
 def table_of_rows(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
@@ -62,7 +82,7 @@ def table_of_rows(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
     names: dict[str, None] = {}
     for row in rows:
         if not isinstance(row, Mapping):
-            raise TypeError(f"a row of a dataset is a dict, not {row!r} (type {type(row).__name__})")
+            raise NotRowsError(f"a row of a dataset is a dict, not {row!r} (type {type(row).__name__})")
         names.update(dict.fromkeys(row))
     return pa.table({name: column_of([row.get(name) for row in rows]) for name in names})
 
@@ -71,7 +91,7 @@ def table_of_batch(batch: Any, what: str) -> pa.Table:
     """A table of what a user's function has returned for a batch.
 
     Raises:
-        TypeError: it is none of the three forms.
+        NotRowsError: it is none of the three forms.
         ValueError: its columns are of different lengths.
     """
     if isinstance(batch, pa.Table):
@@ -84,7 +104,7 @@ def table_of_batch(batch: Any, what: str) -> pa.Table:
         return pa.table(columns)
     if type(batch).__module__.partition(".")[0] == "pandas":
         return pa.Table.from_pandas(batch, preserve_index=False)
-    raise TypeError(
+    raise NotRowsError(
         f"{what} must return a dict of arrays, a pandas DataFrame or an Arrow table, not {batch!r} "
         f"(type {type(batch).__name__})"
     )
@@ -95,6 +115,8 @@ def numpy_of(column: pa.ChunkedArray) -> NDArray[Any]:
     array = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
     if isinstance(array, pa.ChunkedArray):  # of no rows
         array = pa.array([], column.type) if column.num_chunks == 0 else pa.concat_arrays(array.chunks)
+    if isinstance(array.type, ObjectType):
+        return _stacked(objects_of(array))
     if isinstance(array.type, pa.FixedShapeTensorType):
         found: NDArray[Any] = array.to_numpy_ndarray()
         return found
@@ -104,13 +126,22 @@ def numpy_of(column: pa.ChunkedArray) -> NDArray[Any]:
     return np.asarray(array.to_numpy(zero_copy_only=False))
 
 
+def _stacked(values: NDArray[Any]) -> NDArray[Any]:
+    """One array of arrays that have the same shape and type, such as those of bools."""
+    if len(values) and all(isinstance(value, np.ndarray) for value in values):
+        if len({(value.shape, value.dtype) for value in values}) == 1:
+            return np.stack(list(values))
+    return values
+
+
 def batch_of(table: pa.Table, batch_format: str) -> Batch:
     """A table in the form that a user asked for."""
     if batch_format == "pyarrow":
         return table
     if batch_format == "pandas":
-        frame = table.drop_columns(tensors(table)).to_pandas()
-        for name in tensors(table):
+        special = [field.name for field in table.schema if isinstance(field.type, pa.BaseExtensionType)]
+        frame = table.drop_columns(special).to_pandas()
+        for name in special:
             frame[name] = list(numpy_of(table[name]))
         return frame[table.column_names]
     return {name: numpy_of(table[name]) for name in table.column_names}

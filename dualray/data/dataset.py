@@ -5,190 +5,257 @@ Nothing runs before you consume a dataset: count, take, iterate, write or materi
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
+from zlib import crc32
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute
-import pyarrow.csv
-import pyarrow.parquet
 
-from dualray.data import blocks, exchange
-from dualray.data.blocks import Row
+from dualray.data import blocks, exchange, mapping
+from dualray.data.combining import JOINS, Join, join_step, zip_step
+from dualray.data.compute import is_count
 from dualray.data.context import DataContext
+from dualray.data.errors import check_columns
 from dualray.data.executor import ensure_initialized, execute, in_store
-from dualray.data.grouped import GroupedData, aggregated
-from dualray.data.iterator import Shard, batched, check_batch_size
-from dualray.data.plan import ActorMap, Exchange, Held, Limit, Map, Plan, Transform, Union, chained
-from dualray.data.planned import PlannedRows
+from dualray.data.expressions import Expr, StarExpr, column_of
+from dualray.data.grouped import GroupedData
+from dualray.data.iterator import DataIterator, Shard, check_batch_size
+from dualray.data.mapping import Call, tables_mapped
+from dualray.data.plan import Exchange, Held, Limit, Plan, Step, Union, chained
+from dualray.data.summaries import SummarizedRows
 
-BATCH_ROWS = 1024
-SHOWN = 20
 
-
-class Dataset(PlannedRows):
+class Dataset(SummarizedRows):
     """A lazy table of rows. `from_items`, `read_parquet` and others create one, and its methods return further ones.
 
     A dataset describes the steps that compute its rows. You can consume it several times; each time dualray runs the
     steps, unless you `materialize` it.
     """
 
+    name: str | None = None
+    """What `set_name` has set."""
+
     def __repr__(self) -> str:
         rows = self._plan.rows
         return f"Dataset({self._plan}, num_rows={'?' if rows is None else rows})"
 
+    def set_name(self, name: str | None) -> None:
+        """Give the dataset a name."""
+        self.name = name
+
+    @property
+    def context(self) -> DataContext:
+        """The context of this process."""
+        return DataContext.get_current()
+
     # ---- Rows and batches ----
 
-    def map(self, fn: Callable[[Row], Mapping[str, Any]], **needs: Any) -> Dataset:
+    def map(self, fn: Callable[..., Mapping[str, Any]] | type, **options: Any) -> Dataset:
         """Apply a function to each row.
 
         Args:
-            fn: a function that takes a row, a dict, and returns a row.
-            needs: options of the tasks: num_cpus, num_gpus, resources, max_retries ...
+            fn: a function that takes a row, a dict, and returns a row; or a class of such a function. Each actor of a
+                pool creates an instance of the class and calls it.
+            options: `fn_args`, `fn_kwargs`, `fn_constructor_args`, `fn_constructor_kwargs`, `compute` and
+                `concurrency`, as for `map_batches`, and options of the tasks: num_cpus, num_gpus, resources ...
         """
+        return self._then(mapping.rows_mapped(_call(fn, options)))
 
-        def transform(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
-            return (blocks.table_of_rows([fn(row) for row in blocks.rows_of(table)]) for table in tables)
-
-        return self._mapped("Map", fn, transform, needs, keeps_rows=True)
-
-    def flat_map(self, fn: Callable[[Row], Sequence[Mapping[str, Any]]], **needs: Any) -> Dataset:
+    def flat_map(self, fn: Callable[..., Sequence[Mapping[str, Any]]] | type, **options: Any) -> Dataset:
         """Apply a function that returns a list of rows to each row; arguments as for `map`."""
+        return self._then(mapping.rows_expanded(_call(fn, options)))
 
-        def transform(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
-            return (blocks.table_of_rows([new for row in blocks.rows_of(table) for new in fn(row)]) for table in tables)
+    def filter(
+        self,
+        fn: Callable[..., bool] | Any = None,
+        expr: str | Expr | pa.compute.Expression | None = None,
+        **options: Any,
+    ) -> Dataset:
+        """Keep the rows for which a function or an expression is true. An expression is much faster than a function.
 
-        return self._mapped("FlatMap", fn, transform, needs)
+        Args:
+            fn: a function that takes a row, a dict.
+            expr: instead of a function, a text in Python's syntax (`"x > 3 and y in [1, 2]"`), an expression made of
+                `dualray.data.expressions.col`, or one of `pyarrow.compute`.
+            options: as for `map`.
 
-    def filter(self, fn: Callable[[Row], bool] | Any, **needs: Any) -> Dataset:
-        """Keep the rows for which `fn` is true. An expression of `pyarrow.compute` is much faster than a function."""
-        if isinstance(fn, pa.compute.Expression):
-
-            def transform(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
-                return (table.filter(fn) for table in tables)
-        else:
-
-            def transform(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
-                for table in tables:
-                    keep = [index for index, row in enumerate(blocks.rows_of(table)) if fn(row)]
-                    yield blocks.taken(table, np.array(keep, np.int64))
-
-        return self._mapped("Filter", fn, transform, needs)
+        Raises:
+            ValueError: both or none of the two are given, or the text is no expression.
+        """
+        if isinstance(fn, Expr | pa.compute.Expression):
+            fn, expr = None, fn
+        if (fn is None) == (expr is None):
+            raise ValueError("filter: give either a function or expr=")
+        if expr is None:
+            return self._then(mapping.rows_kept(_call(fn, options)))
+        options.pop("compute", None)
+        options.pop("concurrency", None)
+        return self._then(mapping.rows_that_meet(expr, options))
 
     def map_batches(
         self,
         fn: Any,
         *,
-        batch_size: int | None = BATCH_ROWS,
+        batch_size: int | str | None = None,
         batch_format: str | None = "numpy",
-        fn_args: Sequence[Any] = (),
-        fn_kwargs: Mapping[str, Any] | None = None,
-        fn_constructor_args: Sequence[Any] = (),
-        fn_constructor_kwargs: Mapping[str, Any] | None = None,
-        concurrency: int | None = None,
-        **needs: Any,
+        **options: Any,
     ) -> Dataset:
         """Apply a function to each batch. A generator function can return several batches for one.
 
         Args:
             fn: a function of a batch, or a class. Each actor of a pool creates an instance of the class and calls it.
-            batch_size: most rows of a batch, which is cut within a block; None means whole blocks. Default 1024.
+            batch_size: most rows of a batch, which is cut within a block. Default: whole blocks.
             batch_format: "numpy" (a dict of arrays; the default), "pandas" or "pyarrow".
-            fn_args, fn_kwargs: further arguments for `fn`.
-            fn_constructor_args, fn_constructor_kwargs: arguments of the class.
-            concurrency: number of actors; for a class only. Default 1.
-            needs: options of the tasks or actors: num_cpus, num_gpus, resources ... By default actors hold no CPU,
-                because the tasks before and after them need some.
+            options: `fn_args` and `fn_kwargs`, further arguments for `fn`; `fn_constructor_args` and
+                `fn_constructor_kwargs`, arguments of the class; `compute`, an `ActorPoolStrategy` for a class or a
+                `TaskPoolStrategy` for a function; `concurrency`, the number of actors (default 1) or most tasks at a
+                time; and options of the tasks or actors: num_cpus, num_gpus, resources ... By default actors hold no
+                CPU, because the tasks before and after them need some.
 
         Raises:
-            TypeError, ValueError: `fn` has a wrong type, `concurrency` is given for a function, or the batch format is
-                unknown.
+            TypeError, ValueError: an argument has a wrong type or value, or does not fit `fn`.
         """
-        check_batch_size(batch_size)
-        form, kwargs = blocks.check_format(batch_format), dict(fn_kwargs or {})
+        size = None if batch_size in ("auto", "default") else cast("int | None", batch_size)
+        check_batch_size(size)
+        return self._then(mapping.batches_mapped(_call(fn, options), size, batch_format))
 
-        def transform_of(call: Callable[..., Any]) -> Transform:
-            def transform(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
-                for table in tables:
-                    for part in batched(iter([table]), batch_size):
-                        made = call(blocks.batch_of(part, form), *fn_args, **kwargs)
-                        many = made if inspect.isgenerator(made) else [made]
-                        yield from (blocks.table_of_batch(batch, f"map_batches({name})") for batch in many)
-
-            return transform
-
-        name = getattr(fn, "__name__", type(fn).__name__)
-        if isinstance(fn, type):
-            size = 1 if concurrency is None else concurrency
-            if not is_count(size, 1):
-                raise ValueError(f"concurrency={concurrency!r} must be an int of at least 1: the number of actors")
-            step = ActorMap(
-                name=f"MapBatches({name})",
-                make=lambda: transform_of(fn(*fn_constructor_args, **(fn_constructor_kwargs or {}))),
-                size=size,
-                needs=needs,
-            )
-            return Dataset(self._plan.then(step))
-        if fn_constructor_args or fn_constructor_kwargs:
-            raise TypeError(f"map_batches({name}): only a class takes constructor arguments, but this is a function")
-        return self._mapped("MapBatches", fn, transform_of(fn), needs)
-
-    def add_column(self, col: str, fn: Callable[[Any], Any]) -> Dataset:
+    def add_column(
+        self, col: str, fn: Callable[[Any], Any], *, batch_format: str | None = "pandas", **options: Any
+    ) -> Dataset:
         """Add a column. `fn` takes a batch, a pandas DataFrame, and returns the values of the column."""
+        return self._then(mapping.column_added(_call(fn, options), col, batch_format))
 
-        def add(table: pa.Table) -> pa.Table:
-            return table.append_column(col, blocks.column_of(np.asarray(fn(blocks.batch_of(table, "pandas")))))
+    def with_column(self, column_name: str, expr: Expr, **options: Any) -> Dataset:
+        """Add a column with the values of an expression: `with_column("y", col("x") * 2)`."""
+        return self.with_columns({column_name: expr}, **options)
 
-        return self._tables_mapped(f"AddColumn({col})", add, keeps_rows=True)
+    def with_columns(self, exprs: Mapping[str, Expr], **options: Any) -> Dataset:
+        """Add a column for each expression. Later expressions see the columns of earlier ones."""
+        options.pop("compute", None)
+        return self._then(mapping.columns_computed(dict(exprs), options))
 
-    def select_columns(self, cols: str | Sequence[str]) -> Dataset:
-        """Keep only these columns, in this order."""
-        names = [cols] if isinstance(cols, str) else list(cols)
-        return self._tables_mapped("SelectColumns", lambda table: table.select(names), keeps_rows=True)
+    def select_columns(self, cols: str | Sequence[str | Expr] | Expr, **_options: Any) -> Dataset:
+        """Keep only these columns, in this order. A column can be an expression with a name."""
+        chosen = [cols] if isinstance(cols, str | Expr) else list(cols)
 
-    def drop_columns(self, cols: str | Sequence[str]) -> Dataset:
+        def select(table: pa.Table) -> pa.Table:
+            columns: dict[str, Any] = {}
+            for each in chosen if table.num_columns else []:
+                if isinstance(each, StarExpr):
+                    columns |= {name: table[name] for name in table.column_names}
+                elif isinstance(each, Expr):
+                    columns[each.name or repr(each)] = column_of(each, table)
+                else:
+                    check_columns([each], table.column_names)
+                    columns[each] = table[each]
+            return pa.table(columns)
+
+        return self._then(tables_mapped("SelectColumns", select, keeps_rows=True))
+
+    def drop_columns(self, cols: str | Sequence[str], **_options: Any) -> Dataset:
         """Remove these columns."""
         names = [cols] if isinstance(cols, str) else list(cols)
-        return self._tables_mapped("DropColumns", lambda table: table.drop_columns(names), keeps_rows=True)
 
-    def rename_columns(self, names: Mapping[str, str]) -> Dataset:
-        """Rename columns: {old: new}."""
-        chosen = dict(names)
-        return self._tables_mapped(
-            "RenameColumns",
-            lambda table: table.rename_columns([chosen.get(name, name) for name in table.column_names]),
-            keeps_rows=True,
-        )
+        def drop(table: pa.Table) -> pa.Table:
+            check_columns(names if table.num_columns else [], table.column_names)
+            return table.drop_columns(names) if table.num_columns else table
+
+        return self._then(tables_mapped("DropColumns", drop, keeps_rows=True))
+
+    def rename_columns(self, names: Mapping[str, str] | Sequence[str], **_options: Any) -> Dataset:
+        """Rename columns: {old: new}, or new names for all columns."""
+        chosen = dict(names) if isinstance(names, Mapping) else list(names)
+
+        def rename(table: pa.Table) -> pa.Table:
+            if isinstance(chosen, list) or not table.num_columns:
+                return table.rename_columns(chosen) if table.num_columns else table
+            check_columns(chosen, table.column_names)
+            return table.rename_columns([chosen.get(name, name) for name in table.column_names])
+
+        return self._then(tables_mapped("RenameColumns", rename, keeps_rows=True))
+
+    def random_sample(self, fraction: float, *, seed: int | None = None) -> Dataset:
+        """Keep each row with this probability.
+
+        Args:
+            fraction: the probability, from 0 to 1.
+            seed: seed of the draws. Default: the context's `shuffle_seed`.
+        """
+        if not 0 <= fraction <= 1:
+            raise ValueError(f"fraction={fraction!r} must be from 0 to 1")
+        chosen = _seed(seed)
+
+        def sample(table: pa.Table) -> pa.Table:
+            if not table.num_columns:
+                return table
+            words = blocks.rows_of(table.slice(0, 16))  # blocks draw from seeds of their own, whatever their order
+            random = np.random.default_rng([chosen, table.num_rows, crc32(repr(words).encode())])
+            return blocks.taken(table, np.flatnonzero(random.random(table.num_rows) < fraction))
+
+        return self._then(tables_mapped(f"RandomSample({fraction})", sample))
 
     # ---- Order and blocks ----
 
-    def repartition(self, num_blocks: int) -> Dataset:
-        """Distribute the rows over this number of blocks of about equal size."""
-        count = _positive("num_blocks", num_blocks)
+    def repartition(
+        self,
+        num_blocks: int | None = None,
+        target_num_rows_per_block: int | None = None,
+        *,
+        shuffle: bool = False,
+        strict: bool = False,
+    ) -> Dataset:
+        """Distribute the rows over this number of blocks of about equal size.
+
+        Args:
+            num_blocks: the number of blocks.
+            target_num_rows_per_block: instead of a number of blocks, most rows of a block.
+            shuffle: put the rows into a random order, too.
+            strict: accepted as in Ray, and without effect.
+        """
+        if (num_blocks is None) == (target_num_rows_per_block is None):
+            raise ValueError("repartition: give either num_blocks= or target_num_rows_per_block=")
+        if target_num_rows_per_block is not None:
+            most = _positive("target_num_rows_per_block", target_num_rows_per_block)
+            return self._then(
+                Exchange(name=f"Repartition({most} rows)", run=lambda stream, _: exchange.by_rows(stream, most))
+            )
+        count = _positive("num_blocks", cast(int, num_blocks))
+        if shuffle:
+            return self.random_shuffle(num_blocks=count)
         step = Exchange(
             name=f"Repartition({count})", run=lambda stream, _: exchange.repartition(stream, count), outputs=count
         )
-        return Dataset(self._plan.then(step))
+        return self._then(step)
 
-    def random_shuffle(self, *, seed: int | None = None, num_blocks: int | None = None) -> Dataset:
+    def random_shuffle(self, *, seed: int | None = None, num_blocks: int | None = None, **_options: Any) -> Dataset:
         """Put all rows into a random order.
 
         Args:
             seed: seed of the order. Default: the context's `shuffle_seed`.
             num_blocks: blocks of the result. Default: as many as before.
         """
-        chosen = DataContext.get_current().shuffle_seed if seed is None else seed
+        chosen = _seed(seed)
         outputs = None if num_blocks is None else _positive("num_blocks", num_blocks)
         step = Exchange(
             name="RandomShuffle",
             run=lambda stream, about: exchange.random_shuffle(stream, max(1, outputs or about), chosen),
             outputs=outputs,
         )
-        return Dataset(self._plan.then(step))
+        return self._then(step)
+
+    def randomize_block_order(self, *, seed: int | None = None) -> Dataset:
+        """Put the blocks into a random order, and leave the rows of each block in theirs."""
+        chosen = _seed(seed)
+
+        def run(stream: Iterator[Held], _about: int) -> Iterator[Held]:
+            parts = list(stream)
+            return (parts[number] for number in np.random.default_rng(chosen).permutation(len(parts)))
+
+        return self._then(Exchange(name="RandomizeBlockOrder", run=run))
 
     def sort(self, key: str | Sequence[str], descending: bool | Sequence[bool] = False) -> Dataset:
         """Sort the rows by one or several columns; nulls and NaN come last."""
@@ -200,30 +267,99 @@ class Dataset(PlannedRows):
         def run(stream: Iterator[Held], about: int) -> Iterator[Held]:
             return exchange.by_range(stream, about, keys, downs, lambda table: table, "sort")
 
-        return Dataset(self._plan.then(Exchange(name=f"Sort({', '.join(keys)})", run=run)))
+        return self._then(Exchange(name=f"Sort({', '.join(keys)})", run=run))
 
-    def groupby(self, key: str | None) -> GroupedData[Dataset]:
-        """Group the rows by equal values of a column; None makes one group of all rows."""
-        return GroupedData(key, lambda step: Dataset(self._plan.then(step)))
+    def groupby(self, key: str | Sequence[str] | None, num_partitions: int | None = None) -> GroupedData[Dataset]:
+        """Group the rows by equal values of one or several columns; None makes one group of all rows.
+
+        Args:
+            key: the name of a column, or a list of names.
+            num_partitions: number of blocks of the result. Default: as many as before.
+        """
+        keys = [] if key is None else [key] if isinstance(key, str) else list(key)
+        outputs = None if num_partitions is None else _positive("num_partitions", num_partitions)
+        return GroupedData(keys, self._then, self.columns, outputs)
 
     def limit(self, limit: int) -> Dataset:
         """Keep only the first rows."""
         if not is_count(limit, 0):
             raise ValueError(f"limit={limit!r} must be an int that is not negative")
-        return Dataset(self._plan.then(Limit(count=limit)))
+        return self._then(Limit(count=limit))
 
     def union(self, *others: Dataset) -> Dataset:
         """Append the rows of other datasets."""
-        return Dataset(self._plan.then(Union(others=tuple(other._plan for other in others))))
+        return self._then(Union(others=tuple(_plan_of(other, "union") for other in others)))
+
+    def zip(self, *others: Dataset) -> Dataset:
+        """Put the rows of other datasets beside these rows. A name that exists already becomes `x_1`.
+
+        Raises, when it runs:
+            ValueError: the datasets have different numbers of rows.
+        """
+        return self._then(zip_step([_plan_of(other, "zip") for other in others]))
+
+    def join(
+        self,
+        ds: Dataset,
+        join_type: str,
+        num_partitions: int,
+        on: str | Sequence[str] = ("id",),
+        right_on: str | Sequence[str] | None = None,
+        left_suffix: str | None = None,
+        right_suffix: str | None = None,
+        **options: Any,
+    ) -> Dataset:
+        """Put rows of this and another dataset side by side, where their keys are equal.
+
+        Args:
+            ds: the other dataset, on the right.
+            join_type: "inner", "left_outer", "right_outer", "full_outer", "left_semi", "right_semi", "left_anti" or
+                "right_anti".
+            num_partitions: number of blocks of the result. A task joins each.
+            on: columns of the keys.
+            right_on: columns of the keys in the other dataset. Default: those of `on`.
+            left_suffix, right_suffix: added to names of other columns that both datasets have.
+            options: `partition_size_hint`, `aggregator_ray_remote_args` and `validate_schemas`, accepted as in Ray, and
+                without effect.
+
+        Raises:
+            ValueError: the type is unknown, or the keys do not match.
+        """
+        kind = str(getattr(join_type, "value", join_type))
+        if kind not in JOINS:
+            raise ValueError(f"join_type={join_type!r} must be one of {', '.join(map(repr, JOINS))}")
+        unknown = set(options) - {"partition_size_hint", "aggregator_ray_remote_args", "validate_schemas"}
+        if unknown:
+            raise TypeError(f"join has no argument {min(unknown)!r}")
+        left = [on] if isinstance(on, str) else list(on)
+        right = left if right_on is None else [right_on] if isinstance(right_on, str) else list(right_on)
+        if not left or len(left) != len(right):
+            raise ValueError(f"join: on={left} and right_on={right} must name the same number of columns, at least one")
+        join = Join(
+            kind=kind,
+            left_on=left,
+            right_on=right,
+            left_suffix=left_suffix,
+            right_suffix=right_suffix,
+            partitions=_positive("num_partitions", num_partitions),
+        )
+        return self._then(join_step(join, _plan_of(ds, "join")))
 
     # ---- Parts ----
 
-    def split(self, n: int, *, equal: bool = False) -> list[Dataset]:
+    def split(
+        self,
+        n: int,
+        *,
+        equal: bool = False,
+        locality_hints: Sequence[Any] | None = None,
+    ) -> list[Dataset]:
         """Compute this dataset, and split it into `n` parts of neighbouring rows.
 
         Args:
             n: number of parts.
             equal: give each part the same number of rows, and leave out up to n - 1 rows at the end.
+            locality_hints: accepted as in Ray, and without effect.
         """
         count = _positive("n", n)
         whole = self.materialize()
@@ -239,6 +375,22 @@ class Dataset(PlannedRows):
         if list(indices) != sorted(indices) or any(index < 0 for index in indices):
             raise ValueError(f"split_at_indices: {list(indices)} must be row numbers in ascending order")
         return whole._cut_at([0, *(min(index, total) for index in indices), total])
+
+    def split_proportionately(self, proportions: Sequence[float]) -> list[Dataset]:
+        """Compute this dataset, and split it into parts with these shares of the rows, and one with the rest.
+
+        Raises:
+            ValueError: the shares are not positive, or leave nothing for the last part.
+        """
+        shares = list(proportions)
+        if not shares or any(share <= 0 for share in shares) or sum(shares) >= 1:
+            raise ValueError(f"split_proportionately: {shares} must be above 0, and below 1 together")
+        whole = self.materialize()
+        total = whole.count()
+        bounds = [0, *(int(total * sum(shares[: number + 1])) for number in range(len(shares))), total]
+        if any(low == high for low, high in pairwise(bounds)):
+            raise ValueError(f"split_proportionately: {total} rows are too few for the shares {shares}")
+        return whole._cut_at(bounds)
 
     def train_test_split(self, test_size: float, *, shuffle: bool = False, seed: int | None = None) -> list[Dataset]:
         """Split the rows into two parts. The second one has `test_size` rows, or that share of all rows."""
@@ -256,16 +408,39 @@ class Dataset(PlannedRows):
         transforms the shard's own blocks, one at a time. Otherwise (after `filter`, `map_batches`, `random_shuffle`
         ...) the dataset is materialized first. Up to n - 1 rows at the end are left out.
         """
-        count = _positive("n", n)
+        return self._shards(_positive("n", n), keeps_rest=False)
+
+    def streaming_split(
+        self,
+        n: int,
+        *,
+        equal: bool = False,
+        locality_hints: Sequence[Any] | None = None,
+    ) -> list[DataIterator]:
+        """Split the dataset into `n` iterators, each of which another task or actor can consume; see `shards`.
+
+        Args:
+            n: number of iterators.
+            equal: give each the same number of rows, and leave out up to n - 1 rows at the end.
+            locality_hints: accepted as in Ray, and without effect.
+        """
+        return list(self._shards(_positive("n", n), keeps_rest=not equal))
+
+    def iterator(self) -> DataIterator:
+        """Return an iterator over the rows, which another task or actor can consume."""
+        return SummarizedRows(self._plan)
+
+    def _shards(self, count: int, *, keeps_rest: bool) -> list[Shard]:
         transforms = self._plan.maps_alone if self._plan.knows_rows_of_blocks else None
         if transforms is None:
-            return self.materialize().shards(n)
+            return self.materialize()._shards(count, keeps_rest=keeps_rest)
         ensure_initialized()
         parts = [part if not isinstance(part, Held) else _stored(part) for part in self._plan.source]
-        per_shard = sum(part.rows or 0 for part in parts) // count
+        total = sum(part.rows or 0 for part in parts)
+        total -= 0 if keeps_rest else total % count
         shards = []
         for number in range(count):
-            low, high, before = number * per_shard, (number + 1) * per_shard, 0
+            low, high, before = number * total // count, (number + 1) * total // count, 0
             mine, cuts = [], []
             for part in parts:
                 rows = part.rows or 0
@@ -296,105 +471,8 @@ class Dataset(PlannedRows):
             )
         return list(cut)
 
-    # ---- What is in it ----
-
-    def take(self, limit: int = SHOWN) -> list[Row]:
-        """Return the first rows as dicts."""
-        return list(self.limit(limit).iter_rows())
-
-    def take_all(self) -> list[Row]:
-        """Return all rows as dicts."""
-        return list(self.iter_rows())
-
-    def take_batch(self, batch_size: int = SHOWN, *, batch_format: str | None = "numpy") -> Any:
-        """Return the first rows as one batch.
-
-        Raises:
-            ValueError: the dataset is empty.
-        """
-        for batch in self.limit(batch_size).iter_batches(batch_size=batch_size, batch_format=batch_format):
-            return batch
-        raise ValueError("take_batch: the dataset is empty")
-
-    def show(self, limit: int = SHOWN) -> None:
-        """Print the first rows."""
-        for row in self.take(limit):
-            print(row)  # noqa: T201 - it is what is asked for
-
-    def count(self) -> int:
-        """Return the number of rows. If the source knows it, nothing is read."""
-        known = self._plan.rows
-        if known is not None:
-            return known
-        counted = self._tables_mapped("Count", lambda table: pa.table({"rows": [table.num_rows]}))
-        return int(sum(table["rows"][0].as_py() for table in counted._tables()))
-
-    def schema(self) -> pa.Schema | None:
-        """Return the names and types of the columns, from the first block that has any; None if no block has."""
-        head = self._tables_mapped("Schema", lambda table: table.slice(0, 0))
-        return next((table.schema for table in head._tables() if table.num_columns), None)
-
-    def columns(self) -> list[str]:
-        """Return the names of the columns."""
-        schema = self.schema()
-        return [] if schema is None else list(schema.names)
-
-    def unique(self, column: str) -> list[Any]:
-        """Return the distinct values of a column, in order."""
-        return [row[column] for row in self.groupby(column).count().select_columns([column]).iter_rows()]
-
-    def sum(self, on: str) -> Any:
-        """Return the sum of a column; None if it has no values."""
-        return self._one("sum", on)
-
-    def min(self, on: str) -> Any:
-        """Return the least value of a column; None if it has no values."""
-        return self._one("min", on)
-
-    def max(self, on: str) -> Any:
-        """Return the greatest value of a column; None if it has no values."""
-        return self._one("max", on)
-
-    def mean(self, on: str) -> Any:
-        """Return the mean of a column; None if it has no values."""
-        part = self._tables_mapped("Mean", lambda table: aggregated(table, None, [(on, "sum"), (on, "count")]))
-        tables = [table for table in part._tables() if table[f"count({on})"][0].as_py()]
-        count = sum(table[f"count({on})"][0].as_py() for table in tables)
-        return sum(table[f"sum({on})"][0].as_py() for table in tables) / count if count else None
-
-    def std(self, on: str, ddof: int = 1) -> Any:
-        """Return the standard deviation of a column; None if it has too few values."""
-        count, mean, squares = 0, 0.0, 0.0
-        for table in self.select_columns([on])._tables():
-            values = blocks.numpy_of(table[on].drop_null()).astype(np.float64)
-            if len(values):
-                step = values.mean() - mean
-                squares += values.var() * len(values) + step**2 * count * len(values) / (count + len(values))
-                count += len(values)
-                mean += step * len(values) / count
-        return float(np.sqrt(squares / (count - ddof))) if count > ddof else None
-
-    def _one(self, function: str, on: str) -> Any:
-        part = self._tables_mapped(function, lambda table: aggregated(table, None, [(on, function)]))
-        name = f"{function}({on})"
-        found = blocks.joined([table for table in part._tables() if table.num_columns])
-        if not found.num_rows:
-            return None
-        return getattr(pa.compute, function)(found[name]).as_py()
-
-    def _tables_mapped(self, name: str, fn: Callable[[pa.Table], pa.Table], *, keeps_rows: bool = False) -> Dataset:
-        def transform(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
-            return (fn(table) for table in tables)
-
-        return Dataset(self._plan.then(Map(name=name, transform=transform, keeps_rows=keeps_rows)))
-
-    def _mapped(
-        self, kind: str, fn: Any, transform: Transform, needs: Mapping[str, Any], *, keeps_rows: bool = False
-    ) -> Dataset:
-        if not callable(fn) and not isinstance(fn, pa.compute.Expression):
-            raise TypeError(f"{kind} takes a function, not {fn!r} (type {type(fn).__name__})")
-        name = f"{kind}({getattr(fn, '__name__', type(fn).__name__)})"
-        return Dataset(self._plan.then(Map(name=name, transform=transform, keeps_rows=keeps_rows, needs=needs)))
+    def _then(self, step: Step) -> Dataset:
+        return Dataset(self._plan.then(step))
 
 
 class MaterializedDataset(Dataset):
@@ -412,11 +490,6 @@ class MaterializedDataset(Dataset):
         return sum(part.size_bytes for part in self._plan.source)
 
 
-def is_count(value: Any, least: int) -> bool:
-    """Whether a value is an int, of at least `least`."""
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
-
-
 def _positive(name: str, value: int) -> int:
     if not is_count(value, 1):
         raise ValueError(f"{name}={value!r} must be an int of at least 1")
@@ -426,3 +499,24 @@ def _positive(name: str, value: int) -> int:
 def _stored(part: Held) -> Held:
     """The same rows of a block that is in the object store, for whoever is given it."""
     return replace(part, block=in_store(part))
+
+
+_OF_CALLS = ("fn_args", "fn_kwargs", "fn_constructor_args", "fn_constructor_kwargs", "compute", "concurrency")
+
+
+def _call(fn: Any, options: dict[str, Any]) -> Call:
+    """A user's function with the options that say how it is called; the others are those of the tasks."""
+    needs = {name: value for name, value in options.items() if name not in _OF_CALLS}
+    return Call(fn=fn, needs=needs, **{name: options[name] for name in _OF_CALLS if name in options})
+
+
+def _seed(seed: Any) -> int:
+    """The seed that a method uses: of Ray's RandomSeedConfig, its seed."""
+    chosen = getattr(seed, "seed", seed)
+    return int(DataContext.get_current().shuffle_seed if chosen is None else chosen)
+
+
+def _plan_of(other: Any, method: str) -> Plan:
+    if not isinstance(other, Dataset):
+        raise TypeError(f"{method} takes datasets, not {other!r} (type {type(other).__name__})")
+    return other._plan

@@ -9,7 +9,7 @@ All parts lie in the object store between the rounds. What it cannot hold goes t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -20,8 +20,10 @@ import pyarrow.compute as pc
 from dualray import api
 from dualray.data import blocks
 from dualray.data.context import DataContext
-from dualray.data.executor import Meta, held, in_store, measured
+from dualray.data.errors import check_columns
+from dualray.data.executor import Meta, give_up, held, in_store, measured
 from dualray.data.plan import Held
+from dualray.exceptions import DualrayError
 
 Split = Callable[[pa.Table, int], list[pa.Table]]
 """Of a block, and its number: its parts."""
@@ -51,12 +53,30 @@ def repartition(stream: Iterator[Held], count: int) -> Iterator[Held]:
         yield held(block, api.get(meta))
 
 
-def shuffle(stream: Iterator[Held], outputs: int, split: Split, merge: Merge, name: str) -> Iterator[Held]:
-    """Cut every block in `outputs` parts, and join what belongs together."""
+def by_rows(stream: Iterator[Held], most: int) -> Iterator[Held]:
+    """The same rows in the same order, in blocks of at most `most` rows."""
+    parts = list(stream)
+    return repartition(iter(parts), max(1, -(-sum(part.rows for part in parts) // most)))
+
+
+def shuffle(
+    stream: Iterator[Held],
+    outputs: int,
+    split: Split,
+    merge: Merge,
+    name: str,
+    needs: Mapping[str, Any] | None = None,
+) -> Iterator[Held]:
+    """Cut every block in `outputs` parts, and join what belongs together, in tasks with the options `needs`."""
+    return merged(split_all(stream, outputs, split, name), outputs, merge, name, needs)
+
+
+def split_all(stream: Iterator[Held], outputs: int, split: Split, name: str) -> list[list[Any]]:
+    """Cut every block in `outputs` parts: of each block, the references to its parts."""
     remote = _remote()
     columns: list[list[Any]] = []
     waiting: list[Any] = []
-    shared_split, shared_merge = api.put(split), api.put(merge)
+    shared_split = api.put(split)
     tasks_max = DataContext.get_current().tasks_max_of_cluster()
     for number, part in enumerate(stream):
         made = remote.split.options(num_returns=outputs, name=f"data:{name}.split").remote(
@@ -67,13 +87,22 @@ def shuffle(stream: Iterator[Held], outputs: int, split: Split, merge: Merge, na
         del made, part
         if len(waiting) >= tasks_max:
             _, waiting = api.wait(waiting, num_returns=1)
-    del waiting
+    return columns
+
+
+def merged(
+    columns: list[list[Any]], outputs: int, merge: Merge, name: str, needs: Mapping[str, Any] | None = None
+) -> Iterator[Held]:
+    """Join the parts of each result. The lists lose their references as the tasks take them."""
+    task = _remote().merge.options(name=f"data:{name}.merge", **(needs or {}))
+    shared_merge = api.put(merge)
+    tasks_max = DataContext.get_current().tasks_max_of_cluster()
     flying: list[tuple[Any, Any]] = []
     for number in range(outputs):
         parts = [column[number] for column in columns]
         for column in columns:
             column[number] = None
-        flying.append(tuple(remote.merge.options(name=f"data:{name}.merge").remote(shared_merge, number, *parts)))
+        flying.append(tuple(task.remote(shared_merge, number, *parts)))
         del parts
         if len(flying) >= tasks_max:
             yield _taken(flying)
@@ -83,7 +112,11 @@ def shuffle(stream: Iterator[Held], outputs: int, split: Split, merge: Merge, na
 
 def _taken(flying: list[tuple[Any, Any]]) -> Held:
     block, meta = flying.pop(0)
-    return held(block, api.get(meta))
+    try:
+        return held(block, api.get(meta))
+    except DualrayError:
+        give_up([meta for _, meta in flying])
+        raise
 
 
 def random_shuffle(stream: Iterator[Held], outputs: int, seed: int) -> Iterator[Held]:
@@ -107,6 +140,7 @@ def by_range(
     descending: Sequence[bool],
     finish: Callable[[pa.Table], pa.Table],
     name: str,
+    needs: Mapping[str, Any] | None = None,
 ) -> Iterator[Held]:
     """Blocks in the order of `keys`, and rows within them; equal values of the first key are in one block. `finish` is
     applied to each. Nulls come last."""
@@ -114,12 +148,20 @@ def by_range(
     if not parts:
         return iter(())
     first, is_descending = keys[0], descending[0]
-    samples = api.get([_remote().sample.remote(first, in_store(part), part.start, part.stop) for part in parts])
+    asked = [_remote().sample.remote(list(keys), in_store(part), part.start, part.stop) for part in parts]
+    try:
+        samples = api.get(asked)
+    except DualrayError:
+        give_up(asked)
+        raise
     values = np.sort(np.concatenate([sample for sample in samples if len(sample)] or [np.zeros(0)]))
     outputs = max(1, min(outputs, len(values)))
     bounds = values[[number * len(values) // outputs for number in range(1, outputs)]]
 
     def split(table: pa.Table, _number: int) -> list[pa.Table]:
+        if not table.num_columns:
+            return [table] * outputs
+        check_columns(keys, table.column_names)
         column = table[first]
         is_null = np.asarray(pc.is_null(column, nan_is_null=True).to_numpy())
         where = np.full(table.num_rows, outputs - 1)
@@ -136,7 +178,7 @@ def by_range(
         indices = pc.sort_indices(table.select(list(keys)), sort_keys=order)  # nulls at the end: Arrow's default
         return finish(blocks.taken(table, np.asarray(indices.to_numpy())))
 
-    return shuffle(iter(parts), outputs, split, merge, name)
+    return shuffle(iter(parts), outputs, split, merge, name, needs)
 
 
 def _plain(column: pa.ChunkedArray) -> Any:
@@ -147,10 +189,12 @@ def _plain(column: pa.ChunkedArray) -> Any:
 # ---- What the tasks do -------------------------------------------------------------------------------------------
 
 
-def _sample(key: str, table: pa.Table, start: int, stop: int) -> Any:
+def _sample(keys: list[str], table: pa.Table, start: int, stop: int) -> Any:
     part = table.slice(start, stop - start)
-    if key not in part.column_names:
-        raise KeyError(f"the data has no column {key!r}; it has {', '.join(map(repr, part.column_names))}")
+    if not part.num_columns:
+        return np.zeros(0)
+    check_columns(keys, part.column_names)
+    key = keys[0]
     column = part[key].filter(pc.invert(pc.is_null(part[key], nan_is_null=True)))
     step = max(1, len(column) // SAMPLES)
     return _plain(column.take(pa.array(np.arange(0, len(column), step))))

@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from itertools import chain
@@ -43,7 +44,7 @@ from dualray.data.plan import (
     block_of,
     chained,
 )
-from dualray.exceptions import DualrayError
+from dualray.exceptions import DualrayError, TaskError, UserCodeException
 
 Meta = tuple[int, int]
 """Rows and bytes of a block."""
@@ -63,15 +64,15 @@ def execute(plan: Plan) -> Iterator[Held]:
         known = known.then(step)
         match step:
             case Map():
-                fused, needs = [step.transform], step.needs
+                fused = [step.transform]
                 name = step.name
-                while steps and isinstance(steps[0], Map) and steps[0].needs == needs:
+                while steps and isinstance(steps[0], Map) and _run_together(step, steps[0]):
                     more = steps.pop(0)
                     assert isinstance(more, Map)
                     known = known.then(more)
                     fused.append(more.transform)
                     name += f"->{more.name}"
-                stream = _by_tasks(stream, chained(fused), name, needs, stages)
+                stream = _by_tasks(stream, chained(fused), name, step.needs, stages, step.tasks_max)
             case ActorMap():
                 stream = _by_actors(_held(stream, stages), step, stages)
             case Limit(count=count):
@@ -81,6 +82,11 @@ def execute(plan: Plan) -> Iterator[Held]:
             case Union(others=others):
                 stream = chain(stream, *(execute(other) for other in others))
     yield from _held(stream, stages)
+
+
+def _run_together(one: Map, next_: Map) -> bool:
+    """Whether tasks of the first step can run the second one, too."""
+    return one.needs == next_.needs and one.tasks_max == next_.tasks_max
 
 
 def ensure_initialized() -> None:
@@ -144,7 +150,12 @@ def _tasks() -> tuple[Any, Any]:
 
 
 def _by_tasks(
-    stream: Iterator[Input], transform: Transform, name: str, needs: Mapping[str, Any], stages: int
+    stream: Iterator[Input],
+    transform: Transform,
+    name: str,
+    needs: Mapping[str, Any],
+    stages: int,
+    tasks_max: int | None = None,
 ) -> Iterator[Held]:
     context = DataContext.get_current()
     duration = {} if context.task_duration is None else {"duration": context.task_duration}
@@ -156,7 +167,8 @@ def _by_tasks(
             return tuple(read.remote(shared, part))
         return tuple(map_.remote(shared, in_store(part), part.start, part.stop))
 
-    return _window(stream, submit, context.tasks_max_of_cluster(), context.bytes_in_flight_max // stages)
+    most = context.tasks_max_of_cluster() if tasks_max is None else tasks_max
+    return _window(stream, submit, most, context.bytes_in_flight_max // stages)
 
 
 class _Mapper:
@@ -172,13 +184,15 @@ class _Mapper:
 
 def _by_actors(stream: Iterator[Held], step: ActorMap, stages: int) -> Iterator[Held]:
     context = DataContext.get_current()
-    wanted, there = step.size * (step.needs.get("num_cpus") or 0), api.cluster_resources().get("CPU", 0)
+    there = api.cluster_resources().get("CPU", 0)
+    size = max(step.size, min(step.size_max, int(there)))
+    wanted = size * (step.needs.get("num_cpus") or 0)
     if wanted and wanted >= there:
         raise ValueError(
-            f"{step.name}: {step.size} actors of {step.needs['num_cpus']:g} CPUs would hold all {there:g} CPUs of the "
+            f"{step.name}: {size} actors of {step.needs['num_cpus']:g} CPUs would hold all {there:g} CPUs of the "
             f"cluster, and leave none for the tasks that produce their input; use fewer actors"
         )
-    actors = [api.remote(_Mapper).options(**step.needs).remote(step.make) for _ in range(step.size)]
+    actors = [api.remote(_Mapper).options(**step.needs).remote(step.make) for _ in range(size)]
     turn = 0
 
     def submit(part: Input) -> tuple[Any, Any]:
@@ -228,9 +242,9 @@ def _window(stream: Iterator[Input], submit: Submit, tasks_max: int, bytes_max: 
         flight = flying.popleft()
         try:
             rows, size = api.get(flight.meta)
-        except DualrayError:
-            _give_up(flying)
-            raise
+        except DualrayError as error:
+            give_up([flight.meta for flight in flying])
+            raise of_user_code(error) from None
         seen.append(size)
         done = held(flight.block, (rows, size), flight.files)
         del flight
@@ -238,12 +252,21 @@ def _window(stream: Iterator[Input], submit: Submit, tasks_max: int, bytes_max: 
         del done
 
 
-def _give_up(flying: Iterable[_Flight]) -> None:
-    """Nobody will take these blocks, as the one before them has failed: their tasks end, and their errors, mostly that
+def of_user_code(error: DualrayError) -> DualrayError:
+    """The error of a step's task, which is a `UserCodeException` as well: Ray's programs catch it under this name."""
+    kind = type(error)
+    if isinstance(error, TaskError) and not isinstance(error, UserCodeException):
+        with suppress(TypeError):  # a class that allows no further base
+            error.__class__ = type(kind.__name__, (kind, UserCodeException), {"__module__": kind.__module__})
+    return error
+
+
+def give_up(refs: Iterable[Any]) -> None:
+    """Nobody will take these results, as the one before them has failed: their tasks end, and their errors, mostly that
     one again, are no news, whenever they come."""
-    for flight in flying:
-        api.cancel(flight.meta)
-        flight.meta.future().add_done_callback(_is_read)
+    for ref in refs:
+        api.cancel(ref)
+        ref.future().add_done_callback(_is_read)
 
 
 def _is_read(ended: Future[Any]) -> None:

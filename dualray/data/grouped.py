@@ -1,19 +1,21 @@
 """Groups of rows, and aggregates of them.
 
-dualray makes groups by sorting, so the result is in the order of the key. Columns of aggregates are named after their
+dualray makes groups by sorting, so the result is in the order of the keys. Columns of aggregates are named after their
 functions: `sum(x)`, `count()`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from dualray.data import blocks, exchange
+from dualray.data.aggregate import AggregateFn, Count, Max, Mean, Min, Std, Sum, aggregated, runs
+from dualray.data.compute import makes_callables
+from dualray.data.errors import check_columns
 from dualray.data.plan import Exchange, Held
 
 D = TypeVar("D")
@@ -21,108 +23,130 @@ D = TypeVar("D")
 
 Wanted = tuple[str, str]
 """A column, and "sum", "min", "max", "mean", "std" or "count" of it; the column "" for a count of rows."""
-FUNCTIONS = {"sum": "sum", "min": "min", "max": "max", "mean": "mean", "std": "stddev", "count": "count"}
+FUNCTIONS: dict[str, Callable[[str], AggregateFn]] = {
+    "sum": Sum,
+    "min": Min,
+    "max": Max,
+    "mean": Mean,
+    "std": Std,
+    "count": lambda on: Count(on or None, ignore_nulls=True),
+}
 
 
 class GroupedData(Generic[D]):
-    """The rows of a dataset, grouped by a column; from `Dataset.groupby`."""
+    """The rows of a dataset, grouped by one or several columns; from `Dataset.groupby`."""
 
-    def __init__(self, key: str | None, make: Callable[[Exchange], D]) -> None:
-        self._key = key
+    def __init__(
+        self, keys: Sequence[str], make: Callable[[Exchange], D], columns: Callable[[], list[str]], outputs: int | None
+    ) -> None:
+        self._keys = list(keys)
         self._make = make
+        self._columns = columns
+        self._outputs = outputs
 
     def count(self) -> D:
         """Count the rows of each group, in a column `count()`."""
-        return self.aggregate(("", "count"))
+        return self.aggregate(Count())
 
-    def sum(self, on: str | Sequence[str]) -> D:
-        """Compute the sum of one or several columns in each group."""
-        return self._each("sum", on)
+    def sum(self, on: str | Sequence[str] | None = None, ignore_nulls: bool = True) -> D:
+        """Compute the sum of one or several columns in each group; None means all columns."""
+        return self._each(lambda column: Sum(column, ignore_nulls), on)
 
-    def min(self, on: str | Sequence[str]) -> D:
-        """Compute the least value of one or several columns in each group."""
-        return self._each("min", on)
+    def min(self, on: str | Sequence[str] | None = None, ignore_nulls: bool = True) -> D:
+        """Compute the least value of one or several columns in each group; None means all columns."""
+        return self._each(lambda column: Min(column, ignore_nulls), on)
 
-    def max(self, on: str | Sequence[str]) -> D:
-        """Compute the greatest value of one or several columns in each group."""
-        return self._each("max", on)
+    def max(self, on: str | Sequence[str] | None = None, ignore_nulls: bool = True) -> D:
+        """Compute the greatest value of one or several columns in each group; None means all columns."""
+        return self._each(lambda column: Max(column, ignore_nulls), on)
 
-    def mean(self, on: str | Sequence[str]) -> D:
-        """Compute the mean of one or several columns in each group."""
-        return self._each("mean", on)
+    def mean(self, on: str | Sequence[str] | None = None, ignore_nulls: bool = True) -> D:
+        """Compute the mean of one or several columns in each group; None means all columns."""
+        return self._each(lambda column: Mean(column, ignore_nulls), on)
 
-    def std(self, on: str | Sequence[str]) -> D:
-        """Compute the standard deviation of a sample for one or several columns in each group."""
-        return self._each("std", on)
+    def std(self, on: str | Sequence[str] | None = None, ddof: int = 1, ignore_nulls: bool = True) -> D:
+        """Compute the standard deviation of one or several columns in each group; None means all columns."""
+        return self._each(lambda column: Std(column, ddof, ignore_nulls), on)
 
-    def aggregate(self, *wanted: Wanted) -> D:
-        """Compute several aggregates of each group: `aggregate(("x", "sum"), ("y", "max"), ("", "count"))`.
+    def aggregate(self, *wanted: AggregateFn | Wanted) -> D:
+        """Compute several aggregates of each group: `aggregate(Sum("x"), Max("y", alias_name="most"), Count())`.
+
+        A pair of a column and the name of a function is an aggregate, too: `("x", "sum")`, `("", "count")`.
 
         Raises:
             ValueError: a function is unknown.
+            TypeError: an argument is no aggregate.
         """
-        for _, function in wanted:
-            if function not in FUNCTIONS:
-                raise ValueError(f"aggregate: {function!r} must be one of {', '.join(map(repr, FUNCTIONS))}")
-        key, chosen = self._key, list(wanted)
-        return self._finished(lambda table: aggregated(table, key, chosen), f"Aggregate({key})")
+        keys, chosen = self._keys, [_aggregate(each) for each in wanted]
+        return self._finished(lambda table: aggregated(table, keys, chosen), "Aggregate")
 
-    def map_groups(self, fn: Callable[[Any], Any], *, batch_format: str | None = "numpy") -> D:
-        """Apply a function to each group, as a batch; it returns a batch."""
-        key, form = self._key, blocks.check_format(batch_format)
+    def map_groups(
+        self,
+        fn: Any,
+        *,
+        batch_format: str | None = "numpy",
+        fn_args: Sequence[Any] = (),
+        fn_kwargs: Mapping[str, Any] | None = None,
+        fn_constructor_args: Sequence[Any] = (),
+        fn_constructor_kwargs: Mapping[str, Any] | None = None,
+        compute: Any = None,
+        concurrency: Any = None,
+        zero_copy_batch: bool = True,
+        **needs: Any,
+    ) -> D:
+        """Apply a function to each group, as a batch; it returns a batch.
+
+        Args:
+            fn: a function, or a class. Each task creates an instance of the class.
+            batch_format: "numpy" (the default), "pandas" or "pyarrow".
+            fn_args, fn_kwargs: further arguments for `fn`.
+            fn_constructor_args, fn_constructor_kwargs: arguments of the class.
+            compute, concurrency, zero_copy_batch: accepted as in Ray, and without effect.
+            needs: options of the tasks: num_cpus, num_gpus, resources ...
+        """
+        if not callable(fn):
+            raise TypeError(f"map_groups takes a function, not {fn!r} (type {type(fn).__name__})")
+        keys, form, kwargs = self._keys, blocks.check_format(batch_format), dict(fn_kwargs or {})
+        constructor = dict(fn_constructor_kwargs or {})
 
         def finish(table: pa.Table) -> pa.Table:
-            groups = (table.slice(start, stop - start) for start, stop in _runs(table, key))
-            return blocks.joined(
-                blocks.table_of_batch(fn(blocks.batch_of(group, form)), "map_groups' function") for group in groups
-            )
+            if table.num_columns:
+                check_columns(keys, table.column_names)
+            call = fn(*fn_constructor_args, **constructor) if makes_callables(fn) else fn
+            made: list[Any] = []
+            for start, stop in runs(table, keys):
+                result = call(blocks.batch_of(table.slice(start, stop - start), form), *fn_args, **kwargs)
+                made += result if inspect.isgenerator(result) else [result]
+            return blocks.joined(blocks.table_of_batch(batch, "map_groups' function") for batch in made)
 
-        return self._finished(finish, f"MapGroups({key})")
+        return self._finished(finish, "MapGroups", needs)
 
-    def _each(self, function: str, on: str | Sequence[str]) -> D:
-        columns = [on] if isinstance(on, str) else list(on)
-        return self.aggregate(*((column, function) for column in columns))
+    def _each(self, make: Callable[[str], AggregateFn], on: str | Sequence[str] | None) -> D:
+        if on is None:
+            on = [column for column in self._columns() if column not in self._keys]
+        return self.aggregate(*(make(column) for column in ([on] if isinstance(on, str) else on)))
 
-    def _finished(self, finish: Callable[[pa.Table], pa.Table], name: str) -> D:
-        key = self._key
+    def _finished(self, finish: Callable[[pa.Table], pa.Table], name: str, needs: Mapping[str, Any] | None = None) -> D:
+        keys, outputs = self._keys, self._outputs
 
         def run(stream: Iterator[Held], about: int) -> Iterator[Held]:
-            if key is None:
+            if not keys:
                 return exchange.shuffle(
-                    stream, 1, lambda table, _: [table], lambda parts, _: finish(blocks.joined(parts)), "groupby"
+                    stream, 1, lambda table, _: [table], lambda parts, _: finish(blocks.joined(parts)), "groupby", needs
                 )
-            return exchange.by_range(stream, about, [key], [False], finish, "groupby")
+            downs = [False] * len(keys)
+            return exchange.by_range(stream, outputs or about, keys, downs, finish, "groupby", needs)
 
-        return self._make(Exchange(name=name, run=run, keeps_rows=False, outputs=1 if key is None else None))
-
-
-def aggregated(table: pa.Table, key: str | None, wanted: Sequence[Wanted]) -> pa.Table:
-    """Numbers of a table, or of each run of equal keys in it."""
-    if not table.num_columns:
-        return pa.table({})
-    keys = [] if key is None else [key]
-    asked: list[tuple[Any, str, Any]] = []
-    names = []
-    for column, function in wanted:
-        if column == "" and function == "count":
-            asked.append(([], "count_all", None))
-        else:
-            options = pc.VarianceOptions(ddof=1) if function == "std" else None
-            asked.append((column, FUNCTIONS[function], options))
-        names.append(f"{function}({column})")
-    found = table.group_by(keys, use_threads=False).aggregate(asked)
-    columns = [found[name] for name in found.column_names]
-    if found.column_names[: len(keys)] != keys:  # older releases of Arrow have the keys last
-        columns = columns[len(names) :] + columns[: len(names)]
-    return pa.table(columns, names=[*keys, *names])
+        label = f"{name}({', '.join(keys) or None})"
+        return self._make(Exchange(name=label, run=run, keeps_rows=False, outputs=outputs if keys else 1))
 
 
-def _runs(table: pa.Table, key: str | None) -> list[tuple[int, int]]:
-    """Where equal keys start and stop, in a table that is sorted by them."""
-    if table.num_rows == 0:
-        return []
-    if key is None:
-        return [(0, table.num_rows)]
-    codes = np.asarray(table[key].combine_chunks().dictionary_encode(null_encoding="encode").indices.to_numpy())
-    starts = [0, *(np.flatnonzero(np.diff(codes)) + 1).tolist()]
-    return list(zip(starts, [*starts[1:], table.num_rows], strict=True))
+def _aggregate(wanted: Any) -> AggregateFn:
+    if isinstance(wanted, AggregateFn):
+        return wanted
+    if not (isinstance(wanted, tuple) and len(wanted) == 2):
+        raise TypeError(f"aggregate takes aggregates such as Sum('x'), not {wanted!r} (type {type(wanted).__name__})")
+    column, function = wanted
+    if function not in FUNCTIONS:
+        raise ValueError(f"aggregate: {function!r} must be one of {', '.join(map(repr, FUNCTIONS))}")
+    return FUNCTIONS[function](column)

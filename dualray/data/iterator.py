@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,8 @@ from dualray.data.blocks import Batch, Row
 from dualray.data.context import DataContext
 from dualray.data.executor import load
 from dualray.data.plan import Input, Read, Transform, block_of
+from dualray.data.schema import Schema
+from dualray.data.torch_batches import collated, torch_dataset
 
 Columns = str | Sequence[str] | Mapping[str, str]
 
@@ -119,6 +121,75 @@ class DataIterator(ABC):
 
         dataset = tf.data.Dataset.from_generator(generate, output_signature=signature)
         return unsharded(tf, dataset)
+
+    def iter_torch_batches(
+        self,
+        *,
+        batch_size: int | None = 256,
+        dtypes: Any = None,
+        device: Any = "auto",
+        collate_fn: Callable[[Any], Any] | None = None,
+        pin_memory: bool = False,
+        **options: Any,
+    ) -> Iterator[Any]:
+        """Iterate over batches as dicts of PyTorch tensors.
+
+        Args:
+            batch_size: rows of a batch; None makes a batch of each block.
+            dtypes: a `torch.dtype` for all columns, or a dict with one for each column. Default: the types of the
+                columns.
+            device: the device of the tensors. Default: the CPU.
+            collate_fn: makes a batch of a dict of numpy arrays, instead of a dict of tensors. A `CollateFn` says which
+                form it takes.
+            pin_memory: accepted as in Ray, and without effect.
+            options: as for `iter_batches`.
+        """
+        form = getattr(collate_fn, "batch_format", "numpy")
+        batches = self.iter_batches(batch_size=batch_size, batch_format=form, **options)
+        return collated(batches, collate_fn, dtypes, device)
+
+    def to_torch(
+        self,
+        *,
+        label_column: str | None = None,
+        feature_columns: Sequence[Any] | Mapping[str, Sequence[str]] | None = None,
+        label_column_dtype: Any = None,
+        feature_column_dtypes: Any = None,
+        batch_size: int = 1,
+        unsqueeze_label_tensor: bool = True,
+        unsqueeze_feature_tensors: bool = True,
+        **options: Any,
+    ) -> Any:
+        """Return a `torch.utils.data.IterableDataset` of pairs (features, label).
+
+        Args:
+            label_column: the column of the labels. Default: the label is None.
+            feature_columns: names of columns, which are joined to one tensor. A list of lists, or a dict of lists,
+                gives a list or a dict of tensors. Default: all other columns.
+            label_column_dtype, feature_column_dtypes: types of the tensors.
+            batch_size: rows of a batch.
+            unsqueeze_label_tensor, unsqueeze_feature_tensors: give tensors of one dimension a second one.
+            options: as for `iter_batches`.
+        """
+        return torch_dataset(
+            lambda: self.iter_torch_batches(batch_size=batch_size, **options),
+            label_column,
+            feature_columns,
+            (label_column_dtype, feature_column_dtypes),
+            (unsqueeze_label_tensor, unsqueeze_feature_tensors),
+        )
+
+    def schema(self) -> Schema | None:
+        """Return the names and types of the columns, from the first block that has any; None if no block has."""
+        return next((Schema(table.schema) for table in self._tables() if table.num_columns), None)
+
+    def stats(self) -> str:
+        """Return a text about the dataset. `dualray report` shows the tasks of a run and their times."""
+        return repr(self)
+
+    def get_context(self) -> DataContext:
+        """Return the context of this process."""
+        return DataContext.get_current()
 
     def count(self) -> int:
         """Return the number of rows."""

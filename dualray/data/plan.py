@@ -70,21 +70,28 @@ class Map:
 
     keeps_rows: it gives as many rows as it gets.
     needs: resources of its tasks, as options of a remote function.
+    tasks_max: most of its tasks at a time; None: as many as the context says.
     """
 
     name: str
     transform: Transform
     keeps_rows: bool = False
+    tasks_max: int | None = None
     needs: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActorMap:
-    """A step that runs in a pool of actors, each with an instance of a user's class."""
+    """A step that runs in a pool of actors, each with an instance of a user's class.
+
+    size, size_max: the pool has `size_max` actors, but no more than the cluster has CPUs, and at least `size`.
+    """
 
     name: str
     make: Callable[[], Transform]
     size: int
+    size_max: int
+    keeps_rows: bool = False
     needs: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -158,10 +165,8 @@ class Plan:
             match step:
                 case Limit(count=count):
                     total = None if total is None else min(total, count)
-                case Map() | Exchange():
+                case Map() | Exchange() | ActorMap():
                     total = total if step.keeps_rows else None
-                case ActorMap():
-                    total = None
                 case Union(others=others):
                     for other in others:
                         total = None if total is None or other.rows is None else total + other.rows

@@ -4,23 +4,33 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
+from itertools import count
 from pathlib import Path
+from shutil import rmtree
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute
 import pyarrow.csv
+import pyarrow.fs
+import pyarrow.orc
 import pyarrow.parquet
 
 from dualray.api import get, is_initialized, put, remote
 from dualray.data import blocks
 from dualray.data.context import DataContext
-from dualray.data.executor import execute, in_store, load
+from dualray.data.errors import check_columns
+from dualray.data.executor import execute, give_up, in_store, load, of_user_code
 from dualray.data.iterator import DataIterator
 from dualray.data.plan import Held, Plan
+from dualray.exceptions import DualrayError
+
+Write = Callable[[pa.Table, str, Mapping[str, Any]], Any]
+"""Writes a table to a file, with options."""
 
 
 class PlannedRows(DataIterator):
@@ -41,9 +51,16 @@ class PlannedRows(DataIterator):
         """The files that it reads."""
         return list(dict.fromkeys(file for part in self._plan.source for file in part.files))
 
-    def to_pandas(self) -> Any:
-        """All rows as one pandas DataFrame, in this process."""
-        return blocks.batch_of(blocks.joined(self._tables()), "pandas")
+    def to_pandas(self, limit: int | None = None) -> Any:
+        """All rows as one pandas DataFrame, in this process.
+
+        Raises:
+            ValueError: there are more rows than `limit`.
+        """
+        table = blocks.joined(self._tables())
+        if limit is not None and table.num_rows > limit:
+            raise ValueError(f"to_pandas: the dataset has {table.num_rows} rows, more than limit={limit}")
+        return blocks.batch_of(table, "pandas")
 
     def to_arrow_refs(self) -> list[Any]:
         """References to the blocks, Arrow tables in the object store."""
@@ -54,30 +71,94 @@ class PlannedRows(DataIterator):
         convert = remote(_frame_of_rows).options(name="data:to_pandas_refs")
         return [convert.remote(in_store(part), part.start, part.stop) for part in execute(self._plan)]
 
-    def write_parquet(self, path: str | Path, **options: Any) -> None:
-        """A file for each block in a directory, which is made; `options` are those of `pyarrow.parquet.write_table`."""
-        self._write(path, "parquet", lambda table, file: pa.parquet.write_table(table, file, **options))
+    def to_numpy_refs(self, *, column: str | None = None) -> list[Any]:
+        """References to arrays of a column, one for each block; without a column, to dicts of arrays."""
+        convert = remote(_arrays_of_rows).options(name="data:to_numpy_refs")
+        return [convert.remote(column, in_store(part), part.start, part.stop) for part in execute(self._plan)]
+
+    def get_internal_block_refs(self) -> list[Any]:
+        """References to the blocks, as `to_arrow_refs`."""
+        return self.to_arrow_refs()
+
+    def write_parquet(self, path: str | Path, *, partition_cols: Sequence[str] | None = None, **options: Any) -> None:
+        """Write files into a directory, which is made.
+
+        Args:
+            path: the directory, which every node sees.
+            partition_cols: columns whose values name subdirectories, `x=1`, and are not in the files.
+            options: `min_rows_per_file` writes several blocks into one file. `mode` is "append" (the default),
+                "overwrite", "ignore" or "error". Others are those of `pyarrow.parquet.write_table`.
+        """
+        if partition_cols:
+            columns = list(partition_cols)
+            self._write(path, "parquet", options, lambda table, file, more: _write_parts(table, file, columns, more))
+        else:
+            self._write(path, "parquet", options, lambda table, file, more: pa.parquet.write_table(table, file, **more))
 
     def write_csv(self, path: str | Path, **options: Any) -> None:
-        """As `write_parquet`, in CSV; `options` are those of `pyarrow.csv.write_csv`."""
-        self._write(path, "csv", lambda table, file: pa.csv.write_csv(table, file, **options))
+        """As `write_parquet`, in CSV; other options are those of `pyarrow.csv.write_csv`."""
+        self._write(path, "csv", options, lambda table, file, more: pa.csv.write_csv(table, file, **more))
 
-    def write_json(self, path: str | Path) -> None:
-        """As `write_parquet`, a JSON object a line."""
-        self._write(path, "json", lambda table, file: Path(file).write_text(_as_json_lines(table)))
+    def write_orc(self, path: str | Path, **options: Any) -> None:
+        """As `write_parquet`, in ORC; other options are those of `pyarrow.orc.write_table`."""
+        self._write(path, "orc", options, lambda table, file, more: pa.orc.write_table(table, file, **more))
 
-    def _write(self, path: str | Path, ending: str, write: Callable[[pa.Table, str], Any]) -> None:
-        folder = Path(path).absolute()
-        folder.mkdir(parents=True, exist_ok=True)
+    def write_json(self, path: str | Path, **options: Any) -> None:
+        """As `write_parquet`, a JSON object a line; other options are those of `pandas.DataFrame.to_json`."""
+        self._write(path, "json", options, _write_json)
+
+    def write_numpy(self, path: str | Path, *, column: str, **options: Any) -> None:
+        """As `write_parquet`, the arrays of one column; other options are those of `numpy.save`."""
+
+        def write(table: pa.Table, file: str, more: Mapping[str, Any]) -> None:
+            check_columns([column], table.column_names)
+            with Path(file).open("wb") as opened:  # numpy.save would append .npy to a path
+                np.save(opened, blocks.numpy_of(table[column]), **more)
+
+        self._write(path, "npy", options, write)
+
+    def write_sql(self, sql: str, connection_factory: Callable[[], Any], **options: Any) -> None:
+        """Insert the rows with a statement such as "INSERT INTO t VALUES(?, ?)"; a task inserts a block.
+
+        Args:
+            sql: the statement.
+            connection_factory: returns a connection of Python's DB-API.
+            options: `concurrency` and `ray_remote_args`, accepted as in Ray, and without effect.
+        """
+        others = set(options) - {"concurrency", "ray_remote_args"}
+        if others:
+            raise TypeError(f"write_sql has no argument {others.pop()!r}")
+        insert = remote(_insert).options(name="data:write_sql")
+        for part in execute(self._plan):
+            get(insert.remote(sql, connection_factory, in_store(part), part.start, part.stop))
+
+    def write_images(self, path: str | Path, column: str, file_format: str = "png", **options: Any) -> None:
+        """Write each array of a column as an image; Pillow must be installed."""
+
+        def write(table: pa.Table, file: str, _more: Mapping[str, Any]) -> None:
+            from PIL import Image  # noqa: PLC0415 - only programs with images pay for it
+
+            for number, pixels in enumerate(blocks.numpy_of(table[column])):
+                Image.fromarray(np.asarray(pixels)).save(f"{file}.{number:06d}.{file_format}", format=file_format)
+
+        self._write(path, None, options, write)
+
+    def _write(self, path: str | Path, ending: str | None, options: Mapping[str, Any], write: Write) -> None:
+        asked = Files.of(path, options)
+        if asked is None:
+            return
         tasks_max = DataContext.get_current().tasks_max_of_cluster() if is_initialized() else 2
         pending: list[Any] = []
-        for number, part in enumerate(execute(self._plan)):
-            if part.rows:
-                target = str(folder / f"{number:06d}.{ending}")
-                pending.append(_write_task().remote(write, target, in_store(part), part.start, part.stop))
+        numbers = count(asked.first)
+        for parts in _gathered(execute(self._plan), asked.rows_least):
+            target = str(asked.folder / (f"{next(numbers):06d}" + (f".{ending}" if ending else "")))
+            spans = [(part.start, part.stop) for part in parts]
+            refs = [in_store(part) for part in parts]
+            pending.append(_write_task().remote(write, target, asked.rest, ending is not None, spans, *refs))
             if len(pending) >= tasks_max:
-                get(pending.pop(0))
-        get(pending)
+                _written(pending)
+        while pending:
+            _written(pending)
 
     def _tables(self) -> Iterator[pa.Table]:
         for part in execute(self._plan):
@@ -96,20 +177,155 @@ def _frame_of_rows(table: pa.Table, start: int, stop: int) -> Any:
     return blocks.batch_of(table.slice(start, stop - start), "pandas")
 
 
+def _arrays_of_rows(column: str | None, table: pa.Table, start: int, stop: int) -> Any:
+    arrays = blocks.batch_of(table.slice(start, stop - start), "numpy")
+    return arrays if column is None else arrays[column]
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """Where a dataset is written.
+
+    folder: the directory.
+    first: the number of the first file.
+    rows_least: fewest rows of a file, except the last one.
+    rest: options of the function that writes a file.
+    """
+
+    folder: Path
+    first: int
+    rows_least: int
+    rest: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, path: str | Path, options: Mapping[str, Any]) -> Files | None:
+        """What the options of a method say; None if nothing is to be written.
+
+        Raises:
+            ValueError: the mode is unknown, or it is "error" and the directory exists.
+        """
+        rest = {key: value for key, value in options.items() if key not in _OF_RAY}
+        for name in ("arrow_parquet_args_fn", "arrow_csv_args_fn", "arrow_orc_args_fn", "pandas_json_args_fn"):
+            if (function := rest.pop(name, None)) is not None:
+                rest |= function()
+        check_filesystem(options.get("filesystem"))
+        folder = Path(local_path(path)).absolute()
+        mode = str(getattr(options.get("mode", "append"), "value", options.get("mode", "append")))
+        if mode not in ("append", "overwrite", "ignore", "error", "create"):
+            raise ValueError(f"mode={mode!r} must be 'append', 'overwrite', 'ignore' or 'error'")
+        if folder.exists() and mode == "ignore":
+            return None
+        if folder.exists() and mode in ("error", "create"):
+            raise ValueError(f"mode={mode!r}: {folder} exists already")
+        if folder.exists() and mode == "overwrite":
+            rmtree(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        there = [int(name) for entry in folder.iterdir() if (name := entry.name.partition(".")[0]).isdigit()]
+        rows = options.get("min_rows_per_file") or options.get("num_rows_per_file") or 1
+        return cls(folder, max(there, default=-1) + 1, rows, rest)
+
+
+_OF_RAY = frozenset(
+    {
+        *("filesystem", "try_create_dir", "arrow_open_stream_args", "filename_provider", "ray_remote_args"),
+        *("concurrency", "min_rows_per_file", "num_rows_per_file", "max_rows_per_file", "min_bytes_per_file", "mode"),
+    }
+)
+"""Options of Ray's that say where and how many files are written, and not how."""
+
+
+def check_filesystem(filesystem: Any) -> None:
+    """Raises ValueError for a file system that is not the nodes' own."""
+    if filesystem is not None and not isinstance(filesystem, pa.fs.LocalFileSystem):
+        raise ValueError(f"filesystem={filesystem!r}: dualray reads and writes files at paths that every node sees")
+
+
+def local_path(path: str | Path) -> str:
+    """The path, without the `local://` and `file://` of Ray's programs.
+
+    Raises:
+        ValueError: the files lie elsewhere.
+    """
+    text = str(path)
+    scheme, _, rest = text.partition("://")
+    if not rest:
+        return text
+    if scheme not in ("local", "file"):
+        raise ValueError(f"{text!r}: dualray reads and writes files at paths that every node sees; mount the store")
+    return rest
+
+
+def _gathered(parts: Iterator[Held], rows_least: int) -> Iterator[list[Held]]:
+    """Blocks of one file each."""
+    waiting: list[Held] = []
+    for part in parts:
+        if part.rows:
+            waiting.append(part)
+        if sum(each.rows for each in waiting) >= rows_least:
+            yield waiting
+            waiting = []
+    if waiting:
+        yield waiting
+
+
+def _written(pending: list[Any]) -> None:
+    """Wait for the first file; if it fails, nobody asks for the others."""
+    try:
+        get(pending.pop(0))
+    except DualrayError as error:
+        give_up(pending)
+        raise of_user_code(error) from None
+
+
 @cache
 def _write_task() -> Any:
-    return remote(_write_block)
+    return remote(_write_blocks)
 
 
-def _as_json_lines(table: pa.Table) -> str:
-    return "".join(json.dumps(row, default=_plain) + "\n" for row in blocks.rows_of(table))
-
-
-def _write_block(write: Callable[[pa.Table, str], Any], target: str, table: pa.Table, start: int, stop: int) -> None:
+def _write_blocks(
+    write: Write, target: str, options: Any, is_file: bool, spans: list[tuple[int, int]], *tables: pa.Table
+) -> None:
     """Write a file, whole or not at all: a task may be run again."""
+    table = blocks.joined(table.slice(start, stop - start) for table, (start, stop) in zip(tables, spans, strict=True))
+    if not is_file:
+        write(table, target, options)
+        return
     pending = f"{target}.{os.getpid()}.part"
-    write(table.slice(start, stop - start), pending)
-    Path(pending).rename(target)
+    write(table, pending, options)
+    if Path(pending).exists():
+        Path(pending).rename(target)
+
+
+def _write_json(table: pa.Table, file: str, options: Mapping[str, Any]) -> None:
+    if options:
+        lines = {"orient": "records", "lines": True, **options}
+        blocks.batch_of(table, "pandas").to_json(file, **lines)
+    else:
+        Path(file).write_text("".join(json.dumps(row, default=_plain) + "\n" for row in blocks.rows_of(table)))
+
+
+def _write_parts(table: pa.Table, file: str, columns: list[str], options: Mapping[str, Any]) -> None:
+    check_columns(columns, table.column_names)
+    target = Path(file)
+    pa.parquet.write_to_dataset(
+        table,
+        target.parent,
+        partition_cols=columns,
+        basename_template=f"{target.name.partition('.')[0]}-{{i}}.parquet",
+        existing_data_behavior="overwrite_or_ignore",
+        **options,
+    )
+
+
+def _insert(sql: str, connection_factory: Callable[[], Any], table: pa.Table, start: int, stop: int) -> None:
+    rows = [tuple(row.values()) for row in blocks.rows_of(table.slice(start, stop - start))]
+    connection = connection_factory()
+    try:
+        if rows:
+            connection.cursor().executemany(sql, rows)
+            connection.commit()
+    finally:
+        connection.close()
 
 
 def _plain(value: Any) -> Any:

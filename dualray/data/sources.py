@@ -1,79 +1,98 @@
-"""Sources of datasets: values of this process, and files.
-
-dualray cuts files into parts that one task reads: of Parquet, the row groups of one block; of CSV and JSON, one file.
-The nodes must see the paths. A directory stands for the files in it, and a pattern for the files that match.
-"""
+"""Sources of datasets that are no files: numbers, values of this process, and objects in the store."""
 
 from __future__ import annotations
 
-import glob
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.csv
-import pyarrow.json
-import pyarrow.parquet
 
 from dualray import api
 from dualray.data import blocks
-from dualray.data.context import DataContext
-from dualray.data.dataset import Dataset, MaterializedDataset, is_count
+from dualray.data.compute import is_count
+from dualray.data.dataset import Dataset, MaterializedDataset
 from dualray.data.executor import Meta, ensure_initialized, held, measured
+from dualray.data.files import blocks_wanted, target_size
 from dualray.data.plan import Held, Plan, Read
 from dualray.object_ref import ObjectRef
 
 __all__ = [
     "from_arrow",
     "from_arrow_refs",
+    "from_blocks",
+    "from_huggingface",
     "from_items",
     "from_numpy",
     "from_numpy_refs",
     "from_pandas",
     "from_pandas_refs",
+    "from_torch",
     "range",
-    "read_csv",
-    "read_json",
-    "read_parquet",
+    "range_tensor",
 ]
 
 _range = range
-Paths = str | Path | Sequence[str | Path]
 BLOCKS_OF_ITEMS = 16
 """Rows of this process are cut into about as many blocks, if nobody says."""
 
 
-def from_items(items: Sequence[Any], *, override_num_blocks: int | None = None) -> Dataset:
+def from_items(items: Sequence[Any], *, parallelism: int = -1, override_num_blocks: int | None = None) -> Dataset:
     """Return a dataset of Python values. Dicts give a column for each key; other values give a column `item`.
 
     Args:
         items: the rows.
-        override_num_blocks: number of blocks. Default: 16, or fewer for few rows.
+        override_num_blocks, parallelism: number of blocks. Default: 16, or fewer for few rows.
     """
     items = list(items)
+    override_num_blocks = blocks_wanted(override_num_blocks, parallelism)
     rows = items if items and all(isinstance(item, dict) for item in items) else [{"item": item} for item in items]
     return _of_table(blocks.table_of_rows(rows), override_num_blocks, "from_items")
 
 
-def range(n: int, *, override_num_blocks: int | None = None) -> Dataset:  # noqa: A001 - Ray's name
+def range(  # noqa: A001 - Ray's name
+    n: int,
+    *,
+    parallelism: int = -1,
+    concurrency: int | None = None,
+    override_num_blocks: int | None = None,
+) -> Dataset:
     """Return a dataset of the numbers 0 to n - 1, in a column `id`."""
+    return _numbered(n, (), blocks_wanted(override_num_blocks, parallelism), "range")
+
+
+def range_tensor(
+    n: int,
+    *,
+    shape: Sequence[int] = (1,),
+    parallelism: int = -1,
+    concurrency: int | None = None,
+    override_num_blocks: int | None = None,
+) -> Dataset:
+    """Return a dataset of arrays of this shape, each filled with the number of its row, in a column `data`."""
+    return _numbered(n, tuple(shape), blocks_wanted(override_num_blocks, parallelism), "range_tensor")
+
+
+def _numbered(n: int, shape: tuple[int, ...], wanted: int | None, name: str) -> Dataset:
     if not is_count(n, 0):
-        raise ValueError(f"range: n={n!r} must be an int that is not negative")
-    per_block = max(1, DataContext.get_current().target_max_block_size // 8)
-    count = _count(override_num_blocks) or max(min(n, BLOCKS_OF_ITEMS), -(-n // per_block), 1)
+        raise ValueError(f"{name}: n={n!r} must be an int that is not negative")
+    per_row = 8 * int(np.prod(shape, dtype=np.int64))
+    per_block = max(1, target_size() // per_row)
+    count = wanted or max(min(n, BLOCKS_OF_ITEMS), -(-n // per_block), 1)
     bounds = [number * n // count for number in _range(count + 1)]
-    return Dataset(Plan(tuple(_numbers(low, high) for low, high in pairwise(bounds)), (), "range"))
 
+    def part(low: int, high: int) -> Read:
+        def read() -> pa.Table:
+            numbers = np.arange(low, high, dtype=np.int64)
+            if name == "range":
+                return pa.table({"id": numbers})
+            ones = np.ones((1, *shape), np.int64)
+            return pa.table({"data": blocks.column_of(ones * numbers.reshape(-1, *[1] * len(shape)))})
 
-def _numbers(low: int, high: int) -> Read:
-    return Read(
-        function=lambda: pa.table({"id": np.arange(low, high, dtype=np.int64)}),
-        rows=high - low,
-        size_bytes=8 * (high - low),
-    )
+        return Read(function=read, rows=high - low, size_bytes=per_row * (high - low))
+
+    return Dataset(Plan(tuple(part(low, high) for low, high in pairwise(bounds)), (), name))
 
 
 def from_numpy(arrays: Any, *, override_num_blocks: int | None = None) -> Dataset:
@@ -98,6 +117,46 @@ def from_arrow(tables: Any, *, override_num_blocks: int | None = None) -> Datase
         if not isinstance(table, pa.Table):
             raise TypeError(f"from_arrow takes Arrow tables, not {table!r} (type {type(table).__name__})")
     return _of_tables(many, override_num_blocks, "from_arrow")
+
+
+def from_blocks(tables: Sequence[Any]) -> Dataset:
+    """Return a dataset whose blocks are these Arrow tables or DataFrames."""
+    return _of_tables([blocks.table_of_batch(table, "from_blocks' caller") for table in tables], None, "from_blocks")
+
+
+def from_torch(dataset: Any, local_read: bool = False) -> Dataset:
+    """Return a dataset of the elements of a `torch.utils.data.Dataset`, in a column `item`.
+
+    Args:
+        dataset: a dataset with `__len__` and `__getitem__`, whose elements tasks read, or an iterable one, which this
+            process reads.
+        local_read: accepted as in Ray, and without effect.
+    """
+    if not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
+        return from_items([{"item": item} for item in dataset])
+    count = max(1, min(len(dataset), BLOCKS_OF_ITEMS))
+    bounds = [number * len(dataset) // count for number in _range(count + 1)]
+
+    def part(low: int, high: int) -> Read:
+        def read() -> pa.Table:
+            return blocks.table_of_rows([{"item": dataset[number]} for number in _range(low, high)])
+
+        return Read(function=read, rows=high - low)
+
+    return Dataset(Plan(tuple(part(low, high) for low, high in pairwise(bounds)), (), "from_torch"))
+
+
+def from_huggingface(dataset: Any, **_options: Any) -> Dataset:
+    """Return a dataset of the rows of a `datasets.Dataset` of Hugging Face, which is here; iterable ones are read here.
+
+    Raises:
+        TypeError: the argument is a dict of several datasets.
+    """
+    if isinstance(dataset, dict):
+        raise TypeError(f"from_huggingface takes one dataset, not several: choose one of {', '.join(dataset)}")
+    if not hasattr(dataset, "with_format") or not hasattr(dataset, "__len__"):
+        return from_items(list(dataset))
+    return from_arrow(dataset.with_format("arrow")[:])
 
 
 def from_pandas_refs(frames: Any) -> MaterializedDataset:
@@ -160,136 +219,16 @@ def _measure_table(table: Any) -> Meta:
     return measured(table)[1]
 
 
-def read_parquet(
-    paths: Paths,
-    *,
-    columns: Sequence[str] | None = None,
-    filter: Any = None,  # noqa: A002 - pyarrow's and Ray's name
-    override_num_blocks: int | None = None,
-) -> Dataset:
-    """Return a dataset of the rows of Parquet files.
-
-    Args:
-        paths: files, directories or patterns that every node sees.
-        columns: the columns to read. Default: all.
-        filter: an expression of `pyarrow.compute`. Row groups in which no row can meet it are not read.
-        override_num_blocks: about how many blocks to make. Default: blocks of `target_max_block_size`.
-    """
-    groups: list[tuple[str, int, int, int]] = []  # file, row group, rows, bytes
-    wanted = None if columns is None else set(columns)
-    for path in _files(paths, ".parquet"):
-        with pa.parquet.ParquetFile(path) as file:
-            _check_columns(path, file.schema_arrow.names, columns)
-            for number in _range(file.metadata.num_row_groups):
-                group = file.metadata.row_group(number)
-                chunks = [group.column(index) for index in _range(group.num_columns)]
-                size = sum(
-                    chunk.total_uncompressed_size
-                    for chunk in chunks
-                    if wanted is None or chunk.path_in_schema.partition(".")[0] in wanted
-                )
-                groups.append((path, number, group.num_rows, size))
-    total = sum(size for *_, size in groups)
-    target = DataContext.get_current().target_max_block_size
-    if count := _count(override_num_blocks):
-        target = max(1, total // count)
-    parts: list[Read] = []
-    gathered: list[tuple[str, int, int, int]] = []
-    for group in groups:
-        if gathered and (group[0] != gathered[0][0] or sum(entry[3] for entry in gathered) + group[3] > target):
-            parts.append(_read_groups(gathered, columns, filter))
-            gathered = []
-        gathered.append(group)
-    if gathered:
-        parts.append(_read_groups(gathered, columns, filter))
-    return Dataset(Plan(tuple(parts), (), "read_parquet"))
-
-
-def _read_groups(groups: list[tuple[str, int, int, int]], columns: Sequence[str] | None, wanted: Any) -> Read:
-    path, numbers = groups[0][0], [number for _, number, _, _ in groups]
-    chosen = None if columns is None else list(columns)
-
-    def read() -> pa.Table:
-        with pa.parquet.ParquetFile(path, memory_map=False) as file:
-            needed = chosen
-            if wanted is not None:
-                needed = None  # the filter may look at columns that are not wanted
-            table = file.read_row_groups(numbers, columns=needed, use_threads=False)
-        if wanted is not None:
-            table = table.filter(wanted)
-        return table if chosen is None else table.select(chosen)
-
-    rows = sum(rows for _, _, rows, _ in groups) if wanted is None else None
-    return Read(function=read, rows=rows, size_bytes=sum(size for *_, size in groups), files=(path,))
-
-
-def read_csv(paths: Paths, **options: Any) -> Dataset:
-    """Return a dataset of the rows of CSV files, a block for each file; `options` go to `pyarrow.csv.read_csv`."""
-    return _whole_files(paths, ".csv", lambda path: pa.csv.read_csv(path, **options), "read_csv")
-
-
-def read_json(paths: Paths, **options: Any) -> Dataset:
-    """Return a dataset of files with a JSON object in each line, a block for each file.
-
-    `options` go to `pyarrow.json.read_json`.
-    """
-    return _whole_files(paths, (".json", ".jsonl"), lambda path: pa.json.read_json(path, **options), "read_json")
-
-
-def _whole_files(paths: Paths, ending: str | tuple[str, ...], read: Callable[[str], pa.Table], name: str) -> Dataset:
-    def part(path: str) -> Read:
-        return Read(function=lambda: read(path), size_bytes=Path(path).stat().st_size, files=(path,))
-
-    return Dataset(Plan(tuple(part(path) for path in _files(paths, ending)), (), name))
-
-
-def _files(paths: Paths, ending: str | tuple[str, ...]) -> list[str]:
-    """The files that paths stand for, sorted within each.
-
-    Raises:
-        FileNotFoundError: a path, or a pattern, stands for none.
-    """
-    found: list[str] = []
-    for path in [paths] if isinstance(paths, str | Path) else paths:
-        whole = Path(path).absolute()
-        if whole.is_dir():
-            here = sorted(str(entry) for entry in whole.rglob("*") if entry.is_file() and entry.name.endswith(ending))
-        elif whole.is_file():
-            here = [str(whole)]
-        else:
-            here = sorted(glob.glob(str(whole), recursive=True))  # noqa: PTH207 - the pattern is absolute
-        if not here:
-            raise FileNotFoundError(
-                f"{str(path)!r} matches no file; give a file, a directory with files *{ending}, or a pattern"
-            )
-        found += here
-    return found
-
-
-def _check_columns(path: str, there: Iterable[str], wanted: Sequence[str] | None) -> None:
-    missing = [name for name in wanted or [] if name not in there]
-    if missing:
-        raise ValueError(f"{path} has no column {missing[0]!r}; it has {', '.join(map(repr, there))}")
-
-
-def _count(override_num_blocks: int | None) -> int | None:
-    if override_num_blocks is None:
-        return None
-    if not is_count(override_num_blocks, 1):
-        raise ValueError(f"override_num_blocks={override_num_blocks!r} must be an int of at least 1")
-    return override_num_blocks
-
-
 def _of_table(table: pa.Table, count: int | None, name: str) -> Dataset:
-    target = DataContext.get_current().target_max_block_size
-    number = _count(count) or max(1, min(table.num_rows, BLOCKS_OF_ITEMS), -(-table.nbytes // target))
+    target = target_size()
+    number = blocks_wanted(count) or max(1, min(table.num_rows, BLOCKS_OF_ITEMS), -(-table.nbytes // target))
     bounds = [part * table.num_rows // number for part in _range(number + 1)]
     cuts = [table.slice(low, high - low) for low, high in pairwise(bounds)]
     return _of_tables(cuts, None, name)
 
 
 def _of_tables(tables: list[pa.Table], count: int | None, name: str) -> Dataset:
-    if count is not None or (len(tables) == 1 and tables[0].nbytes > DataContext.get_current().target_max_block_size):
+    if count is not None or (len(tables) == 1 and tables[0].nbytes > target_size()):
         return _of_table(blocks.joined(tables), count, name)
     whole = [blocks.compacted(table) for table in tables]
     parts = [Held(block=table, start=0, stop=table.num_rows, size_bytes=table.nbytes) for table in whole]

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.csv
 import pyarrow.parquet
 import pytest
 
@@ -19,20 +17,6 @@ from dualray.exceptions import TaskError
 from dualray.util.state import list_objects
 
 MIB = 1024 * 1024
-# Arrow opens a pipe for Ctrl-C with the first file that it reads as CSV, and keeps it: it is no leak of ours.
-pyarrow.csv.read_csv(pa.py_buffer(b"a\n1\n"))
-
-
-@pytest.fixture(scope="module", params=["sim", "real"], autouse=True)
-def mode(request: pytest.FixtureRequest) -> Iterator[str]:
-    ray.init(mode=request.param, num_cpus=2, object_store_memory=100 * MIB)
-    yield request.param
-    ray.shutdown()
-
-
-@pytest.fixture
-def numbers() -> ray.data.Dataset:
-    return ray.data.range(100, override_num_blocks=7)
 
 
 def test_nothing_runs_before_it_is_asked_for(numbers):
