@@ -6,18 +6,16 @@ partition that the hash of their keys names, and a task joins the two parts of e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 
 from dualray import api
 from dualray.data import blocks, exchange
-from dualray.data.errors import check_columns
 from dualray.data.executor import Meta, execute, held, in_store, measured
 from dualray.data.plan import Exchange, Held, Plan
 
@@ -88,22 +86,6 @@ class Join:
     right_suffix: str | None
     partitions: int
 
-    def split(self, keys: Sequence[str]) -> Callable[[pa.Table, int], list[pa.Table]]:
-        """The function that cuts a block by the hash of its keys."""
-
-        def split(table: pa.Table, _number: int) -> list[pa.Table]:
-            if not table.num_columns:
-                return [table] * self.partitions
-            check_columns(keys, table.column_names)
-            frame = pd.DataFrame({key: blocks.batch_of(table.select([key]), "pandas")[key] for key in keys})
-            for key in keys:
-                if pd.api.types.is_numeric_dtype(frame[key]):
-                    frame[key] = frame[key].astype(np.float64)  # 1 and 1.0 are equal, so their hashes must be
-            where = pd.util.hash_pandas_object(frame, index=False).to_numpy() % np.uint64(self.partitions)
-            return [blocks.taken(table, np.flatnonzero(where == part)) for part in range(self.partitions)]
-
-        return split
-
     def merge(self, parts: list[pa.Table], count_of_left: int) -> pa.Table:
         """The joined rows of a partition, in the order of its left rows, and then of its right ones."""
         left, right = blocks.joined(parts[:count_of_left]), blocks.joined(parts[count_of_left:])
@@ -162,8 +144,10 @@ def join_step(join: Join, other: Plan) -> Exchange:
     """The step that joins the rows so far with those of another plan."""
 
     def run(stream: Iterator[Held], _about: int) -> Iterator[Held]:
-        left = exchange.split_all(stream, join.partitions, join.split(join.left_on), "join")
-        right = exchange.split_all(execute(other), join.partitions, join.split(join.right_on), "join")
+        left = exchange.split_all(stream, join.partitions, exchange.by_hash(join.left_on, join.partitions), "join")
+        right = exchange.split_all(
+            execute(other), join.partitions, exchange.by_hash(join.right_on, join.partitions), "join"
+        )
         count = len(left)
         return exchange.merged(left + right, join.partitions, lambda parts, _: join.merge(parts, count), "join")
 

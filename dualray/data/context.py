@@ -126,6 +126,7 @@ class DataContext(_Accepting):
     shuffle_seed: int = 0
     task_duration: float | None = None
     execution_options: ExecutionOptions = field(default_factory=ExecutionOptions)
+    _configs: dict[str, Any] = field(default_factory=dict, repr=False)
 
     @staticmethod
     @cache
@@ -136,6 +137,19 @@ class DataContext(_Accepting):
     def tasks_max_of_cluster(self) -> int:
         """`tasks_max`, or what it stands for."""
         return self.tasks_max or int(api.cluster_resources().get("CPU", 1)) + 2
+
+    def set_config(self, key: str, value: Any) -> None:
+        """Keep a value under a name; Ray's own names have no effect in dualray."""
+        _warn_once(f"DataContext.set_config({key!r})")
+        self._configs[key] = value
+
+    def get_config(self, key: str, default: Any = None) -> Any:
+        """Return the value that `set_config` keeps under a name."""
+        return self._configs.get(key, default)
+
+    def remove_config(self, key: str) -> None:
+        """Forget the value under a name."""
+        self._configs.pop(key, None)
 
     def __getattr__(self, name: str) -> Any:
         if name in _OF_RAY:

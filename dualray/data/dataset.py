@@ -206,6 +206,8 @@ class Dataset(SummarizedRows):
         target_num_rows_per_block: int | None = None,
         *,
         shuffle: bool = False,
+        keys: Sequence[str] | None = None,
+        sort: bool = False,
         strict: bool = False,
     ) -> Dataset:
         """Distribute the rows over this number of blocks of about equal size.
@@ -214,6 +216,8 @@ class Dataset(SummarizedRows):
             num_blocks: the number of blocks.
             target_num_rows_per_block: instead of a number of blocks, most rows of a block.
             shuffle: put the rows into a random order, too.
+            keys: columns; rows with equal values in them come into one block.
+            sort: with `keys`, sort the rows of each block by them.
             strict: accepted as in Ray, and without effect.
         """
         if (num_blocks is None) == (target_num_rows_per_block is None):
@@ -224,6 +228,15 @@ class Dataset(SummarizedRows):
                 Exchange(name=f"Repartition({most} rows)", run=lambda stream, _: exchange.by_rows(stream, most))
             )
         count = _positive("num_blocks", cast(int, num_blocks))
+        if keys:
+            columns = list(keys)
+            return self._then(
+                Exchange(
+                    name=f"Repartition({count} by {', '.join(columns)})",
+                    run=lambda stream, _: exchange.repartition_by(stream, count, columns, sort),
+                    outputs=count,
+                )
+            )
         if shuffle:
             return self.random_shuffle(num_blocks=count)
         step = Exchange(

@@ -14,6 +14,7 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -57,6 +58,36 @@ def by_rows(stream: Iterator[Held], most: int) -> Iterator[Held]:
     """The same rows in the same order, in blocks of at most `most` rows."""
     parts = list(stream)
     return repartition(iter(parts), max(1, -(-sum(part.rows for part in parts) // most)))
+
+
+def by_hash(keys: Sequence[str], outputs: int) -> Split:
+    """The function that cuts a block so that rows with equal keys are in one part."""
+
+    def split(table: pa.Table, _number: int) -> list[pa.Table]:
+        if not table.num_columns:
+            return [table] * outputs
+        check_columns(keys, table.column_names)
+        frame = pd.DataFrame({key: blocks.batch_of(table.select([key]), "pandas")[key] for key in keys})
+        for key in keys:
+            if pd.api.types.is_numeric_dtype(frame[key]):
+                frame[key] = frame[key].astype(np.float64)  # 1 and 1.0 are equal, so their hashes must be
+        where = pd.util.hash_pandas_object(frame, index=False).to_numpy() % np.uint64(outputs)
+        return [blocks.taken(table, np.flatnonzero(where == part)) for part in range(outputs)]
+
+    return split
+
+
+def repartition_by(stream: Iterator[Held], count: int, keys: Sequence[str], is_sorted: bool) -> Iterator[Held]:
+    """All rows, with equal keys in one block, and, if asked, in the order of the keys within each block."""
+
+    def merge(parts: list[pa.Table], _number: int) -> pa.Table:
+        table = blocks.joined(parts)
+        if not (is_sorted and table.num_rows):
+            return table
+        indices = pc.sort_indices(table.select(list(keys)), sort_keys=[(key, "ascending") for key in keys])
+        return blocks.taken(table, np.asarray(indices.to_numpy()))
+
+    return shuffle(stream, count, by_hash(keys, count), merge, "repartition")
 
 
 def shuffle(

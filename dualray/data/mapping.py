@@ -5,8 +5,9 @@ A function runs in tasks. A class runs in a pool of actors: each has an instance
 
 from __future__ import annotations
 
+import asyncio
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -66,7 +67,8 @@ class Call:
         args, kwargs = tuple(self.fn_args or ()), dict(self.fn_kwargs or {})
 
         def calling(call: Callable[..., Any]) -> Transform:
-            return transform_of((lambda value: call(value, *args, **kwargs)) if args or kwargs else call)
+            with_arguments = (lambda value: call(value, *args, **kwargs)) if args or kwargs else call
+            return transform_of(_awaited(with_arguments) if _is_async(call) else with_arguments)
 
         if isinstance(strategy, ActorPoolStrategy):
             constructor = tuple(self.fn_constructor_args or ()), dict(self.fn_constructor_kwargs or {})
@@ -162,6 +164,8 @@ def column_added(call: Call, name: str, batch_format: str | None) -> Map | Actor
     def transform_of(fn: Callable[..., Any]) -> Transform:
         def add(table: pa.Table) -> pa.Table:
             values = fn(blocks.batch_of(table, form))
+            if getattr(values, "ndim", 1) == 2 and hasattr(values, "iloc") and values.shape[1] == 1:
+                values = values.iloc[:, 0]  # a frame of one column, as of `lambda frame: frame % 3`
             column = values if isinstance(values, pa.Array | pa.ChunkedArray) else np.asarray(values)
             return with_column(table, name, blocks.column_of(column))
 
@@ -196,6 +200,27 @@ def with_column(table: pa.Table, name: str, column: Any) -> pa.Table:
     if name in table.column_names:
         return table.set_column(table.column_names.index(name), name, column)
     return table.append_column(name, column)
+
+
+def _is_async(call: Callable[..., Any]) -> bool:
+    """Whether it is an `async def`, or an instance of a class with such a `__call__`."""
+    tests = (inspect.iscoroutinefunction, inspect.isasyncgenfunction)
+    return any(test(each) for test in tests for each in (call, inspect.getattr_static(type(call), "__call__", None)))
+
+
+def _awaited(call: Callable[..., Any]) -> Callable[..., Any]:
+    """A plain function of an async one: it waits for the value, or for all values of an async generator."""
+
+    async def collected(values: AsyncIterator[Any]) -> list[Any]:
+        return [value async for value in values]
+
+    def wait(value: Any) -> Any:
+        made = call(value)
+        if inspect.isasyncgen(made):
+            return (each for each in asyncio.run(collected(made)))
+        return asyncio.run(made)
+
+    return wait
 
 
 def _each(fn: Callable[[pa.Table], pa.Table]) -> Transform:

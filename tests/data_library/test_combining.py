@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -9,6 +11,7 @@ import pytest
 import dualray as ray
 from dualray.data.combining import JOINS
 from dualray.data.context import _warn_once
+from dualray.data.expressions import col
 from dualray.exceptions import RayTaskError, UserCodeException
 
 
@@ -87,6 +90,10 @@ def test_shares_and_samples(numbers):
     assert sorted(order) == list(range(100)) != order
     assert numbers.repartition(target_num_rows_per_block=30).materialize().num_blocks() == 4
     shuffled = numbers.repartition(3, shuffle=True).materialize()
+    by_key = numbers.with_column("k", col("id") % 5).repartition(3, keys=["k"], sort=True)
+    blocks = [batch["k"].tolist() for batch in by_key.iter_batches(batch_size=None)]
+    assert sum(map(len, blocks)) == 100 and all(block == sorted(block) for block in blocks)
+    assert sum(len(set(block)) for block in blocks) == 5  # no key is in two blocks
     assert shuffled.num_blocks() == 3 and shuffled.sum("id") == 4950 and shuffled.take(3) != numbers.take(3)
 
 
@@ -133,6 +140,25 @@ def test_classes_and_strategies_for_rows(numbers):
         ray.data.ActorPoolStrategy(size=0)
     with pytest.raises(ValueError, match="max_size=1 must be at least min_size=2"):
         ray.data.ActorPoolStrategy(min_size=2, max_size=1)
+
+
+def test_async_functions(numbers):
+    class Later:
+        async def __call__(self, batch):
+            await asyncio.sleep(0.001)
+            return {"id": batch["id"] + 1}
+
+    async def twice(batch):
+        yield batch
+        await asyncio.sleep(0.001)
+        yield batch
+
+    async def renamed(row):
+        return {"n": row["id"]}
+
+    assert numbers.map_batches(Later).sum("id") == 5050
+    assert numbers.map_batches(twice).count() == 200
+    assert numbers.map(renamed).take(2) == [{"n": 0}, {"n": 1}]
 
 
 def test_at_most_so_many_tasks_at_a_time(numbers):
@@ -205,6 +231,8 @@ def test_the_context_accepts_rays_attributes(caplog):
     context.use_push_based_shuffle = True
     context.use_push_based_shuffle = False
     assert ["use_push_based_shuffle" in record.message for record in caplog.records] == [True]
+    context.set_config("key", 3)
+    assert (context.get_config("key"), context.get_config("other", 4)) == (3, 4)
     assert context.read_op_min_num_blocks == 200
     with pytest.raises(AttributeError, match="DataContext has no attribute 'nothing'"):
         _ = context.nothing

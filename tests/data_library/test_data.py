@@ -98,6 +98,7 @@ def test_a_class_runs_in_a_pool_of_actors(numbers):
 
 def test_columns_and_their_numbers(numbers):
     both = numbers.add_column("half", lambda frame: frame["id"] / 2)
+    assert numbers.add_column("rest", lambda frame: frame % 3).unique("rest") == [0, 1, 2]
     assert both.rename_columns({"half": "h"}).drop_columns("id").columns() == ["h"]
     assert both.select_columns(["half", "id"]).schema().names == ["half", "id"]
     assert (both.min("half"), both.max("half"), both.mean("id")) == (0, 49.5, 49.5)
