@@ -73,8 +73,8 @@ ENTRIES: Final[dict[str, Entry]] = {
         means="The program pickled a reference, and RAY_allow_out_of_band_object_ref_serialization=0 forbids it.",
         cause="dualray cannot count the copies of a reference that pickle.dumps(ref) makes. So the process that calls "
         "pickle.dumps would keep the object until the process ends.",
-        fix="Pass the reference to a task or an actor, or return it. Unset the variable to allow the program to "
-        "pickle references itself.",
+        fix="Pass the reference to a task or an actor, or return it. To let the program pickle references "
+        "itself, unset RAY_allow_out_of_band_object_ref_serialization.",
     ),
     "out-of-memory": Entry(
         errors=("OutOfMemoryError",),
