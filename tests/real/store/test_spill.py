@@ -68,7 +68,7 @@ def test_what_is_written_is_read_back(disk: Disk) -> None:
 def test_what_the_disk_lost_or_cut_off_is_an_error(disk: Disk) -> None:
     assert disk.write(ID, b"abc") is None
     (disk.files.directory / ID.hex()).write_bytes(b"ab")
-    assert "has not 3 bytes" in str(disk.read(ID, 3))
+    assert "does not have 3 bytes" in str(disk.read(ID, 3))
 
 
 def test_a_directory_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
