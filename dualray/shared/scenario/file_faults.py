@@ -222,7 +222,9 @@ class FaultModel(Model):
             raise ValueError("`slow` needs `by`: the factor by which the node gets slower, a number above 0")
         if self.skew is not None:
             if not isinstance(self.by, str):
-                raise ValueError("`skew` needs `by`: how far the node's clock is ahead, such as 30s. With -30s the clock is behind")
+                raise ValueError(
+                    "`skew` needs `by`: how far the node's clock is ahead, such as 30s. With -30s the clock is behind"
+                )
             parse_skew_ns(self.by, "by")
         if self.fill is not None and self.share is None:
             raise ValueError("fill needs share, the part of the store to take, such as 0.9")

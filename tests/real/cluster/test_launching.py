@@ -427,12 +427,13 @@ def test_status_shows_supply_and_demand_and_what_another_policy_would_launch(tmp
         assert "Groups" in shown.stdout
         assert "0 - 4" in shown.stdout
         assert re.search(r"Start-up of group cpu: [\d.]+ s \(median of the last 1: ", shown.stdout)
-        assert "Demand: 1 x 1 CPU, 1 disk: no node is launched for it: cpu: a node of this group lacks 1 disk" in shown.stdout
+        lacks = "cpu: a node of this group lacks 1 disk"
+        assert f"Demand: 1 x 1 CPU, 1 disk: no node is launched for it: {lacks}" in shown.stdout
         assert "request of driver-2@node-0: 2 x 1 CPU: nodes have room for it, or are starting" in shown.stdout
         status = dualray.autoscaler.status()
         assert [row["nodes"] for row in status["groups"]] == [1]
         dry = ("status", "--address", cluster.address, "--dry-run")
-        assert "would launch nothing for 1 x 1 CPU, 1 disk: cpu: a node of this group lacks 1 disk" in dualray_cli(*dry).stdout
+        assert f"would launch nothing for 1 x 1 CPU, 1 disk: {lacks}" in dualray_cli(*dry).stdout
         environment = {**os.environ, "PYTHONPATH": f"{Path.cwd()}:{tmp_path}"}
         for name, words in (
             ("Eager", "would launch 2 of group cpu"),
