@@ -189,7 +189,7 @@ def test_the_scripts_start_a_cluster_of_two_nodes_and_end_it(tmp_path, monkeypat
         head = run(cluster / "start_head.sh", "127.0.0.1", "--port", "0", "--num-cpus", "1")
         assert head.returncode == 0, head.stderr
         assert (tmp_path / ".dualray" / "secret").stat().st_mode & 0o777 == 0o600
-        found = re.search(r"node-0 of the cluster at (\S+) runs here", head.stdout)
+        found = re.search(r"node-0 of the cluster at (\S+) runs on this machine", head.stdout)
         assert found is not None
         script = (cluster / "start_worker.sh").read_text().replace("head=${HEAD:-}", f"head={found[1]}")
         joined = subprocess.run(

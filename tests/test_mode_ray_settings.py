@@ -50,5 +50,5 @@ def test_the_name_ray_must_mean_ray(monkeypatch):
     of_dualray.__file__ = "/somewhere/dualray/as_ray/site/ray/__init__.py"
     of_dualray.__spec__ = types.SimpleNamespace(name="ray")  # type: ignore[assignment]
     monkeypatch.setitem(sys.modules, "ray", of_dualray)
-    with pytest.raises(dualray.exceptions.DualrayError, match="leave out --as-ray"):
+    with pytest.raises(dualray.exceptions.DualrayError, match="Leave out --as-ray"):
         dualray.init(mode="ray")

@@ -120,7 +120,7 @@ def test_batches_go_in_and_come_out_whole(narrow):
     narrow.put_nowait_batch([1, 2])
     with pytest.raises(Full, match="1 too many"):
         narrow.put_nowait_batch([3])
-    with pytest.raises(Empty, match="the queue has 2 items, and 3 were requested"):
+    with pytest.raises(Empty, match="the queue has 2 items, but 3 were requested"):
         narrow.get_nowait_batch(3)
     assert narrow.get_nowait_batch(2) == [1, 2]
     assert narrow.get_nowait_batch(0) == []

@@ -170,7 +170,7 @@ def test_lists_of_actors_objects_workers_and_logs(opened: Opened) -> None:
 
 def test_a_task_tells_its_story_and_leads_on(opened: Opened) -> None:
     opened.page.locator("#list tbody tr", has_text="augment").first.locator("button").click()
-    opened.until(lambda: "submits it" in opened.text("#detail"), "there is no story")
+    opened.until(lambda: "submits the task" in opened.text("#detail"), "there is no story")
     opened.page.locator("#detail-links button", has_text="worker").click()
     opened.until(lambda: opened.text("#detail-title").startswith("Worker node-"), "the link leads nowhere")
     opened.page.keyboard.press("Escape")

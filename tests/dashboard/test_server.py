@@ -111,7 +111,7 @@ def test_a_run_that_is_over_is_shown_whole_with_stories(page: Served) -> None:
     task = next(row for row in found["tables"]["tasks"] if row[1] == "digest")
     story = page.json(f"/api/0/story?id={task[0]}")
     assert story["title"].startswith("digest")
-    assert any("submits it" in line[1] for line in story["lines"])
+    assert any("submits the task" in line[1] for line in story["lines"])
     assert page.json("/api/0/logs") == {"files": []}
 
 

@@ -110,7 +110,7 @@ def test_a_hang_is_found_and_explained(tmp_path: Path) -> None:
 def test_a_wrong_result_is_found(tmp_path: Path) -> None:
     lanes = {"two-faced": lambda number: dualray.get_runtime_context().mode}
     found = soak([], workload=lanes, nodes=1, record=tmp_path)
-    assert found.wrong == ["two-faced, round 0: 'real' and not 'sim'"]
+    assert found.wrong == ["two-faced, round 0: the result is 'real', not 'sim'"]
     assert not found.is_right
 
 
