@@ -2,9 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+_OF_RAYS_TASKS = frozenset(
+    {"compute", "concurrency", "memory", "num_cpus", "num_gpus", "ray_remote_args", "resources", "runtime_env"}
+    | {"accelerator_type", "label_selector", "max_retries", "override_num_blocks", "parallelism", "retry_exceptions"}
+    | {"scheduling_strategy"}
+)
+
+
+def check_ignored(method: str, options: Iterable[str]) -> None:
+    """Accept Ray's options of tasks for a method that needs none of them.
+
+    Raises:
+        TypeError: Ray has no such option.
+    """
+    for name in options:
+        if name not in _OF_RAYS_TASKS:
+            raise TypeError(f"{method}() got an unexpected keyword argument {name!r}")
 
 
 def is_count(value: Any, least: int) -> bool:

@@ -17,7 +17,7 @@ import pyarrow.compute
 
 from dualray.data import blocks, exchange, mapping
 from dualray.data.combining import JOINS, Join, join_step, zip_step
-from dualray.data.compute import is_count
+from dualray.data.compute import check_ignored, is_count
 from dualray.data.context import DataContext
 from dualray.data.errors import check_columns
 from dualray.data.executor import ensure_initialized, execute, in_store
@@ -138,8 +138,9 @@ class Dataset(SummarizedRows):
         options.pop("compute", None)
         return self._then(mapping.columns_computed(dict(exprs), options))
 
-    def select_columns(self, cols: str | Sequence[str | Expr] | Expr, **_options: Any) -> Dataset:
+    def select_columns(self, cols: str | Sequence[str | Expr] | Expr, **options: Any) -> Dataset:
         """Keep only these columns, in this order. A column can be an expression with a name."""
+        check_ignored("select_columns", options)
         chosen = [cols] if isinstance(cols, str | Expr) else list(cols)
 
         def select(table: pa.Table) -> pa.Table:
@@ -156,8 +157,9 @@ class Dataset(SummarizedRows):
 
         return self._then(tables_mapped("SelectColumns", select, keeps_rows=True))
 
-    def drop_columns(self, cols: str | Sequence[str], **_options: Any) -> Dataset:
+    def drop_columns(self, cols: str | Sequence[str], **options: Any) -> Dataset:
         """Remove these columns."""
+        check_ignored("drop_columns", options)
         names = [cols] if isinstance(cols, str) else list(cols)
 
         def drop(table: pa.Table) -> pa.Table:
@@ -166,8 +168,9 @@ class Dataset(SummarizedRows):
 
         return self._then(tables_mapped("DropColumns", drop, keeps_rows=True))
 
-    def rename_columns(self, names: Mapping[str, str] | Sequence[str], **_options: Any) -> Dataset:
+    def rename_columns(self, names: Mapping[str, str] | Sequence[str], **options: Any) -> Dataset:
         """Rename columns: {old: new}, or new names for all columns."""
+        check_ignored("rename_columns", options)
         chosen = dict(names) if isinstance(names, Mapping) else list(names)
 
         def rename(table: pa.Table) -> pa.Table:
@@ -244,13 +247,14 @@ class Dataset(SummarizedRows):
         )
         return self._then(step)
 
-    def random_shuffle(self, *, seed: int | None = None, num_blocks: int | None = None, **_options: Any) -> Dataset:
+    def random_shuffle(self, *, seed: int | None = None, num_blocks: int | None = None, **options: Any) -> Dataset:
         """Put all rows into a random order.
 
         Args:
             seed: seed of the order. Default: the context's `shuffle_seed`.
             num_blocks: blocks of the result. Default: as many as before.
         """
+        check_ignored("random_shuffle", options)
         chosen = _seed(seed)
         outputs = None if num_blocks is None else _positive("num_blocks", num_blocks)
         step = Exchange(

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from dualray import api
 from dualray.data import blocks
-from dualray.data.compute import is_count
+from dualray.data.compute import check_ignored, is_count
 from dualray.data.dataset import Dataset, MaterializedDataset
 from dualray.data.executor import Meta, ensure_initialized, held, measured
 from dualray.data.files import blocks_wanted, target_size
@@ -146,12 +146,13 @@ def from_torch(dataset: Any, local_read: bool = False) -> Dataset:
     return Dataset(Plan(tuple(part(low, high) for low, high in pairwise(bounds)), (), "from_torch"))
 
 
-def from_huggingface(dataset: Any, **_options: Any) -> Dataset:
+def from_huggingface(dataset: Any, **options: Any) -> Dataset:
     """Return a dataset of the rows of a `datasets.Dataset` of Hugging Face, which is here; iterable ones are read here.
 
     Raises:
         TypeError: the argument is a dict of several datasets.
     """
+    check_ignored("from_huggingface", options)
     if isinstance(dataset, dict):
         raise TypeError(f"from_huggingface takes one dataset, not several: choose one of {', '.join(dataset)}")
     if not hasattr(dataset, "with_format") or not hasattr(dataset, "__len__"):

@@ -236,3 +236,13 @@ def test_the_context_accepts_rays_attributes(caplog):
     assert context.read_op_min_num_blocks == 200
     with pytest.raises(AttributeError, match="DataContext has no attribute 'nothing'"):
         _ = context.nothing
+
+
+@pytest.mark.parametrize("method", ["select_columns", "drop_columns", "random_shuffle"])
+def test_an_option_that_ray_has_not_is_refused_at_once(method):
+    """A misspelled seed was ignored without a word."""
+    data = ray.data.range(3)
+    columns = [] if method == "random_shuffle" else [["id"]]
+    getattr(data, method)(*columns, num_cpus=1)
+    with pytest.raises(TypeError, match="'sed'"):
+        getattr(data, method)(*columns, sed=1)
