@@ -42,7 +42,7 @@ Guarantees: each subscriber is told of a copy, or of the failure; a freed object
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -503,10 +503,10 @@ class Directory:
                 del self.entries[object_id]
                 self._let_go(object_id)
 
-    def has_copy(self, object_id: ObjectID) -> bool:
-        """Whether some node holds the object."""
+    def copies_on(self, object_id: ObjectID) -> Collection[NodeID]:
+        """The nodes that hold the object."""
         entry = self.entries.get(object_id)
-        return entry is not None and bool(entry.nodes)
+        return entry.nodes if entry is not None else ()
 
     def local_bytes(self, shape: LeaseShape) -> Mapping[NodeID, int]:
         """For each node, how many bytes of the shape's arguments it holds."""

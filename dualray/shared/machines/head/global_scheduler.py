@@ -11,7 +11,8 @@ settled yet: so one report that is late cannot make two placements of one CPU. W
 the report counts it: an actor that takes nothing while it lives keeps nobody from being placed while it starts. What
 was not settled when its node died is placed again; a later life of the node, which it may still come to, does not take
 it. A placement that waits for an argument of which no copy exists takes nothing: else the task that makes the argument
-again might find no room.
+again might find no room. Nor does one whose argument only silent nodes hold: others use the resources meanwhile. A
+request with such an argument is not placed before one of these nodes is heard again, or is dead.
 
 Several drivers share the cluster: of what waits, the driver that holds the fewest leases is served first. While one
 waits that has less than its share, another that has more gives a lease back every `lease_turn_ns`, as soon as what it
@@ -31,7 +32,7 @@ Guarantees: a request is with one node, or waiting here, or refused.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from dualray.shared.machines.base import Outbox, ensure
 from dualray.shared.machines.head.placement_groups import PlacementGroups
@@ -155,16 +156,18 @@ class GlobalScheduler:
         config: Config,
         nodes: Callable[[], tuple[NodeInfo, ...]],
         local_bytes: Callable[[LeaseShape], Mapping[NodeID, int]],
-        has_copy: Callable[[ObjectID], bool],
+        copies_on: Callable[[ObjectID], Collection[NodeID]],
         is_gone: Callable[[Address], bool],
     ) -> None:
         self.out = out
         self.config = config
         self._nodes = nodes
         self._local_bytes = local_bytes
-        self._has_copy = has_copy
+        self._copies_on = copies_on
         self._is_gone = is_gone
         self.views: dict[NodeID, NodeView] = {}
+        self.silent: dict[NodeID, None] = {}
+        """Nodes that the head suspects."""
         self.candidates = Candidates()
         self.pending: deque[LeaseRequested] = deque()
         self.placed_count = 0
@@ -248,6 +251,11 @@ class GlobalScheduler:
         return shape.strategy.only_node is not None or self.groups.is_over(shape)
 
     def _choose(self, request: LeaseRequested) -> Placement:
+        for hint in request.shape.deps if self.silent else ():
+            copies = self._copies_on(hint.object_id)
+            if copies and all(node in self.silent for node in copies):
+                why = f"its argument {hint.object_id} is only on {' and '.join(copies)}, which the head no longer hears"
+                return Placement(Outcome.FAILED, reason=why)
         if not self.parted:
             return self._choose_among(request, self.candidates)
         return self._choose_in_reach(request, self.home_of(request.owner))
@@ -385,10 +393,10 @@ class GlobalScheduler:
         self.out.send(Address(node), wanted)
 
     def _is_stalled(self, request: LeaseRequested) -> bool:
-        return not all(self._has_copy(hint.object_id) for hint in request.shape.deps)
+        return any(all(node in self.silent for node in self._copies_on(hint.object_id)) for hint in request.shape.deps)
 
     def on_copies_lost(self) -> None:
-        """The last copy of some object is gone: what was placed and needs it is stalled."""
+        """The last copy of some object is gone, or out of reach: what was placed and needs it is stalled."""
         for view in self.views.values():
             stalled = [
                 request_id
@@ -525,6 +533,16 @@ class GlobalScheduler:
         self.groups.on_nodes_changed()
         self.retry_pending()
 
+    def on_node_silent(self, node: NodeID) -> None:
+        """Its copies may be lost: see the module."""
+        self.silent[node] = None
+        self.on_copies_lost()
+
+    def on_node_heard(self, node: NodeID) -> None:
+        """Its copies can be had again. What is stalled stays so: it starts as soon as its arguments have come."""
+        self.silent.pop(node, None)
+        self.retry_pending()
+
     def on_node_draining(self, node: NodeID) -> None:
         """Place nothing there any more."""
         self.candidates.remove(node)
@@ -573,6 +591,7 @@ class GlobalScheduler:
     def on_node_died(self, node: NodeID) -> None:
         """What was placed there and not settled is placed again; what now can never be met is refused."""
         view = self.views.pop(node, None)
+        self.silent.pop(node, None)
         if view is None:
             return
         self.candidates.remove(node)

@@ -126,7 +126,7 @@ class Head(HeadQueries):
             config=config,
             nodes=self.membership.alive,
             local_bytes=self.directory.local_bytes,
-            has_copy=self.directory.has_copy,
+            copies_on=self.directory.copies_on,
             is_gone=self.membership.is_gone,
         )
         self.actors = Actors(out=self.out, request_lease=self.scheduler.request, is_gone=self.membership.is_gone)
@@ -211,6 +211,14 @@ class Head(HeadQueries):
         nodes, lives = tuple(self._gone), tuple(self._gone.values())
         self._gone.clear()
         self._announce(NodesDied(nodes=nodes, incarnations=lives, cluster=self._cluster_to_announce()))
+
+    def _on_silent(self, event: NodeSilent) -> None:
+        if self.membership.on_silent(event):
+            self.scheduler.on_node_silent(event.node)
+
+    def _on_heard(self, event: NodeHeard) -> None:
+        if self.membership.on_heard(event):
+            self.scheduler.on_node_heard(event.node)
 
     def _on_draining(self, event: NodeDraining) -> None:
         if event.given_up:
@@ -425,8 +433,8 @@ _TABLE: Final[Mapping[type[Any], Callable[[Any, Any], object]]] = {
     CopyKept: lambda head, event: head.directory.on_kept(event),
     CopiesJudged: lambda head, event: head.directory.on_judged(event),
     ItemsDoubted: lambda head, event: head.directory.on_items_doubted(event),
-    NodeSilent: lambda head, event: head.membership.on_silent(event),
-    NodeHeard: lambda head, event: head.membership.on_heard(event),
+    NodeSilent: Head._on_silent,
+    NodeHeard: Head._on_heard,
     PeerLost: Head._on_peer_lost,
     DriverJoined: Head._on_driver_joined,
     DriverLeft: lambda head, event: head._driver_gone(event.address),

@@ -160,23 +160,28 @@ class Membership:
         """The nodes that are alive and not about to leave."""
         return [info.node for info in self.alive() if info.node not in self.leaving]
 
-    def on_silent(self, event: NodeSilent) -> None:
-        """Nothing has been heard of the node for the heartbeat timeout."""
-        if self.is_alive(event.node, event.incarnation):
-            member = self.members[event.node]
-            if member.health is NodeHealth.ALIVE:
-                member.health = NODE.check(member.health, NodeHealth.SUSPECT, event.node)
-                self.out.add(ArmTimer(timer=_SUSPICION + event.node, delay_ns=self.config.suspicion_ns))
+    def on_silent(self, event: NodeSilent) -> bool:
+        """Nothing has been heard of the node for the heartbeat timeout; whether that is news."""
+        if not self.is_alive(event.node, event.incarnation):
+            return False
+        member = self.members[event.node]
+        if member.health is not NodeHealth.ALIVE:
+            return False
+        member.health = NODE.check(member.health, NodeHealth.SUSPECT, event.node)
+        self.out.add(ArmTimer(timer=_SUSPICION + event.node, delay_ns=self.config.suspicion_ns))
+        return True
 
-    def on_heard(self, event: NodeHeard) -> None:
-        """A silent node was heard again."""
+    def on_heard(self, event: NodeHeard) -> bool:
+        """A silent node was heard again; whether it was suspected."""
         if not self.is_alive(event.node, event.incarnation):
             self.out.send(Address(event.node), NodeRefused(node=event.node, incarnation=event.incarnation))
-            return
+            return False
         member = self.members[event.node]
-        if member.health is NodeHealth.SUSPECT:
-            member.health = NODE.check(member.health, NodeHealth.ALIVE, event.node)
-            self.out.add(CancelTimer(timer=_SUSPICION + event.node))
+        if member.health is not NodeHealth.SUSPECT:
+            return False
+        member.health = NODE.check(member.health, NodeHealth.ALIVE, event.node)
+        self.out.add(CancelTimer(timer=_SUSPICION + event.node))
+        return True
 
     def on_timer(self, timer: str) -> None:
         """A suspect has been silent for long enough."""

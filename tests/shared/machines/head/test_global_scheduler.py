@@ -6,11 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dualray.shared.model.errors import ErrorKind
-from dualray.shared.model.events import LeaseRefused, NodeJoined, WorkerDied
+from dualray.shared.model.events import LeaseRefused, NodeHeard, NodeJoined, NodeSilent, WorkerDied
 from dualray.shared.model.resources import NOTHING
 from dualray.shared.model.specs import Strategy, StrategyKind
 from tests.shared.builders import DRIVER, OTHER, HeadStepper, cpus, hint, info, sent, shape
 from tests.shared.machines.head.news import N0, N1, X, lost, placed, told
+
+SILENT = NodeSilent(node=N1, incarnation=0)
 
 
 def test_leases_are_placed_one_by_one(head):
@@ -150,6 +152,34 @@ def test_a_lease_that_waits_for_a_lost_argument_takes_no_room_from_the_task_that
     head = HeadStepper(info("node-0", cpus(1)))
     assert len(placed(head.ask(shape(deps=(hint(X),)), request="a"))) == 1
     assert placed(head.ask(request="b")) == [("b", "node-0")]
+
+
+def test_a_lease_whose_argument_only_a_silent_node_has_lets_others_run():
+    head = HeadStepper(info("node-0", cpus(1)), info("node-1", cpus(1)))
+    head.added(X, "node-1")
+    head.report("node-1", NOTHING)
+    assert placed(head.ask(shape(deps=(hint(X),)), request="a")) == [("a", "node-0")]
+    assert placed(head.ask(request="b")) == [], "a will take the CPU as soon as its argument has come"
+    assert placed(head(SILENT)) == [("b", "node-0")]
+
+
+def test_a_request_whose_argument_only_a_silent_node_has_waits_until_the_node_is_heard_or_dead(head):
+    head.added(X, "node-1")
+    head(SILENT)
+    assert placed(head.ask(shape(deps=(hint(X),)), request="a")) == []
+    (why,) = head.machine.explain()
+    assert why.endswith("is only on node-1, which the head no longer hears")
+    assert placed(head(NodeHeard(node=N1, incarnation=0))) == [("a", "node-1")]
+    head(SILENT)
+    assert placed(head.ask(shape(deps=(hint(X),)), request="b")) == []
+    assert placed(head(lost("node-1"))) == [("a", "node-0"), ("b", "node-0")], "where the argument is made again"
+
+
+def test_a_request_whose_argument_another_node_has_too_does_not_wait_for_a_silent_one(head):
+    head.added(X, "node-0")
+    head.added(X, "node-1")
+    head(SILENT)
+    assert placed(head.ask(shape(deps=(hint(X),)), request="a")) == [("a", "node-0")]
 
 
 def test_why_a_demand_waits(head):
