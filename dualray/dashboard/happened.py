@@ -17,6 +17,8 @@ from dualray.shared.model.ids import HEAD, ObjectID, short
 NAMES_SHOWN: Final = 3
 ABOUT_MAX: Final = 8
 """Tasks, and objects, that a sentence leads to."""
+MORE: Final = "more"
+"""In place of a table: words that lead nowhere, and count what has no link."""
 TOGETHER_S: Final = 1.0
 """What comes within this time of the last of its kind shares its sentence."""
 
@@ -145,7 +147,8 @@ class Happened:
 
     def _say(self, together: _Together, words: str, about: About) -> None:
         row = together.row
-        row[3], row[5] = words, [*about, *_of_tasks(list(together.tasks.items()))]
+        tasks = _of_tasks(list(together.tasks.items()))
+        row[3], row[5] = words, [*about, *tasks, *_more(together.counts.total() - len(tasks), "task")]
         self._tables.put("happened", row[0], lambda: row)
 
     def _add(self, time_s: float, kind: str, words: str, node: str, about: About) -> list[Any]:
@@ -176,8 +179,10 @@ def _of_place(place: str) -> About:
 def _of_lost(lost: Lost, node: str) -> About:
     """What leads to all that was lost, and to the list of all lost attempts of the node."""
     found = [["actors", *actor] for actor in lost.actors[:ABOUT_MAX]]
+    found += _more(len(lost.actors) - ABOUT_MAX, "actor")
     found += _of_tasks(lost.tasks)
     found += [["objects", each, f"object {short(ObjectID(bytes.fromhex(each)))}"] for each in lost.objects[:ABOUT_MAX]]
+    found += _more(len(lost.objects) - ABOUT_MAX, "object")
     if lost.tasks:
         found.append(["lost", node, "all lost attempts"])
     return found
@@ -190,6 +195,11 @@ def _of_tasks(tasks: Sequence[Named]) -> About:
         ["tasks", task, name if counts[name] == 1 and name else f"{name} {task[:8]}".strip()]
         for task, name in tasks[:ABOUT_MAX]
     ]
+
+
+def _more(count: int, thing: str) -> About:
+    """Says that things beyond those with links exist."""
+    return [[MORE, "", f"and {count:,} more {thing}{'s' if count > 1 else ''}"]] if count > 0 else []
 
 
 def _time(s: float) -> str:

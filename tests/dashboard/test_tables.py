@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import msgpack
+import numpy as np
 import pytest
 
 import dualray as ray
@@ -16,6 +17,7 @@ from dualray.dashboard import tables as tables_module
 from dualray.dashboard.demand import STEPS_MAX, Demand
 from dualray.dashboard.feeds import DirectoryFeed
 from dualray.dashboard.from_trace import TraceTables, seconds
+from dualray.dashboard.happened import ABOUT_MAX, MORE
 from dualray.dashboard.tables import COLUMNS, Tables
 from dualray.report.notices import ActorNamed, HeadTail, NodeNotice, Noticed
 from dualray.report.page import page as page_of_report
@@ -382,11 +384,36 @@ def test_a_sentence_leads_to_each_thing_that_it_is_about(killed: Path) -> None:
         for table, key, called in row["about"]:
             kinds.add(table)
             assert called
+            if table == MORE:
+                continue
             assert key in (rows["nodes"] if table == "lost" else tables[table]), row
     assert kinds >= {"nodes", "tasks", "objects", "lost"}
     lost = next(row for row in rows["happened"].values() if row["kind"] == "fault")
     names = [called for table, _, called in lost["about"] if table == "tasks"]
     assert len(set(names)) == len(names), "two tasks are called the same"
+
+
+def test_a_sentence_counts_what_it_does_not_lead_to(tmp_path: Path) -> None:
+    @ray.remote(duration="10ms", num_cpus=0.1)
+    def make(number: int) -> Any:
+        return np.zeros(50_000)
+
+    @ray.remote(duration="2s", num_cpus=0.1)
+    def rest(values: Any) -> int:
+        return values.size
+
+    def program() -> None:
+        ray.get([rest.remote(make.options(scheduling_strategy="SPREAD").remote(number)) for number in range(40)])
+
+    simulate(program, tmp_path, nodes=2, faults=["kill node-1 at 1s"])
+    rows, _ = whole(tmp_path)
+    lost = next(row for row in rows["happened"].values() if row["kind"] == "fault")
+    leads = Counter(table for table, _, _ in lost["about"])
+    assert leads["objects"] == ABOUT_MAX
+    (objects,) = re.findall(r"only copies of (\d+) objects", lost["words"])
+    assert [MORE, "", f"and {int(objects) - ABOUT_MAX} more objects"] in lost["about"]
+    again = [row for row in rows["happened"].values() if row["kind"] == "again"]
+    assert any(called.endswith("more tasks") for row in again for _, _, called in row["about"])
 
 
 def test_a_function_has_the_same_colour_on_the_page_and_in_the_report(killed: Path) -> None:

@@ -266,7 +266,7 @@ def test_a_retried_task_that_stands_in_line_is_not_said_to_wait_for_the_detectio
         return int(numbers.sum())
 
     def calls() -> None:
-        parts = [read.remote(number) for number in range(50)]
+        parts = [read.remote(number) for number in range(40)]
         ray.get([total.remote(part) for part in parts])
 
     simulate(calls, tmp_path, nodes=4, faults=["kill node-2 at 3s"])

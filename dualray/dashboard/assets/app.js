@@ -246,6 +246,7 @@ function placeOf(words, name, taken) {
   return -1;
 }
 function linkTo([kind, key, name]) {
+  if (kind === "more") return element("span", name);
   const button = element("button", name, { className: "link", title: kind === "lost" ? `The attempts that were lost on ${key}` : key });
   button.addEventListener("click", () => kind === "lost" ? showLost(key) : open(kind, key));
   return button;
@@ -259,7 +260,7 @@ function drawWaits(run) {
   const rows = [...run.tables.waits.values()].sort((a, b) => b[1] - a[1]).slice(0, 50);
   $("waits").replaceChildren(...rows.map((row) => { const item = element("li", element("b", count(row[1]))); item.append(element("span", `${row[0]} (for ${time(Math.max(0, run.now - row[2]))})`)); return item; }));
   const unknown = run.head.knows_head && rows.length ? [...run.tables.nodes.values()].filter((row) => row[1] === "DEAD" && row[12] === null).map((row) => row[0]) : [];
-  if (unknown.length) $("waits").prepend(element("li", `The head has not detected yet that ${unknown.slice(0, 5).join(", ")}${unknown.length > 5 ? " and others" : ""} ${unknown.length > 1 ? "are" : "is"} dead. Work that was sent there, or needs an object from there, waits until the head detects it. A task that waits for such an object on another node keeps its CPUs there.`, { className: "note" }));
+  if (unknown.length) $("waits").prepend(element("li", `The head has not detected yet that ${unknown.slice(0, 5).join(", ")}${unknown.length > 5 ? " and others" : ""} ${unknown.length > 1 ? "are" : "is"} dead. Work that was sent there, or needs an object from there, waits until the head detects it.`, { className: "note" }));
   if (!rows.length) $("waits").append(element("li", run.head.state === "over" ? "Nothing waited at the end." : "Nothing waits.", { className: "none" }));
 }
 function drawNodes(run) {

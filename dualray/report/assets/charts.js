@@ -54,11 +54,11 @@ function fitted(context, text, room) {
 // ---- Tasks on workers -------------------------------------------------------------------------------------------
 
 function hatch(context, colour, paper, crossed) {
-  const tile = document.createElement("canvas"); tile.width = tile.height = 6;
+  const tile = document.createElement("canvas"); tile.width = tile.height = 8;
   const pen = tile.getContext("2d");
-  pen.fillStyle = colour; pen.fillRect(0, 0, 6, 6);
-  pen.strokeStyle = paper; pen.lineWidth = 1.4; pen.beginPath();
-  for (const shift of [-6, 0, 6]) { pen.moveTo(shift, 6); pen.lineTo(shift + 6, 0); if (crossed) { pen.moveTo(shift, 0); pen.lineTo(shift + 6, 6); } }
+  pen.fillStyle = colour; pen.fillRect(0, 0, 8, 8);
+  pen.strokeStyle = paper; pen.lineWidth = 2; pen.beginPath();
+  for (const shift of [-8, 0, 8]) { pen.moveTo(shift, 8); pen.lineTo(shift + 8, 0); if (crossed) { pen.moveTo(shift, 0); pen.lineTo(shift + 8, 8); } }
   pen.stroke();
   return context.createPattern(tile, "repeat");
 }
