@@ -254,7 +254,7 @@ class GlobalScheduler:
         for hint in request.shape.deps if self.silent else ():
             copies = self._copies_on(hint.object_id)
             if copies and all(node in self.silent for node in copies):
-                why = f"its argument {hint.object_id} is only on {' and '.join(copies)}, which the head no longer hears"
+                why = f"one of its arguments is only on {' and '.join(copies)}, and the head hears nothing from there"
                 return Placement(Outcome.FAILED, reason=why)
         if not self.parted:
             return self._choose_among(request, self.candidates)

@@ -168,7 +168,7 @@ def test_a_request_whose_argument_only_a_silent_node_has_waits_until_the_node_is
     head(SILENT)
     assert placed(head.ask(shape(deps=(hint(X),)), request="a")) == []
     (why,) = head.machine.explain()
-    assert why.endswith("is only on node-1, which the head no longer hears")
+    assert why.endswith("one of its arguments is only on node-1, and the head hears nothing from there")
     assert placed(head(NodeHeard(node=N1, incarnation=0))) == [("a", "node-1")]
     head(SILENT)
     assert placed(head.ask(shape(deps=(hint(X),)), request="b")) == []
