@@ -36,7 +36,7 @@ from importlib.util import find_spec
 from operator import attrgetter, itemgetter, methodcaller
 from pathlib import PurePath
 from struct import Struct
-from types import BuiltinFunctionType, CodeType, FunctionType, GenericAlias, MethodType, ModuleType, UnionType
+from types import BuiltinFunctionType, CellType, CodeType, FunctionType, GenericAlias, MethodType, ModuleType, UnionType
 from typing import Any, Final
 from uuid import UUID
 
@@ -546,6 +546,8 @@ class Analysis:
             return
         if is_by_reference(cls):
             self._note_name(cls.__module__)
+        elif any(_uses_variable(getattr(value, "__func__", value)) for value in vars(cls).values()):
+            self._needs(OWN)
         for base in cls.__mro__[1:]:
             self._class(base)
         self._class(type(cls))
@@ -579,6 +581,25 @@ _DESCRIPTORS: Final = frozenset(
     {"builtin_function_or_method", "method_descriptor", "wrapper_descriptor", "getset_descriptor", "member_descriptor"}
     | {"classmethod_descriptor", "method-wrapper", "ellipsis"}
 )
+
+
+def _uses_variable(value: Any) -> bool:
+    """Whether a function has a variable of an enclosing function that is no function, class or module.
+
+    A loop of the driver may give the variable another value after the function was pickled.
+    """
+    if type(value) is not FunctionType:
+        return False
+    cells = value.__closure__ or ()
+    return any(not isinstance(item, FunctionType | type | ModuleType) for item in map(_content, cells))
+
+
+def _content(cell: CellType) -> Any:
+    """What a cell holds; `object`, which is a class, for a cell without a value."""
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return object
 
 
 def _namespace_of(value: Any) -> Mapping[str, Any]:

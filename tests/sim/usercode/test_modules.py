@@ -149,6 +149,34 @@ def test_the_drivers_class_stays_as_it_is_when_a_worker_reads_it(start: Any, mod
     assert type(dualray.get(dualray.remote(lambda value: value).remote(Local()))) is Local
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_a_worker_reads_the_variables_that_a_class_had_when_it_was_pickled(start: Any, mode: str) -> None:
+    """A loop of the driver gave them other values before the worker loaded the class, or between two calls."""
+    start(mode)
+    refs, first = [], None
+    for number in range(3):
+
+        class Local:
+            def get(self) -> int:
+                return number  # noqa: B023 - the variable of the loop is meant
+
+            @staticmethod
+            def get_double() -> int:
+                return 2 * number  # noqa: B023 - as above
+
+        actor = dualray.remote(num_cpus=0)(Local).remote()
+        refs += [actor.get.remote(), actor.get_double.remote()]
+        if first is None:
+            first = actor
+            assert dualray.get(refs) == [0, 0]
+    assert dualray.get(refs) == [0, 0, 1, 2, 2, 4]
+    assert first is not None
+    assert dualray.get(first.get.remote()) == 0
+    passed = dualray.remote(lambda value: value.get()).remote(Local())
+    number = 7
+    assert dualray.get(passed) == 2
+
+
 class OfMain:
     """Pickled by the name that it has in `__main__`, like a function that functools.lru_cache has wrapped there."""
 
