@@ -154,7 +154,9 @@ class PlannedRows(DataIterator):
             target = str(asked.folder / (f"{next(numbers):06d}" + (f".{ending}" if ending else "")))
             spans = [(part.start, part.stop) for part in parts]
             refs = [in_store(part) for part in parts]
-            pending.append(_write_task().remote(write, target, asked.rest, ending is not None, spans, *refs))
+            pending.append(
+                _write_task().remote(write, target, (asked.rest, asked.functions), ending is not None, spans, *refs)
+            )
             if len(pending) >= tasks_max:
                 _written(pending)
         while pending:
@@ -190,12 +192,14 @@ class Files:
     first: the number of the first file.
     rows_least: fewest rows of a file, except the last one.
     rest: options of the function that writes a file.
+    functions: return more such options. The task that writes a file calls them.
     """
 
     folder: Path
     first: int
     rows_least: int
     rest: Mapping[str, Any]
+    functions: tuple[Callable[[], Mapping[str, Any]], ...]
 
     @classmethod
     def of(cls, path: str | Path, options: Mapping[str, Any]) -> Files | None:
@@ -205,9 +209,7 @@ class Files:
             ValueError: the mode is unknown, or it is "error" and the directory exists.
         """
         rest = {key: value for key, value in options.items() if key not in _OF_RAY}
-        for name in ("arrow_parquet_args_fn", "arrow_csv_args_fn", "arrow_orc_args_fn", "pandas_json_args_fn"):
-            if (function := rest.pop(name, None)) is not None:
-                rest |= function()
+        functions = tuple(function for name in _FUNCTIONS if (function := rest.pop(name, None)) is not None)
         check_filesystem(options.get("filesystem"))
         folder = Path(local_path(path)).absolute()
         mode = str(getattr(options.get("mode", "append"), "value", options.get("mode", "append")))
@@ -222,7 +224,11 @@ class Files:
         folder.mkdir(parents=True, exist_ok=True)
         there = [int(name) for entry in folder.iterdir() if (name := entry.name.partition(".")[0]).isdigit()]
         rows = options.get("min_rows_per_file") or options.get("num_rows_per_file") or 1
-        return cls(folder, max(there, default=-1) + 1, rows, rest)
+        return cls(folder, max(there, default=-1) + 1, rows, rest, functions)
+
+
+_FUNCTIONS = ("arrow_parquet_args_fn", "arrow_csv_args_fn", "arrow_orc_args_fn", "pandas_json_args_fn")
+"""Options of Ray's whose values are functions. A task calls them, because Arrow's options may not be pickled."""
 
 
 _OF_RAY = frozenset(
@@ -283,9 +289,13 @@ def _write_task() -> Any:
 
 
 def _write_blocks(
-    write: Write, target: str, options: Any, is_file: bool, spans: list[tuple[int, int]], *tables: pa.Table
+    write: Write, target: str, asked: Any, is_file: bool, spans: list[tuple[int, int]], *tables: pa.Table
 ) -> None:
     """Write a file, whole or not at all: a task may be run again."""
+    given, functions = asked
+    options = dict(given)
+    for function in functions:
+        options |= function()
     table = blocks.joined(table.slice(start, stop - start) for table, (start, stop) in zip(tables, spans, strict=True))
     if not is_file:
         write(table, target, options)

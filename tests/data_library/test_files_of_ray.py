@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.csv
 import pytest
 
 import dualray as ray
@@ -106,6 +107,15 @@ def test_how_many_files_are_written_and_when(numbers, tmp_path: Path):
         numbers.write_csv("s3://bucket/key")
     numbers.write_parquet(f"local://{tmp_path}/p")
     assert ray.data.read_parquet(f"local://{tmp_path}/p", concurrency=1, num_cpus=1).sum("id") == 4950
+
+
+def test_functions_that_return_options_run_in_the_task(numbers, tmp_path: Path):
+    def options():
+        return {"write_options": pa.csv.WriteOptions(include_header=False, delimiter=";")}  # cannot be pickled
+
+    numbers.map(lambda row: {"x": row["id"], "y": 1}).write_csv(tmp_path, arrow_csv_args_fn=options)
+    lines = [line for file in sorted(tmp_path.iterdir()) for line in file.read_text().splitlines()]
+    assert len(lines) == 100 and lines[1] == "1;1"
 
 
 def test_other_sources():
