@@ -7,7 +7,7 @@ from typing import Final
 _OTHERS = "read or write with the system's own client in map_batches(), or through from_arrow() and to_pandas()"
 _FORMAT = "read the files with read_binary_files(), and decode them in map() or flat_map()"
 _FRAMES = "convert through pandas, with from_pandas() and to_pandas()"
-_OWN_SOURCE = "dualray has no interface for sources and targets; read and write in map_batches()"
+_OWN_SOURCE = "of Ray's interface for sources and targets, dualray has Datasource, ReadTask, BlockMetadata and Datasink"
 _KNOB = "dualray does not have what the class configures"
 
 _NAMES: Final = {
@@ -22,10 +22,7 @@ _NAMES: Final = {
         *("read_webdataset", "read_zarr", "TFXReadOptions"),
     ),
     _FRAMES: ("from_daft", "from_dask", "from_mars", "from_modin", "from_spark", "from_tf"),
-    _OWN_SOURCE: (
-        *("Datasource", "Datasink", "BlockBasedFileDatasink", "RowBasedFileDatasink", "ReadTask", "read_datasource"),
-        "block",
-    ),
+    _OWN_SOURCE: (*("BlockBasedFileDatasink", "RowBasedFileDatasink", "block", "datasource"),),
     _KNOB: (
         *("DatasetSummary", "list_stats_summaries", "MixStoppingCondition", "NodeIdStr", "checkpoint"),
         *("stats", "random_access_dataset"),
@@ -37,6 +34,6 @@ _NAMES: Final = {
 REFUSED: Final = {f"ray.data.{name}": reason for reason, names in _NAMES.items() for name in names} | {
     "ray.data.aggregate.ApproximateQuantile": "use Quantile, which is exact",
     "ray.data.aggregate.ApproximateTopK": "use ValueCounter, which is exact",
+    "ray.data._internal": "the module is private to Ray, and dualray has only the names that other projects import",
     "ray.data.expressions": "docs/data.md lists the functions of expressions",
-    "ray.data.datasource": _OWN_SOURCE,
 }

@@ -28,6 +28,7 @@ from dualray.data.files import (
     read_text,
 )
 from dualray.data.grouped import GroupedData
+from dualray.data.interfaces import BlockMetadata, Datasink, Datasource, ReadTask, TaskContext, WriteResult
 from dualray.data.iterator import DataIterator
 from dualray.data.schema import Schema
 from dualray.data.sources import (
@@ -43,6 +44,7 @@ from dualray.data.sources import (
     from_torch,
     range,  # noqa: A004 - Ray's name
     range_tensor,
+    read_datasource,
 )
 
 DatasetContext = DataContext
@@ -51,12 +53,15 @@ DatasetIterator = DataIterator
 __all__ = [
     "ActorPoolStrategy",
     "ArrowBatchCollateFn",
+    "BlockMetadata",
     "CollateFn",
     "DataContext",
     "DataIterator",
     "Dataset",
     "DatasetContext",
     "DatasetIterator",
+    "Datasink",
+    "Datasource",
     "ExecutionOptions",
     "ExecutionResources",
     "FileShuffleConfig",
@@ -65,9 +70,12 @@ __all__ = [
     "NumpyBatchCollateFn",
     "PandasBatchCollateFn",
     "RandomSeedConfig",
+    "ReadTask",
     "SaveMode",
     "Schema",
+    "TaskContext",
     "TaskPoolStrategy",
+    "WriteResult",
     "aggregate",
     "expressions",
     "from_arrow",
@@ -84,6 +92,7 @@ __all__ = [
     "range_tensor",
     "read_binary_files",
     "read_csv",
+    "read_datasource",
     "read_images",
     "read_json",
     "read_numpy",

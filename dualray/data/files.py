@@ -96,10 +96,7 @@ def asked_of(paths: Paths, endings: tuple[str, ...] | None, options: dict[str, A
         files = [files[number] for number in order.permutation(len(files))]
     for each in _WITHOUT_EFFECT:
         options.pop(each, None)
-    needs = {each: options.pop(each) for each in _NEEDS if options.get(each) is not None}
-    for each in _NEEDS:
-        options.pop(each, None)
-    needs |= options.pop("ray_remote_args", None) or {}
+    needs = needs_of(options)
     return Asked(
         files=files,
         names_files=bool(options.pop("include_paths", False)),
@@ -108,6 +105,14 @@ def asked_of(paths: Paths, endings: tuple[str, ...] | None, options: dict[str, A
         tasks_max=options.pop("concurrency", None),
         is_partitioned=options.pop("partitioning", "hive") is not None,
     )
+
+
+def needs_of(options: dict[str, Any]) -> dict[str, Any]:
+    """Take the options of tasks out of `options`."""
+    needs = {each: options.pop(each) for each in _NEEDS if options.get(each) is not None}
+    for each in _NEEDS:
+        options.pop(each, None)
+    return needs | (options.pop("ray_remote_args", None) or {})
 
 
 def read_parquet(

@@ -24,9 +24,11 @@ from dualray.api import get, is_initialized, put, remote
 from dualray.data import blocks
 from dualray.data.context import DataContext
 from dualray.data.errors import check_columns
-from dualray.data.executor import execute, give_up, in_store, load, of_user_code
+from dualray.data.executor import ensure_initialized, execute, give_up, in_store, load, of_user_code
+from dualray.data.interfaces import Datasink
 from dualray.data.iterator import DataIterator
 from dualray.data.plan import Held, Plan
+from dualray.data.targets import write_with
 from dualray.exceptions import DualrayError
 
 Write = Callable[[pa.Table, str, Mapping[str, Any]], Any]
@@ -131,6 +133,23 @@ class PlannedRows(DataIterator):
         insert = remote(_insert).options(name="data:write_sql")
         for part in execute(self._plan):
             get(insert.remote(sql, connection_factory, in_store(part), part.start, part.stop))
+
+    def write_datasink(
+        self, datasink: Datasink, *, ray_remote_args: Mapping[str, Any] | None = None, concurrency: int | None = None
+    ) -> None:
+        """Write the rows with a target of your own.
+
+        Args:
+            datasink: an instance of a class derived from `Datasink`.
+            ray_remote_args: options of the tasks.
+            concurrency: most tasks at a time.
+        """
+        if not isinstance(datasink, Datasink):
+            raise TypeError(f"write_datasink takes an instance of a class derived from Datasink, not {datasink!r}")
+        ensure_initialized()
+        tasks_max = concurrency or DataContext.get_current().tasks_max_of_cluster()
+        groups = _gathered(execute(self._plan), datasink.min_rows_per_write or 1)
+        write_with(datasink, groups, ray_remote_args or {}, tasks_max)
 
     def write_images(self, path: str | Path, column: str, file_format: str = "png", **options: Any) -> None:
         """Write each array of a column as an image; Pillow must be installed."""

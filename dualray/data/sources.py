@@ -14,8 +14,10 @@ from dualray.data import blocks
 from dualray.data.compute import check_ignored, is_count
 from dualray.data.dataset import Dataset, MaterializedDataset
 from dualray.data.executor import Meta, ensure_initialized, held, measured
-from dualray.data.files import blocks_wanted, target_size
+from dualray.data.files import Asked, blocks_wanted, needs_of, target_size
+from dualray.data.interfaces import Datasource, ReadTask
 from dualray.data.plan import Held, Plan, Read
+from dualray.data.targets import on_drivers_node
 from dualray.object_ref import ObjectRef
 
 __all__ = [
@@ -31,6 +33,7 @@ __all__ = [
     "from_torch",
     "range",
     "range_tensor",
+    "read_datasource",
 ]
 
 _range = range
@@ -144,6 +147,47 @@ def from_torch(dataset: Any, local_read: bool = False) -> Dataset:
         return Read(function=read, rows=high - low)
 
     return Dataset(Plan(tuple(part(low, high) for low, high in pairwise(bounds)), (), "from_torch"))
+
+
+def read_datasource(datasource: Datasource, **options: Any) -> Dataset:
+    """Return a dataset of the rows of a source of your own. A task reads each part of the source.
+
+    Args:
+        datasource: an instance of a class derived from `Datasource`.
+        options: `override_num_blocks` (or `parallelism`) is about how many parts the source is asked for. `concurrency`
+            is the most tasks at a time. `num_cpus`, `resources`, `ray_remote_args` and others are options of the tasks.
+
+    Raises:
+        TypeError: the argument is no `Datasource`, or an option is unknown.
+    """
+    if not isinstance(datasource, Datasource):
+        raise TypeError(f"read_datasource takes an instance of a class derived from Datasource, not {datasource!r}")
+    name = f"read_{datasource.get_name()}"
+    needs = needs_of(options)
+    wanted = blocks_wanted(options.pop("override_num_blocks", None), options.pop("parallelism", -1))
+    tasks_max = options.pop("concurrency", None)
+    for each in ("compute", "fallback_strategy", "max_calls"):
+        options.pop(each, None)
+    if options:
+        raise TypeError(f"read_datasource has no argument {next(iter(options))!r}")
+    if not datasource.supports_distributed_reads:
+        ensure_initialized()
+        needs |= on_drivers_node()
+    size_bytes = datasource.estimate_inmemory_data_size() or 0
+    tasks = datasource.get_read_tasks(wanted or max(BLOCKS_OF_ITEMS, -(-size_bytes // target_size())))
+    asked = Asked(files=[], names_files=False, wanted=wanted, needs=needs, tasks_max=tasks_max, is_partitioned=False)
+    return asked.dataset([_of_read_task(task) for task in tasks] or [Read(function=_no_rows, rows=0)], name)
+
+
+def _of_read_task(task: ReadTask) -> Read:
+    known = task.metadata
+    rows = None if task.per_task_row_limit is not None else known.num_rows
+    files = tuple(known.input_files or ())
+    return Read(function=task.table, rows=rows, size_bytes=known.size_bytes or 0, files=files)
+
+
+def _no_rows() -> pa.Table:
+    return pa.table({})
 
 
 def from_huggingface(dataset: Any, **options: Any) -> Dataset:

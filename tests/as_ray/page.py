@@ -28,6 +28,7 @@ _PRIVATE = [f"ray._common.{name}" for name in ("constants", "network_utils", "te
         *("test_utils", "utils", "worker"),
     )
 ]
+_PRIVATE.append("ray.data._internal.util")
 
 ARGUMENTS = "arguments of ray.init"
 WORKS, IGNORED, REFUSED = "works", "accepted and ignored", "refused"
@@ -122,7 +123,8 @@ def page() -> str:
     text += "| name | why |\n|---|---|\n"
     text += "".join(f"| `{name}` | {why} |\n" for name, why in sorted(REASONS.items()))
     text += "\n## Private names of Ray\n\nTest suites of Ray and of other projects import these private names. dualray "
-    text += "has no other names of `ray._private` and `ray._common`.\n\n| module | names |\n|---|---|\n"
+    text += "has no other names of `ray._private`, `ray._common` and `ray.data._internal`.\n\n"
+    text += "| module | names |\n|---|---|\n"
     for module in _PRIVATE:
         text += f"| `{module}` | {', '.join(f'`{each}`' for each in import_module(module).__all__)} |\n"
     return text

@@ -40,6 +40,56 @@ for name in ("read_delta", "llm"):
 """
 
 
+SOURCES = """
+import pyarrow as pa
+import ray
+from ray.data import Datasink, Datasource
+from ray.data._internal.util import _check_import, call_with_retry
+from ray.data.block import Block, BlockMetadata
+from ray.data.datasource.datasink import WriteResult
+from ray.data.datasource.datasource import ReadTask
+
+class Numbers(Datasource):
+    def get_read_tasks(self, parallelism):
+        read = lambda: [call_with_retry(lambda: pa.table({"x": [1, 2]}), "read numbers")]
+        return [ReadTask(read, BlockMetadata(2, 16, None, None)) for _ in range(parallelism)]
+
+class Sum(Datasink):
+    def write(self, blocks, ctx):
+        return sum(sum(block["x"].to_pylist()) for block in blocks)
+
+    def on_write_complete(self, write_result):
+        print(isinstance(write_result, WriteResult), sum(write_result.write_returns))
+
+Numbers().get_name()
+ray.data.from_items([{"x": 5}]).write_datasink(Sum())  # the first verb starts a cluster
+ray.data.read_datasource(Numbers(), override_num_blocks=3).write_datasink(Sum())
+try:
+    _check_import(Numbers(), module="no_such_module", package="no-such")
+except ImportError as error:
+    print(error)
+calls = []
+def fails():
+    calls.append(1)
+    raise OSError("busy" if len(calls) < 3 else "gone")
+try:
+    call_with_retry(fails, "fail", match=["busy"], max_attempts=5, max_backoff_s=0)
+except OSError as error:
+    print(error, len(calls))
+"""
+
+
+@pytest.mark.parametrize("run_mode", ["real", "sim"])
+def test_sources_and_targets_of_a_program(tmp_path: Path, run_mode):
+    (tmp_path / "program.py").write_text(SOURCES)
+    command = [sys.executable, "-m", "dualray", "run", "--as-ray", "--quiet", "--mode", run_mode]
+    ran = subprocess.run([*command, str(tmp_path / "program.py")], capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+    five, nine, refused, retried = ran.stdout.splitlines()
+    assert (five, nine, retried) == ("True 5", "True 9", "gone 3")
+    assert refused.startswith("Numbers needs the module 'no_such_module'") and "pip install no-such" in refused
+
+
 @pytest.mark.parametrize("run_mode", ["real", "sim"])
 def test_a_program_of_rays(tmp_path: Path, run_mode):
     (tmp_path / "program.py").write_text(PROGRAM)
