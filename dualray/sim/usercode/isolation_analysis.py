@@ -11,8 +11,10 @@ names in turn:
     OWN     it binds a global, sets an attribute of a class or a module, names something that can be changed or a thing
             of which this is not known, or looks as if it might come by any of that: each worker has its own
 
-In doubt it is the higher one: it costs time, and nothing else. What comes by value has globals of its own; of those the
-same is asked of what came with it by reference. What a method does to an argument is not seen here: see `modules.py`.
+In doubt it is the higher one: it costs time, and nothing else. A function that comes by value has its own globals. Of
+those the same is asked of what came with it by reference. Whoever shares the modules with the driver also takes the
+driver's class for one that comes by value: what its methods name is looked at as if it were a module's. What a method
+does to an argument is not seen here: see `modules.py`.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ from importlib.util import find_spec
 from operator import attrgetter, itemgetter, methodcaller
 from pathlib import PurePath
 from struct import Struct
-from types import BuiltinFunctionType, CellType, CodeType, FunctionType, GenericAlias, MethodType, ModuleType, UnionType
+from types import BuiltinFunctionType, CodeType, FunctionType, GenericAlias, MethodType, ModuleType, UnionType
 from typing import Any, Final
 from uuid import UUID
 
@@ -325,7 +327,9 @@ class Analysis:
 
     def __init__(self) -> None:
         self.modules: dict[str, None] = {}
-        self._seen: dict[int, Any] = {}
+        self._seen: dict[tuple[int, bool], Any] = {}
+        self._is_in_class = False
+        """Whether this is looked at because a class that came by value has, or names, it."""
         self._level = NOBODY
         self._set_names: set[str] = set()
         """Attributes that some code sets of what may be a class."""
@@ -344,9 +348,10 @@ class Analysis:
         self._level = max(self._level, level)
 
     def _is_new(self, value: Any) -> bool:
-        if self._level == OWN or id(value) in self._seen:
+        key = id(value), self._is_in_class
+        if self._level == OWN or key in self._seen:
             return False
-        self._seen[id(value)] = value
+        self._seen[key] = value
         if len(self._seen) > _PARTS_MAX:
             self._needs(OWN)
         return True
@@ -443,9 +448,11 @@ class Analysis:
         namespace = function.__globals__
         if not is_of_user(namespace) or not self._is_new(function):
             return
-        is_kept = _is_of_module(namespace)
-        if is_kept:
+        is_kept = is_of_module = _is_of_module(namespace)
+        if is_of_module:
             self._note_name(namespace["__name__"])
+        elif self._is_in_class:
+            is_kept = True
         for value in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
             self._part(value, is_kept)
         for cell in function.__closure__ or ():
@@ -453,6 +460,8 @@ class Analysis:
                 self._part(cell.cell_contents, is_kept)
             except ValueError:
                 continue
+            if self._is_in_class and type(cell.cell_contents) in _FIXED_TYPES:
+                self._needs(DRIVER)  # the function around it may give the variable another value
         for name, value in vars(function).items():
             if name == "__wrapped__":
                 self._part(value, is_kept)
@@ -546,11 +555,14 @@ class Analysis:
             return
         if is_by_reference(cls):
             self._note_name(cls.__module__)
-        elif any(_uses_variable(getattr(value, "__func__", value)) for value in vars(cls).values()):
-            self._needs(OWN)
         for base in cls.__mro__[1:]:
             self._class(base)
         self._class(type(cls))
+        before, self._is_in_class = self._is_in_class, not is_by_reference(cls)
+        self._members(cls)
+        self._is_in_class = before
+
+    def _members(self, cls: type) -> None:
         is_enum, is_tuple = issubclass(cls, enum.Enum), issubclass(cls, tuple)
         for name, value in vars(cls).items():
             is_hidden = name.startswith("__") and name.endswith("__")
@@ -581,25 +593,6 @@ _DESCRIPTORS: Final = frozenset(
     {"builtin_function_or_method", "method_descriptor", "wrapper_descriptor", "getset_descriptor", "member_descriptor"}
     | {"classmethod_descriptor", "method-wrapper", "ellipsis"}
 )
-
-
-def _uses_variable(value: Any) -> bool:
-    """Whether a function has a variable of an enclosing function that is no function, class or module.
-
-    A loop of the driver may give the variable another value after the function was pickled.
-    """
-    if type(value) is not FunctionType:
-        return False
-    cells = value.__closure__ or ()
-    return any(not isinstance(item, FunctionType | type | ModuleType) for item in map(_content, cells))
-
-
-def _content(cell: CellType) -> Any:
-    """What a cell holds; `object`, which is a class, for a cell without a value."""
-    try:
-        return cell.cell_contents
-    except ValueError:
-        return object
 
 
 def _namespace_of(value: Any) -> Mapping[str, Any]:
