@@ -153,7 +153,7 @@ def test_the_drivers_class_stays_as_it_is_when_a_worker_reads_it(start: Any, mod
 def test_a_worker_reads_the_variables_that_a_class_had_when_it_was_pickled(start: Any, mode: str) -> None:
     """A loop of the driver gave them other values before the worker loaded the class, or between two calls."""
     start(mode)
-    refs, first = [], None
+    refs, made, first = [], [], None
     for number in range(3):
 
         class Local:
@@ -164,6 +164,7 @@ def test_a_worker_reads_the_variables_that_a_class_had_when_it_was_pickled(start
             def get_double() -> int:
                 return 2 * number  # noqa: B023 - as above
 
+        made.append(Local)
         actor = dualray.remote(num_cpus=0)(Local).remote()
         refs += [actor.get.remote(), actor.get_double.remote()]
         if first is None:
@@ -172,7 +173,7 @@ def test_a_worker_reads_the_variables_that_a_class_had_when_it_was_pickled(start
     assert dualray.get(refs) == [0, 0, 1, 2, 2, 4]
     assert first is not None
     assert dualray.get(first.get.remote()) == 0
-    passed = dualray.remote(lambda value: value.get()).remote(Local())
+    passed = dualray.remote(lambda value: value.get()).remote(made[-1]())
     number = 7
     assert dualray.get(passed) == 2
 
