@@ -18,7 +18,7 @@ Block = Any
 
 @dataclass(frozen=True)
 class BlockMetadata:
-    """What a `Datasource` knows of a block before a task reads the block.
+    """A `Datasource` describes a block with this before a task reads the block.
 
     Attributes:
         num_rows: the number of rows. None: not known.
@@ -92,7 +92,7 @@ class Datasource:
 
 @dataclass(frozen=True)
 class TaskContext:
-    """What `Datasink.write` gets to know of its task.
+    """`Datasink.write` gets this description of its task.
 
     Attributes:
         task_idx: the number of the task, from 0.
@@ -107,7 +107,7 @@ class TaskContext:
 
 @dataclass(frozen=True)
 class WriteResult:
-    """What all tasks of `write_datasink` wrote.
+    """`Datasink.on_write_complete` gets this sum of all tasks of `write_datasink`.
 
     Attributes:
         num_rows: the number of rows.
@@ -123,8 +123,8 @@ class WriteResult:
 class Datasink:
     """A target of rows. Derive a class with `write`, and give an instance to `Dataset.write_datasink`.
 
-    Tasks get copies of the instance. A task that is run again, because its worker or node died, writes again. So let
-    `write` write what nobody sees yet, and make it visible in `on_write_complete`.
+    Tasks get copies of the instance. If a worker or node dies, its task runs again and writes again. So write to a
+    temporary place in `write`, and publish the result in `on_write_complete`.
     """
 
     def on_write_start(self, schema: pa.Schema | None = None) -> None:

@@ -18,7 +18,7 @@ from dualray.runtime_context import get_runtime_context
 from dualray.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 Written = tuple[Any, int, int]
-"""What a task returns: the result of `write`, and the rows and bytes that it wrote."""
+"""A task returns this: the result of `write`, and the numbers of rows and bytes that it wrote."""
 
 
 def write_with(
@@ -67,7 +67,7 @@ def _written(
 
 
 def _first(pending: list[Any]) -> Written:
-    """Wait for the first task; if it fails, nobody asks for the others."""
+    """Wait for the first task, and give up the others if it fails."""
     try:
         written: Written = get(pending.pop(0))
     except DualrayError as error:

@@ -172,7 +172,7 @@ def test_a_request_whose_argument_only_a_silent_node_has_waits_until_the_node_is
     assert placed(head(NodeHeard(node=N1, incarnation=0))) == [("a", "node-1")]
     head(SILENT)
     assert placed(head.ask(shape(deps=(hint(X),)), request="b")) == []
-    assert placed(head(lost("node-1"))) == [("a", "node-0"), ("b", "node-0")], "where the argument is made again"
+    assert placed(head(lost("node-1"))) == [("a", "node-0"), ("b", "node-0")]
 
 
 def test_a_request_whose_argument_another_node_has_too_does_not_wait_for_a_silent_one(head):

@@ -1,4 +1,4 @@
-"""What sources and targets of other projects import from here."""
+"""Two functions that other projects import for their sources and targets."""
 
 from dualray.as_ray.data_helpers import _check_import, call_with_retry
 from dualray.as_ray.refusals import refusing
