@@ -215,6 +215,13 @@ def test_large_arrays_are_read_without_a_copy():
     assert first.ctypes.data % 64 == 0
 
 
+@every_way
+def test_arrays_in_messages_are_aligned(way):
+    results = [way(np.ones(length)) for length in range(4_000, 4_020)]
+    assert [array.ctypes.data % 64 for array in results] == [0] * len(results)
+    assert not any(array.flags.writeable for array in results)
+
+
 def test_one_get_of_a_duplicate_does_not_copy_either():
     ref = echo.remote(np.arange(float(LARGE)))
     first, second = get([ref, ref])

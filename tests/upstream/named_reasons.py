@@ -97,7 +97,6 @@ NAMED: Final = {
         "a task that waits in get() lends its CPU, and a virtual worker starts at once"
     ),
     "scheduling.py::test_pull_manager_at_capacity_reports": PRIVATE,
-    "serialization.py::test_buffer_alignment": "arrays inside of small values are aligned to 8 bytes",
     "streaming_generator.py::test_generator_basic": "ten retries without a pause end before the actor has changed",
     "streaming_generator.py::test_streaming_object_ref_generator_basic_unit": PRIVATE,
     "streaming_generator.py::test_streaming_object_ref_generator_task_failed_unit": PRIVATE,

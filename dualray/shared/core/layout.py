@@ -46,6 +46,10 @@ _SMALL_BYTES = 1024
 """Values below this are copied once more, which takes less time than a view of them."""
 
 
+_ALIGNED_BYTES = 16 * 1024
+"""Values from this size on that came with a message are copied to where their arrays are aligned: that takes 2 us."""
+
+
 def copy_bytes(target: memoryview, source: memoryview) -> None:
     """Copy the bytes of something large; numpy lets other threads run meanwhile."""
     np.copyto(np.frombuffer(target, np.uint8), np.frombuffer(source, np.uint8))
@@ -119,9 +123,21 @@ def deserialize(data: bytes | memoryview) -> Any:
     if type(data) is bytes:
         if data[MARSHALLED_START - 1] == MARSHALLED_BEFORE[-1]:  # so many buffers there are never
             return _loads(data[MARSHALLED_START:])
-        if len(data) < _SMALL_BYTES and data.startswith(NO_BUFFERS_BEFORE):
-            return UNPICKLING.loads(data[12:])
+        if data.startswith(NO_BUFFERS_BEFORE):
+            if len(data) < _SMALL_BYTES:
+                return UNPICKLING.loads(data[12:])
+        elif len(data) >= _ALIGNED_BYTES:
+            return _laid_out(_aligned_copy(data))
     return _laid_out(memoryview(data).toreadonly())
+
+
+def _aligned_copy(data: bytes) -> memoryview:
+    """The bytes at a multiple of 64 in memory, read-only."""
+    room = np.empty(len(data) + ALIGNMENT, np.uint8)
+    start = -room.__array_interface__["data"][0] % ALIGNMENT
+    view = memoryview(room)[start : start + len(data)]
+    view[:] = data
+    return view.toreadonly()
 
 
 def deserialize_own(data: bytes) -> Any:
