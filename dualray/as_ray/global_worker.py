@@ -18,11 +18,22 @@ __all__ = ["GlobalWorker", "global_worker"]
 
 _TIMEOUT_NS = 5_000_000_000
 _ENDED = ("FINISHED", "FAILED")
+_ELSEWHERE = ("UNKNOWN", "STORED")
+"""States of objects of which other processes know more: where the value lies, or whether there is one."""
 
 
 def rows_of(table: str) -> list[dict[str, Any]]:
     """Return the rows of a state table, from the processes that answered."""
     return runtime.current("ray._private.worker").verbs.state_rows(table, _TIMEOUT_NS)[0]
+
+
+def _own_rows(table: str) -> list[dict[str, Any]]:
+    """Return the rows that this process has of a state table, without asking another."""
+    verbs: Any = runtime.current("ray._private.worker").verbs
+    core = verbs.core
+    with core.host.lock:
+        rows: list[dict[str, Any]] = core.machine.rows(table)
+    return rows
 
 
 def _here() -> CallContext:
@@ -127,8 +138,12 @@ class CoreWorker:
 
     def object_exists(self, object_ref: ObjectRef[Any], memory_store_only: bool = False) -> bool:
         """Whether the value exists now. `memory_store_only`: whether its owner has it, as for small values."""
+        object_id = object_ref.hex()
+        for row in _own_rows("objects"):
+            if row["object_id"] == object_id and row["state"] not in _ELSEWHERE:
+                return bool(row["state"] == "INLINE")
         for row in rows_of("objects"):
-            if row["object_id"] == object_ref.hex():
+            if row["object_id"] == object_id:
                 is_inline = row["state"] == "INLINE"
                 return is_inline or (not memory_store_only and bool(row["node_ids"]))
         return False
@@ -154,12 +169,10 @@ class CoreWorker:
         It looks at what this process knows now: while another process is asked, the tasks could end.
         """
         parent = parent_task_id.hex()
-        verbs: Any = runtime.current("ray._private.worker").verbs
-        core = verbs.core
-        with core.host.lock:
-            tasks = core.machine.rows("tasks")
         return [
-            HexId(row["task_id"]) for row in tasks if row["parent_task_id"] == parent and row["state"] not in _ENDED
+            HexId(row["task_id"])
+            for row in _own_rows("tasks")
+            if row["parent_task_id"] == parent and row["state"] not in _ENDED
         ]
 
 

@@ -66,6 +66,12 @@ assert made <= pending
 
 ref = ray.put(1)
 assert global_worker.core_worker.object_exists(ref)
+signal = test_utils.SignalActor.remote()
+waits = wait.remote(signal)
+assert not global_worker.core_worker.object_exists(waits)
+ray.get(signal.send.remote())
+ray.get(waits)
+assert global_worker.core_worker.object_exists(waits)
 key = ref.hex().encode()
 assert global_worker.core_worker.get_all_reference_counts()[key] == {"local": 1, "submitted": 0}
 del ref
