@@ -20,7 +20,6 @@ that grows with the kinds of nodes and requests, and hardly with their numbers.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -194,7 +193,7 @@ class _Packing:
     def __init__(self, view: ScaleView) -> None:
         self.view = view
         self.groups = {group.name: group for group in view.groups}
-        there_are = Counter([node.group for node in view.nodes])
+        there_are = view.count_by_group()
         self.counts = {name: there_are[name] for name in self.groups}
         self.places = [_Place(node, None) for node in self._that_matter()]
         self.removed: dict[str, str] = {}
@@ -213,8 +212,15 @@ class _Packing:
             return view.nodes
         runs = [_Run(demand.resources, demand.labels, demand.count) for demand in view.demands]
         least = _least(runs, [run.count for run in runs])
-        timeout_ns, takes = view.idle_timeout_ns, bool(runs)
-        return [node for node in view.nodes if node.idle_ns > timeout_ns or (takes and _has(node.free, least))]
+        timeout_ns = view.idle_timeout_ns
+        if not runs:
+            return [node for node in view.nodes if node.idle_ns > timeout_ns]
+        (name, units), rest = least[0] if least else ("", 0), least[1:]
+        return [
+            node
+            for node in view.nodes
+            if node.idle_ns > timeout_ns or (node.free.get(name, 0) >= units and _has(node.free, rest))
+        ]
 
     # ---- The least and the most ------------------------------------------------------------------------------
 
@@ -269,7 +275,7 @@ class _Packing:
         return True
 
     def _on_nodes(self, runs: list[_Run], counts: list[int], as_empty: bool) -> list[_Place]:
-        if not any(counts):
+        if not self.places or not any(counts):
             return self.places
         buckets: dict[tuple[object, ...], list[_Place]] = {}
         least = _least(runs, counts)
@@ -427,12 +433,20 @@ def _least(runs: Sequence[_Run], counts: Sequence[int]) -> list[tuple[str, int]]
     """What even the smallest request takes: a node that has less is not looked at."""
     least: dict[str, int] | None = None
     for run, count in zip(runs, counts, strict=True):
-        if count:
-            units = dict(run.units)
-            if least is None:
-                least = units
-            else:
-                least = {name: min(amount, units[name]) for name, amount in least.items() if name in units}
+        if not count:
+            continue
+        if least is None:
+            least = dict(run.units)
+            continue
+        met = 0
+        for name, units in run.units:
+            if name in least:
+                met += 1
+                if units < least[name]:
+                    least[name] = units
+        if met < len(least):
+            names = {name for name, _ in run.units}
+            least = {name: units for name, units in least.items() if name in names}
     return list(least.items()) if least is not None else []
 
 
@@ -538,11 +552,8 @@ def _sorted(runs: list[_Run]) -> list[_Run]:
     """Those that are alike together, the most demanding first."""
     merged: dict[tuple[Resources, tuple[LabelTerm, ...], str], _Run] = {}
     for run in runs:
-        key = (run.resources, run.terms, run.apart)
-        known = merged.get(key)
-        if known is None:
-            merged[key] = run
-        else:
+        known = merged.setdefault((run.resources, run.terms, run.apart), run)
+        if known is not run:
             known.count += run.count
     return sorted(merged.values(), key=_Run.rank, reverse=True)
 

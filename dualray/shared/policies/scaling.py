@@ -7,6 +7,7 @@ are in units of `shared/model/resources.py`, times in nanoseconds, prices in mil
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -110,6 +111,10 @@ class ScaleView:
     speed_percent: int = 0
     closed: Mapping[str, str] = field(default_factory=dict)
     leaving: Mapping[str, int] = field(default_factory=dict)
+
+    def count_by_group(self) -> Counter[str]:
+        """How many of the nodes each group has."""
+        return Counter([node.group for node in self.nodes])
 
 
 SPEED_LEAST = 5

@@ -291,20 +291,21 @@ class Autoscaler:
     def _view(self) -> ScaleView:
         now_ns = self.out.now_ns
         in_use = self._in_use = self.supply.in_use()
+        leaving, last_use_ns, known = self.leaving, self.last_use_ns, self._known
         nodes = []
         for info, free in self.supply.rooms():  # there may be thousands: see `python -m benchmarks.scaling`
             name = info.node
-            if name in self.leaving:
+            if name in leaving:
                 continue
             if name in in_use:
-                self.last_use_ns[name] = now_ns
+                last_use_ns[name] = now_ns
                 idle_ns = 0
             else:
-                idle_ns = now_ns - self.last_use_ns.get(name, now_ns)
-            known = self._known.get(name)
-            if known is None or known[0] is not info or known[1].idle_ns != idle_ns or known[1].free is not free:
-                known = self._known[name] = info, _scaled_node(info, free, idle_ns)
-            nodes.append(known[1])
+                idle_ns = now_ns - last_use_ns.get(name, now_ns)
+            row = known.get(name)
+            if row is None or row[0] is not info or row[1].free is not free or row[1].idle_ns != idle_ns:
+                row = known[name] = info, _scaled_node(info, free, idle_ns)
+            nodes.append(row[1])
         specs = {group.name: group for group in self.groups}
         for launch in self.launches.values():
             if launch.state is LaunchState.REQUESTED:
@@ -349,7 +350,7 @@ class Autoscaler:
 
     def _demands(self) -> list[Demand]:
         """Of what waits, that which a new node could take; by shape, with what owners hold back."""
-        counts: dict[tuple[Resources, tuple[LabelTerm, ...]], int] = {}
+        counts: dict[tuple[Resources, tuple[LabelTerm, ...]], list[int]] = {}
         held_back = {owner: dict(counts) for owner, counts in self._backlog.items()}
         for owner, shape, count in self.supply.waiting():
             strategy = shape.strategy
@@ -357,15 +358,14 @@ class Autoscaler:
                 continue
             if owner in held_back:
                 count += held_back[owner].pop(shape, 0)
-            key = (shape.placement, strategy.labels)
-            counts[key] = counts.get(key, 0) + count
-        return [Demand(resources=key[0], labels=key[1], count=count) for key, count in counts.items()]
+            counts.setdefault((shape.placement, strategy.labels), []).append(count)
+        return [Demand(resources=key[0], labels=key[1], count=sum(each)) for key, each in counts.items()]
 
     def _arm_next(self, view: ScaleView) -> None:
         """The next moment at which something is due by itself."""
         config, now_ns = self.config, self.out.now_ns
-        held = Counter([node.group for node in view.nodes])
-        joined = Counter([node.group for node in view.nodes if node.is_joined])
+        held = view.count_by_group()
+        joined = held - Counter([node.group for node in view.nodes if not node.is_joined])
         shrinks = {group.name for group in view.groups if joined[group.name] > group.least}
         idle = [node for node in view.nodes if node.name not in self._in_use] if shrinks else []
         due = [
@@ -508,7 +508,7 @@ def check_decision(view: ScaleView, decision: ScaleDecision) -> None:
     Raises:
         InvariantViolation: it does not.
     """
-    counts = Counter([node.group for node in view.nodes])
+    counts = view.count_by_group()
     nodes = {node.name: node for node in view.nodes} if decision.leaving else {}
     specs = {group.name: group for group in view.groups}
     for name, why in decision.leaving.items():

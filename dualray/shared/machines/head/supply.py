@@ -28,7 +28,11 @@ class HeadSupply:
     def rooms(self) -> list[tuple[NodeInfo, dict[str, int]]]:
         """The nodes that are alive and stay, with what is free there, never below nothing."""
         leaving = self._membership.leaving
-        return [(view.info, view.offered()) for node, view in self._scheduler.views.items() if node not in leaving]
+        return [
+            (view.info, view.room if view.room is not None else view.offered())
+            for node, view in self._scheduler.views.items()
+            if node not in leaving
+        ]
 
     def in_use(self) -> dict[NodeID, None]:
         """Nodes that hold a lease, a bundle, an actor or a driver, or are about to."""
