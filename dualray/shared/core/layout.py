@@ -135,7 +135,7 @@ def _aligned_copy(data: bytes) -> memoryview:
     """The bytes at a multiple of 64 in memory, read-only."""
     room = np.empty(len(data) + ALIGNMENT, np.uint8)
     start = -room.__array_interface__["data"][0] % ALIGNMENT
-    view = memoryview(room)[start : start + len(data)]
+    view = room.data[start : start + len(data)]
     view[:] = data
     return view.toreadonly()
 

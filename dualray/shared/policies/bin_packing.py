@@ -210,10 +210,9 @@ class _Packing:
         is_over = any(self.counts[name] > group.most for name, group in self.groups.items())
         if is_over or view.requested or view.gangs:
             return view.nodes
-        runs = [_Run(demand.resources, demand.labels, demand.count) for demand in view.demands]
-        least = _least(runs, [run.count for run in runs])
+        least = _least([demand.resources.units for demand in view.demands])
         timeout_ns = view.idle_timeout_ns
-        if not runs:
+        if not view.demands:
             return [node for node in view.nodes if node.idle_ns > timeout_ns]
         (name, units), rest = least[0] if least else ("", 0), least[1:]
         return [
@@ -278,7 +277,7 @@ class _Packing:
         if not self.places or not any(counts):
             return self.places
         buckets: dict[tuple[object, ...], list[_Place]] = {}
-        least = _least(runs, counts)
+        least = _least([run.units for run, count in zip(runs, counts, strict=True) if count])
         for place in self.places:
             if _has(place.room(as_empty), least):
                 buckets.setdefault(self._state(place), []).append(place)
@@ -429,25 +428,17 @@ class _Packing:
         )
 
 
-def _least(runs: Sequence[_Run], counts: Sequence[int]) -> list[tuple[str, int]]:
+def _least(demands: Sequence[Sequence[tuple[str, int]]]) -> list[tuple[str, int]]:
     """What even the smallest request takes: a node that has less is not looked at."""
-    least: dict[str, int] | None = None
-    for run, count in zip(runs, counts, strict=True):
-        if not count:
-            continue
-        if least is None:
-            least = dict(run.units)
-            continue
-        met = 0
-        for name, units in run.units:
-            if name in least:
-                met += 1
-                if units < least[name]:
-                    least[name] = units
-        if met < len(least):
-            names = {name for name, _ in run.units}
-            least = {name: units for name, units in least.items() if name in names}
-    return list(least.items()) if least is not None else []
+    least: dict[str, int] = dict(demands[0]) if demands else {}
+    for demand in demands:
+        its = dict(demand)
+        if not least.keys() <= its.keys():
+            least = {name: units for name, units in least.items() if name in its}
+        for name, units in least.items():
+            if its[name] < units:
+                least[name] = its[name]
+    return list(least.items())
 
 
 def _has(room: Mapping[str, int], least: list[tuple[str, int]]) -> bool:
@@ -628,8 +619,8 @@ def _unmet_whole(packing: _Packing, words: _Words, what: str, runs: Sequence[_Ru
 
 
 class _Words:
-    """What a demand is called, and by group why it can never run there: the same in each decision, as long as the
-    groups are, and longer in the making than the decision."""
+    """What a demand is called, and by group why it can never run there ([]: it can in each): the same in each decision,
+    as long as the groups are, and longer in the making than the decision."""
 
     def __init__(self) -> None:
         self._offers: list[tuple[str, Resources, tuple[tuple[str, str], ...]]] = []
@@ -648,7 +639,7 @@ class _Words:
         known = self._known.get(key)
         if known is None:
             whys = [never_words(group, run.resources, run.terms) for group in groups]
-            known = self._known[key] = (demand_words(run.resources, run.terms), whys)
+            known = self._known[key] = (demand_words(run.resources, run.terms), whys if any(whys) else [])
         return known
 
     def nodes_for(self, group: NodeGroupSpec, runs: Sequence[_Run]) -> int:
@@ -665,5 +656,5 @@ class _Words:
 def _unmet(packing: _Packing, words: _Words, run: _Run, count: int, nows: Mapping[str, str]) -> Unmet:
     """`nows`: of each group, why it has no more nodes now for a demand that it could meet."""
     what, whys = words.of(packing.view.groups, run)
-    reasons = {name: never or now for (name, now), never in zip(nows.items(), whys, strict=True)}
+    reasons = {name: never or now for (name, now), never in zip(nows.items(), whys, strict=True)} if whys else nows
     return Unmet(what=what, count=count, reasons=reasons)
