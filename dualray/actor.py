@@ -83,11 +83,6 @@ class ActorClass(Generic[C]):
     """A class whose instances are actors, each in its own worker process. Create an actor with `.remote(...)`."""
 
     def __init__(self, cls: type[C], options: ActorOptions) -> None:
-        if inspect.iscoroutinefunction(cls.__init__):
-            raise TypeError(
-                f"{cls.__name__}.__init__ is async, and an actor's constructor runs before its event loop. Make it a "
-                f"plain function, and await in a method that you call first"
-            )
         if missing := getattr(cls, "__abstractmethods__", None):
             raise TypeError(
                 f"Can't instantiate abstract class {cls.__name__} with abstract method {', '.join(sorted(missing))}: "

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from dualray.exceptions import TaskCancelledError
@@ -32,9 +32,12 @@ async def call_and_await(
         TaskCancelledError: the coroutine was cancelled.
     """
     try:
-        result = function(*args, **kwargs)
-        if inspect.isawaitable(result) and not isinstance(result, Handle):  # a reference is a result like others
-            result = await result
+        if isinstance(function, type):
+            result = await _construct(function, args, kwargs)
+        else:
+            result = function(*args, **kwargs)
+            if inspect.isawaitable(result) and not isinstance(result, Handle):  # a reference is a result like others
+                result = await result
         if then is not None:
             await then()
         return result
@@ -43,21 +46,19 @@ async def call_and_await(
         raise TaskCancelledError(f"the coroutine {name} was cancelled inside its actor") from cancelled
 
 
+async def _construct(cls: type[Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """An instance of an actor's class, whose constructor may be a coroutine."""
+    if not inspect.iscoroutinefunction(cls.__init__):
+        return cls(*args, **kwargs)
+    instance = cls.__new__(cls, *args, **kwargs)
+    await instance.__init__(*args, **kwargs)
+    return instance
+
+
 def is_on_loop() -> bool:
     """Whether the caller runs on an event loop, and holds it up while it waits."""
     loop = asyncio._get_running_loop()
     return loop is not None and loop.is_running()
-
-
-@contextmanager
-def running(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
-    """In the block, the caller has a loop as its running one that nobody runs yet: what it schedules begins when
-    somebody does."""
-    asyncio._set_running_loop(loop)
-    try:
-        yield
-    finally:
-        asyncio._set_running_loop(None)
 
 
 async def value_of(ref: Reference, verbs: UserVerbs, keep: object) -> Any:

@@ -1,19 +1,19 @@
 """Where the methods of an actor run of which several may run at a time: on threads, or as coroutines on event loops,
 one for each concurrency group, so that one that blocks its loop holds up no other group.
 
-How many run at a time, and in which order they begin, is the machine's to say. The worker's main thread has run the
-constructor, and serves the sockets from then on.
+How many run at a time, and in which order they begin, is the machine's to say. The constructor of an actor with
+coroutines runs on the loop of its methods, and that of an actor with threads on the worker's main thread. The main
+thread serves the sockets from then on.
 """
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextvars import Context
 
-from dualray.aio import running
 from dualray.real.limits import check_room_for_thread, start_thread
 from dualray.shared.core.core_worker import CoreWorker
 from dualray.shared.handles import CALL_TASK
@@ -64,22 +64,12 @@ class CallLoop:
         self._calls: dict[TaskID, asyncio.Task[None]] = {}
         self._is_running = False
 
-    @contextmanager
-    def lend(self) -> Iterator[None]:
-        """In the block, the caller has the loop as its running one; it runs after it. Before any call."""
-        with running(self.loop):
-            yield
-        self._have_running()
-
     def start(self, task: RunTask) -> None:
         """Begin with a call."""
-        self._have_running()
-        self.loop.call_soon_threadsafe(self._begin, task)
-
-    def _have_running(self) -> None:
         if not self._is_running:
             self._is_running = True
             start_thread(threading.Thread(target=self._run, name="dualray-asyncio", daemon=True))
+        self.loop.call_soon_threadsafe(self._begin, task, context=Context())
 
     def _begin(self, task: RunTask) -> None:
         running = self.loop.create_task(self._core.execute_async(task), name=CALL_TASK)

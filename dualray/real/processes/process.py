@@ -19,7 +19,6 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from numpy.random import MT19937, RandomState
@@ -318,12 +317,7 @@ class UserProcess:
         self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], task: Execution
     ) -> Any:
         """Call user code, with its random streams seeded."""
-        self._library_threads.take(task.resources)
-        if self.session.seed is not None:
-            seed = task_seed(self.session.seed, task.task_id, task.attempt)
-            random.seed(stream_seed(seed, b"random"))
-            generator = RandomState(MT19937(stream_seed(seed, b"numpy")))
-            set_numpy_state(generator.get_state())  # noqa: NPY002 - it is the user's global generator that is seeded
+        self._prepare(task)
         try:
             return function(*args, **kwargs)
         finally:
@@ -331,6 +325,15 @@ class UserProcess:
                 _end_forked_child()
 
     iterate = call
+
+    def _prepare(self, task: Execution) -> None:
+        """Let libraries use the threads that the task has CPUs for, and seed its random streams."""
+        self._library_threads.take(task.resources)
+        if self.session.seed is not None:
+            seed = task_seed(self.session.seed, task.task_id, task.attempt)
+            random.seed(stream_seed(seed, b"random"))
+            generator = RandomState(MT19937(stream_seed(seed, b"numpy")))
+            set_numpy_state(generator.get_state())  # noqa: NPY002 - it is the user's global generator that is seeded
 
     def take_environment(self, text: str) -> None:
         runtime_env.apply(text)
@@ -346,6 +349,8 @@ class UserProcess:
     ) -> Any:
         from dualray.aio import call_and_await  # noqa: PLC0415 - it imports asyncio, which most processes do without
 
+        if isinstance(function, type):
+            self._prepare(task)
         return await call_and_await(function, args, kwargs)
 
     def start_beside(self, task: RunTask, threads_max: int) -> None:
@@ -357,9 +362,6 @@ class UserProcess:
 
     def start_on_loop(self, task: RunTask) -> None:
         self._call_loop(task.spec.template.concurrency_group).start(task)
-
-    def lend_loop(self) -> AbstractContextManager[None]:
-        return self._call_loop("").lend()
 
     def _call_loop(self, group: str) -> CallLoop:
         loop = self._call_loops.get(group)

@@ -96,10 +96,15 @@ class CoreWorker(CoreSubmission):
 
     def execute(self, task: RunTask | TaskPushed) -> None:
         """Run one task. Called where user code runs."""
-        self._runner.execute(task)
+        creates = task.spec.creates
+        if creates is not None and creates.is_async:
+            assert isinstance(task, RunTask)
+            self._runner.construct_on_loop(task)
+        else:
+            self._runner.execute(task)
 
     async def execute_async(self, task: RunTask) -> None:
-        """Run a method of an actor whose methods are coroutines. Called on its event loop."""
+        """Run the constructor or a method of an actor whose methods are coroutines. Called on its event loop."""
         try:
             await self._runner.execute_async(task)
         finally:

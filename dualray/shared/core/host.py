@@ -142,13 +142,9 @@ class Host(Tables, Protocol):
         the threads of its concurrency group, of which there are at most so many. They begin in the order in which this
         is called."""
 
-    def lend_loop(self) -> AbstractContextManager[None]:
-        """In the block, the caller has the event loop as its running one on which methods of the actor will run, those
-        of no concurrency group. What it schedules there begins after the block."""
-
     def start_on_loop(self, task: RunTask) -> None:
         """Have `CoreWorker.execute_async` called with a method of an actor, on the event loop of its concurrency group;
-        in the order in which this is called."""
+        in the order in which this is called. The constructor runs on the loop of no group."""
 
     @property
     def is_on_loop(self) -> bool:

@@ -7,7 +7,6 @@ reach; what the function returns is stored, small values as payloads of this pro
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from itertools import islice
 from types import GeneratorType
@@ -161,9 +160,16 @@ class TaskRunner:
         core.payloads.pop(return_object_id(task.spec.task_id, 0), None)
         self._report(task, [], cancelled(task.spec), start_ns, None)
 
+    def construct_on_loop(self, task: RunTask) -> None:
+        """Have an actor with coroutines constructed on the thread on which its methods will run."""
+        self._enter(task)
+        self._core.current_task = None
+        self._host.start_on_loop(task)
+
     async def execute_async(self, task: RunTask) -> None:
-        """The same for a method of an actor whose methods are coroutines."""
-        start_ns = self._enter(task)
+        """The same for the constructor, which has been entered, and the methods of an actor with coroutines."""
+        creates = task.spec.creates
+        start_ns = self._enter(task) if creates is None else self._core.now_ns()
         error: ErrorInfo | None = None
         results: list[Result] = []
         returned: list[Any] = []
@@ -173,6 +179,8 @@ class TaskRunner:
                 function = AsyncItems(self._item_maker(), task, function, self._collector(task))
             result = await self._host.call_async(function, args, kwargs, self._core.execution)
             del args, kwargs
+            if creates is not None:
+                self.instance = result
             returned = self._returned(task, result)
             del result
             results = self._store_results(task, returned)
@@ -341,8 +349,7 @@ class TaskRunner:
         if spec.template.streaming:
             return self._item_maker().make_all(task, function, args, kwargs, self._collector(task))
         if spec.creates is not None:
-            with self._host.lend_loop() if spec.creates.is_async else nullcontext():
-                self.instance = self._core.call(function, args, kwargs, core.execution)
+            self.instance = self._core.call(function, args, kwargs, core.execution)
             return None
         if spec.actor_id is not None:
             return self._core.call(function, args, kwargs, core.execution)

@@ -109,8 +109,11 @@ class CoreWaiting(CoreStep):
         return self.execution.task_id if self.execution.is_task else None
 
     def _warn_of_blocked_loop(self, event: WaitEvent) -> None:
-        """A method that is a coroutine, and blocks its loop, is told so, once."""
-        if not self._has_warned and isinstance(event, WaitStarted) and event.timeout_ns != 0 and self.host.is_on_loop:
+        """A method that is a coroutine, and blocks its loop, is told so, once. A constructor holds up nobody."""
+        if self._has_warned or not isinstance(event, WaitStarted) or event.timeout_ns == 0:
+            return
+        constructor = self.execution.constructor
+        if (constructor is None or constructor.task_id != self.execution.task_id) and self.host.is_on_loop:
             self._has_warned = True
             verb = "get" if event.read else "wait"
             self.host.tell(

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from dualray.shared.handles import CALL_TASK
 from dualray.shared.model.commands import RunTask
 from dualray.shared.model.ids import TaskID
+from dualray.shared.seeding import task_seed
 from dualray.sim.processes.code_process import CodeProcess
 
 if TYPE_CHECKING:
@@ -33,25 +32,12 @@ class EventLoops:
         if self._process.cluster.pauses.holds(self._process):
             self._process.cluster.pauses.when_it_runs(self._process, self.begin, task)
         elif self._process.is_alive:
-            group = task.spec.template.concurrency_group
+            group = task.spec.template.concurrency_group if task.spec.creates is None else ""
             loop = self._loop_of(group)
-            self._run(group)
+            if group not in self._running:
+                self._running[group] = None
+                self._process.spawn_seeded(lambda: self._run_loop(loop), self._seed(group, task))
             loop.call_soon_threadsafe(self._begin_coroutine, loop, task)
-
-    @contextmanager
-    def lend(self) -> Iterator[None]:
-        """In the block, the caller has the loop of no group as its running one."""
-        from dualray.aio import running  # noqa: PLC0415 - it imports asyncio, which most simulations do without
-
-        loop = self._loop_of("")
-        try:
-            with running(loop):
-                yield
-        except BaseException:
-            del self._loops[""]
-            loop.close_all()
-            raise
-        self._run("")
 
     def _loop_of(self, group: str) -> VirtualLoop:
         loop = self._loops.get(group)
@@ -59,13 +45,12 @@ class EventLoops:
             loop = self._loops[group] = self._process.cluster.new_event_loop()
         return loop
 
-    def _run(self, group: str) -> None:
-        """Have the loop of a group run, if it does not."""
-        if group not in self._running:
-            self._running[group] = None
-            loop = self._loops[group]
-            seed = f"{self._process.cluster.seed}:{self._process.address}:loop {group}".encode()
-            self._process.spawn_seeded(lambda: self._run_loop(loop), seed)
+    def _seed(self, group: str, task: RunTask) -> bytes:
+        """The seed of a loop's random streams: the constructor's, as on real processes, or one of its own."""
+        seed = self._process.cluster.seed
+        if task.spec.creates is not None:
+            return task_seed(seed, task.spec.task_id, task.attempt)
+        return f"{seed}:{self._process.address}:loop {group}".encode()
 
     def _begin_coroutine(self, loop: VirtualLoop, task: RunTask) -> None:
         running = loop.create_task(self._process.core.execute_async(task), name=CALL_TASK)

@@ -7,7 +7,6 @@ fiber of its own, and takes as long as the cost model says.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from contextvars import Context
 from functools import partial
 from typing import Any, Final
@@ -455,10 +454,10 @@ class UserProcess(WorkingProcess):
             self.spawn_seeded(partial(self.core.execute, task), seed, task.spec.template.concurrency_group)
 
     def start_on_loop(self, task: RunTask) -> None:
+        if task.spec.creates is not None:  # its time to begin has passed
+            self._event_loops().begin(task)
+            return
         self.cluster.kernel.call_after(self.cluster.dispatch_ns, self._event_loops().begin, task)
-
-    def lend_loop(self) -> AbstractContextManager[None]:
-        return self._event_loops().lend()
 
     def _event_loops(self) -> EventLoops:
         loops = self._loops

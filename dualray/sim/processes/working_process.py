@@ -13,6 +13,7 @@ from dualray.shared.core.item_maker import AsyncItems
 from dualray.shared.model.accelerators import gpus_among
 from dualray.shared.model.ids import NodeID
 from dualray.shared.model.specs import Ref
+from dualray.sim.cost.measured import MEASURED
 from dualray.sim.processes.async_items import pace
 from dualray.sim.processes.code_process import CodeProcess
 from dualray.sim.processes.node import NodeProcess
@@ -172,15 +173,25 @@ class WorkingProcess(CodeProcess):
         self.cluster.rewrite_function(function)
         if isinstance(function, AsyncItems):
             pace(function, self.now_ns, lambda: self._compute_async(_ITEMS_NS), _ITEMS_AT_ONCE)
+        is_constructor = isinstance(function, type)
         taken = self._take_memory(task) if self.cluster.task_costs.take_memory else None
+        stopwatch = self.cluster.stopwatch(task) if is_constructor and task.duration == MEASURED else None
+
+        async def take_time() -> None:
+            if stopwatch is None:
+                cost_ns = self._cost_ns(task, args, kwargs)
+            else:
+                cost_ns = round(stopwatch.stop_ns() * self._machine.slowness)
+            await self._compute_async(cost_ns)
+
         try:
-            return await call_and_await(
-                function, args, kwargs, lambda: self._compute_async(self._cost_ns(task, args, kwargs))
-            )
+            if stopwatch is not None:
+                stopwatch.start()
+            return await call_and_await(function, args, kwargs, take_time)
         except MemoryError as error:
             if self.cluster.on_refused is not None:
                 self.cluster.on_refused(error)
             raise
         finally:
-            if taken is not None:
+            if taken is not None and not is_constructor:  # a constructor's is the actor's
                 self._give_memory_back(task, taken)
