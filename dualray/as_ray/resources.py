@@ -10,19 +10,19 @@ from typing import Any, Final
 from dualray import api
 from dualray.as_ray.global_worker import manager_name, rows_of, store_name
 
-__all__ = ["available_resources", "cluster_resources", "nodes", "store_bytes_free"]
+__all__ = ["available_resources", "cluster_resources", "nodes", "store_bytes", "store_bytes_free"]
 
 _STORE: Final = "object_store_memory"
 
 
-def _store_bytes() -> dict[str, float]:
+def store_bytes() -> dict[str, float]:
     """The size of the store of each node that lives."""
     return {row["node_id"]: float(row["store_bytes"]) for row in rows_of("nodes") if row["state"] == "ALIVE"}
 
 
 def nodes() -> list[dict[str, Any]]:
     """The nodes that the cluster has had: see `dualray.nodes`. Names stand for the sockets, and differ by node."""
-    found, stores = api.nodes(), _store_bytes()
+    found, stores = api.nodes(), store_bytes()
     for row in found:
         row["ObjectStoreSocketName"] = store_name(row["NodeID"])
         row["RayletSocketName"] = manager_name(row["NodeID"])
@@ -34,7 +34,7 @@ def nodes() -> list[dict[str, Any]]:
 def cluster_resources() -> dict[str, float]:
     """The resources of all nodes that live, by name: see `dualray.cluster_resources`."""
     total = api.cluster_resources()
-    return {**total, **_bundles(), _STORE: sum(_store_bytes().values())}
+    return {**total, **_bundles(), _STORE: sum(store_bytes().values())}
 
 
 def available_resources() -> dict[str, float]:
@@ -61,7 +61,7 @@ _MARKS: Final = 1000.0
 
 def store_bytes_free() -> dict[str, float]:
     """What is free of the store of each node that lives."""
-    free = _store_bytes()
+    free = store_bytes()
     for row in rows_of("objects"):
         for node in row["node_ids"]:
             if node in free:

@@ -259,8 +259,10 @@ generator = items.remote()
 assert isinstance(generator, ObjectRefGenerator)
 ref = ray.put(b"x" * 1000)
 words = memory_summary(units="KB")
-assert ref.hex() in words and "1.0" in words.splitlines()[-1], words
+assert ref.hex() in words and "1.0" in words.splitlines()[-2], words
 assert ref.hex() not in memory_summary(stats_only=True)
+large = ray.put(bytes(11 << 20))
+assert "Plasma memory usage 11 MiB, 1 objects, " in memory_summary(stats_only=True)
 free([ref])
 assert ray.get(ref) == b"x" * 1000
 try:
