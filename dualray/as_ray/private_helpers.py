@@ -88,10 +88,14 @@ def get_system_memory(memory_limit_filename: str = "/sys/fs/cgroup/memory.max") 
 
 
 def get_or_create_event_loop() -> asyncio.AbstractEventLoop:
-    """The event loop that runs here; else a new one, which becomes this thread's."""
+    """The event loop that runs here; else this thread's, which is a new one if it has none."""
     try:
         return asyncio.get_running_loop()
     except RuntimeError:
+        pass  # none runs
+    try:
+        return asyncio.get_event_loop_policy().get_event_loop()
+    except RuntimeError:  # as in threads
         loop = asyncio.new_event_loop()
         asyncio.set_event_loop(loop)
         return loop

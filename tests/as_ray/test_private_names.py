@@ -77,6 +77,30 @@ assert global_worker.core_worker.get_all_reference_counts()[key] == {"local": 1,
 del ref
 test_utils.wait_for_condition(lambda: key not in global_worker.core_worker.get_all_reference_counts())
 
+assert [ray.get(test_utils.put_object(5, by_put)) for by_put in (True, False)] == [5, 5]
+assert test_utils.same_elements([[1], [2]], ([2], [1])) and not test_utils.same_elements([1], [1, 2])
+assert test_utils.get_actor_node_id(test_utils.SignalActor.remote()) == here.get_node_id()
+calls = []
+until = test_utils.wait_until_succeeded_without_exception
+assert until(lambda: 1 / (len(calls) or calls.append(1) or 0), (ZeroDivisionError,))
+assert not until(lambda: 1 / 0, (ZeroDivisionError,), timeout_ms=50)
+loop = ray._common.utils.get_or_create_event_loop()
+assert loop is ray._common.utils.get_or_create_event_loop()
+assert loop.run_until_complete(ray.put(7).as_future()) == 7
+
+
+def check(times):
+    calls.append(1)
+    assert len(calls) > times
+
+
+test_utils.wait_for_assertion(check, times=3)
+try:
+    test_utils.wait_for_assertion(check, timeout=0.05, times=1_000)
+    raise SystemExit("nothing was raised")
+except AssertionError:
+    pass
+
 large = ray.put(bytes(1 << 21))
 test_utils.wait_for_condition(lambda: test_utils.object_memory_usage() >= 1 << 21)
 del large
@@ -104,7 +128,7 @@ assert [row["NodeID"] for row in ray._private.state.state.node_table()] == [here
 assert ray._private.state.state.total_resources_per_node()[here.get_node_id()]["CPU"] == 2
 test_utils.placement_group_assert_no_leak([group])
 assert test_utils.is_placement_group_removed(group)
-assert len(ray._private.state.actors()) == 2
+assert len(ray._private.state.actors()) == 4
 assert ray._private.state.actors(signal._actor_id.hex())["ActorClassName"] == "SignalActor"
 assert parse_address(build_address("::1", 80)) == ("::1", "80") and parse_address("here") is None
 process = test_utils.run_string_as_driver_nonblocking("import ray; print(ray.__version__)")
