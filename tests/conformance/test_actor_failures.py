@@ -240,7 +240,7 @@ def _is_refused(actor):
     try:
         get(actor.life.remote())
     except ActorUnavailableError as error:
-        return "is restarting" in str(error)
+        return "The actor is restarting" in str(error)
     return False
 
 

@@ -175,7 +175,7 @@ class ActorCalls:
                 continue
             name, task = record.spec.template.name, short(record.spec.task_id)
             message = (
-                f"The actor is temporarily unavailable: actor {short(client.actor_id)} is restarting, and the call "
+                f"The actor is restarting: actor {short(client.actor_id)} is temporarily unavailable, and the call "
                 f"{name} (task {task}) was not sent. Call again later, or set max_task_retries, so that calls wait."
             )
             self.tasks.fail(record, ErrorInfo(kind=ErrorKind.ACTOR_UNAVAILABLE, message=message, actor=client.actor_id))

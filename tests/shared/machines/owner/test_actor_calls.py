@@ -149,7 +149,7 @@ def test_other_calls_fail_while_the_actor_restarts_once_they_could_be_sent(alive
     alive.wait(1, *waits)
     commands = alive.finish(5)
     assert completed(commands) == [(1, tuple(each.object_id for each in waits))]
-    assert "actor 01010101 is restarting" in error_of(alive, oid(3))
+    assert "actor 01010101 is temporarily unavailable" in error_of(alive, oid(3))
     assert pushes(alive.actor_is(1, ActorState.ALIVE, life=1, worker=HOME)) == []
     assert pushes(alive.submit(call(7))) == [(7, 0, HOME)]
 
