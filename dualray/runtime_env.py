@@ -15,7 +15,7 @@ import re
 import shlex
 import sys
 import tempfile
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -298,6 +298,15 @@ def hook_of(said: str) -> Any:
     return loads(base64.b64decode(said.removeprefix(_PICKLED)))
 
 
+def call_hook(hook: str | Callable[[], object]) -> None:
+    """Call a setup hook: a function, or the name of one with its module."""
+    if isinstance(hook, str):
+        module, _, name = hook.rpartition(".")
+        getattr(importlib.import_module(module), name)()
+    else:
+        hook()
+
+
 def run_setup_hook(text: str) -> None:
     """Call the setup hook of an environment that this process has had applied.
 
@@ -308,11 +317,7 @@ def run_setup_hook(text: str) -> None:
     if not hook:
         return
     try:
-        function = hook_of(hook)
-        if isinstance(function, str):
-            module, _, name = function.rpartition(".")
-            function = getattr(importlib.import_module(module), name)
-        function()
+        call_hook(hook_of(hook))
     except Exception as error:
         raise RuntimeEnvSetupError(
             f"runtime_env: {HOOK} failed in this worker: {type(error).__name__}: {error}. (Failed to execute the "

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from dualray import runtime
+from dualray.as_ray import structured_logs
 from dualray.exceptions import TaskError
 from dualray.shared.core.submission import full_name
 
@@ -127,9 +128,9 @@ def warn_of_plain_error(cause_type: type[BaseException], why: Exception) -> None
     )
 
 
-def rules_of_repeated_lines() -> tuple[float, re.Pattern[str] | None, re.Pattern[str] | None]:
+def rules_of_lines() -> tuple[float, re.Pattern[str] | None, re.Pattern[str] | None, bool]:
     """Which lines of workers count as repeated, by Ray's variables: the window in seconds, the lines that are always
-    shown, and those that never are.
+    shown, and those that never are. And whether the names of the workers stand before their lines.
 
     Raises:
         ValueError: a variable has no number or no regular expression; the message names it.
@@ -139,6 +140,7 @@ def rules_of_repeated_lines() -> tuple[float, re.Pattern[str] | None, re.Pattern
         0.0 if says_no else _number("RAY_DEDUP_LOGS_AGG_WINDOW_S", 5),
         _pattern("RAY_DEDUP_LOGS_ALLOW_REGEX", NEVER_REPEATED),
         _pattern("RAY_DEDUP_LOGS_SKIP_REGEX", ""),
+        structured_logs.names_processes(),
     )
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from dualray import api
+from dualray.as_ray import structured_logs
 from dualray.as_ray.job_config import JobConfig
 from dualray.as_ray.metadata import RAYS_VERSION
 from dualray.as_ray.system_config import limits_of_ray, limits_of_variables
@@ -30,7 +31,6 @@ _IGNORED: Final[dict[str, tuple[Any, ...]]] = {
     "dashboard_port": (None, 8265),
     "enable_resource_isolation": (False,),
     "include_dashboard": (None, False),
-    "logging_config": (None,),
     "logging_format": (None,),
     "logging_level": ("info", logging.INFO, "error", logging.ERROR, "warning", logging.WARNING, "critical"),
     "proxy_server_url": (None,),
@@ -42,6 +42,9 @@ So are those of `dualray.api.OF_RAY` that Ray keeps to itself."""
 
 _TAKEN: Final = {"_memory": "memory", "_metrics_export_port": "metrics_port"}
 """Private arguments of Ray's, and ours."""
+
+_OF_THIS_MODULE: Final = ("logging_config", "_system_config")
+"""Arguments of `dualray.api.OF_RAY` that mean something here."""
 
 _AS_LIMIT: Final = {"object_spilling_directory": "spill_directory"}
 """Arguments of Ray's for which dualray has a limit."""
@@ -95,6 +98,7 @@ def init(address: str | None = None, *, local_mode: bool = False, job_config: An
         )
     _add_system_config(said, config)
     _add_limits(said)
+    logging_config = said.pop("logging_config", None)
     if local_mode:
         said = {**said, "mode": "sim", "nodes": 1}
     if said.get("log_to_driver") is None and (shown := os.environ.get(LOG_VARIABLE)):
@@ -103,6 +107,7 @@ def init(address: str | None = None, *, local_mode: bool = False, job_config: An
     is_simulated = resolve({"mode": said["mode"]} if said.get("mode") else {})["mode"].value == "sim"
     if is_simulated:
         said = {name: value for name, value in said.items() if name not in _OF_REAL_MODE}
+    structured_logs.add(said, logging_config, is_simulated=is_simulated)
     if address != "local" and not isinstance(address, ClusterAddress):
         address = _own_cluster(address, said, is_simulated=is_simulated) or address
     if isinstance(address, ClusterAddress):
@@ -211,7 +216,7 @@ def _check_values(given: Mapping[str, Any]) -> None:
 
 def _is_ignored(name: str, value: Any) -> bool:
     """Whether an argument means nothing here; the first time that it asks for something, a warning names it."""
-    if name not in _IGNORED and (name not in api.OF_RAY or name in _TAKEN or name == "_system_config"):
+    if name not in _IGNORED and (name not in api.OF_RAY or name in _TAKEN or name in _OF_THIS_MODULE):
         return False
     asks = value not in _IGNORED[name] if name in _IGNORED else value is not None
     if asks and name not in _named:
@@ -232,6 +237,8 @@ def _add_job_config(said: dict[str, Any], job_config: JobConfig | Mapping[str, A
         said["runtime_env"] = config.runtime_env
     if config.ray_namespace and not said.get("namespace"):
         said["namespace"] = config.ray_namespace
+    if config.py_logging_config is not None and said.get("logging_config") is None:
+        said["logging_config"] = config.py_logging_config
     if config.default_actor_lifetime != "non_detached":
         said["limits"] = {"actor_lifetime": config.default_actor_lifetime, **(said.get("limits") or {})}
 

@@ -4,37 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
+
+from dualray.as_ray.structured_logs import LoggingConfig
 
 __all__ = ["JobConfig", "LoggingConfig"]
 
 
-@dataclass(slots=True)
-class LoggingConfig:
-    """How Ray's processes would log; dualray's logs have one form.
-
-    Attributes:
-        encoding: "TEXT" or "JSON".
-        log_level: a level of `logging`, by name.
-        additional_log_standard_attrs: attributes of log records, by name.
-
-    Raises:
-        ValueError: another encoding.
-    """
-
-    encoding: str = "TEXT"
-    log_level: str = "INFO"
-    additional_log_standard_attrs: list[str] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        if self.encoding not in ("TEXT", "JSON"):
-            raise ValueError(f"Invalid encoding type: encoding={self.encoding!r} must be 'TEXT' or 'JSON'")
-
-
 class JobConfig:
-    """What `ray.init(job_config=)` takes: of it, `runtime_env`, `ray_namespace` and `default_actor_lifetime` mean
-    something here.
+    """What `ray.init(job_config=)` takes: of it, `runtime_env`, `ray_namespace`, `default_actor_lifetime` and
+    the logging config mean something here.
 
     Args:
         jvm_options, code_search_path: of workers in other languages; ignored.
@@ -100,11 +79,11 @@ class JobConfig:
         self.default_actor_lifetime = default_actor_lifetime
 
     def set_py_logging_config(self, logging_config: LoggingConfig | None = None) -> None:
-        """Keep how its processes would log; dualray's logs have one form."""
+        """Have its processes log so: see `init(logging_config=)`."""
         self.py_logging_config = logging_config
 
     def ensure_logging_config(self) -> None:
-        """Keep one that says nothing, if there is none."""
+        """Have them log in Ray's own form, if nothing else was said."""
         self.py_logging_config = self.py_logging_config or LoggingConfig()
 
     @classmethod

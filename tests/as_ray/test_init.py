@@ -60,13 +60,11 @@ def test_all_arguments_of_rays_init_are_taken(caplog):
 
 def test_what_has_no_effect_is_named_once(caplog):
     for _ in range(2):
-        init(
-            include_dashboard=True, _temp_dir="/x", logging_config=LoggingConfig(), _system_config={"abc": 1}
-        ).disconnect()
+        init(include_dashboard=True, _temp_dir="/x", logging_level="debug", _system_config={"abc": 1}).disconnect()
     assert [record.args and next(iter(record.args)) for record in caplog.records] == [
         "include_dashboard",
         "_temp_dir",
-        "logging_config",
+        "logging_level",
         "abc",
     ]
 

@@ -51,11 +51,13 @@ class Rules:
         window_s: seconds in which the same line of several processes is shown once; 0: every line is shown.
         shown: a line in which this pattern is found is always shown.
         hidden: a line in which this pattern is found is never shown, unless `shown` is found there.
+        names_processes: whether the name of its process stands before a line.
     """
 
     window_s: float = WINDOW_S
     shown: re.Pattern[str] | None = None
     hidden: re.Pattern[str] | None = None
+    names_processes: bool = True
 
 
 class Deduplicator:
@@ -67,27 +69,27 @@ class Deduplicator:
         self._seen: dict[tuple[int, str], _Seen] = {}
 
     def prefix(self, name: str, pid: int, node: str) -> str:
-        """What stands before what a process has printed."""
+        """What stands before what a process has printed, with a space."""
         where = "" if node == self._node else f", {node}"
-        return f"({name} pid={pid}{where})" if pid else f"({name}{where})"
+        return f"({name} pid={pid}{where}) " if pid else f"({name}{where}) "
 
     def take(self, name: str, pid: int, node: str, stream: int, line: str, now_s: float) -> str | None:
         """What to print for a line now, if anything; `stream` is 1 or 2."""
-        prefix = self.prefix(name, pid, node)
-        source = (pid, node)
         rules = self._rules
+        prefix = self.prefix(name, pid, node) if rules.names_processes else ""
+        source = (pid, node)
         if not rules.window_s or (rules.shown is not None and rules.shown.search(line)):
-            return f"{prefix} {line}\n"
+            return f"{prefix}{line}\n"
         if rules.hidden is not None and rules.hidden.search(line):
             return None
         seen = self._seen.get((stream, line))
         if seen is None:
             if len(self._seen) < _LINES_REMEMBERED_MAX:
                 self._seen[stream, line] = _Seen(first=source, until_s=now_s + rules.window_s, sources={source})
-            return f"{prefix} {line}\n"
+            return f"{prefix}{line}\n"
         seen.sources.add(source)
         if source == seen.first:
-            return f"{prefix} {line}\n"
+            return f"{prefix}{line}\n"
         seen.count += 1
         seen.prefix = prefix
         return None
@@ -101,9 +103,9 @@ class Deduplicator:
                 break
             del self._seen[stream, line]
             if seen.count == 1:
-                texts.append((stream, f"{seen.prefix} {line}\n"))
+                texts.append((stream, f"{seen.prefix}{line}\n"))
             elif seen.count:
-                texts.append((stream, f"{seen.prefix} {line} [repeated {seen.count}x across cluster]\n"))
+                texts.append((stream, f"{seen.prefix}{line} [repeated {seen.count}x across cluster]\n"))
         return texts
 
     @property
@@ -121,7 +123,7 @@ class DriverOutput:
 
     def __init__(self, node: str) -> None:
         words = rays_words()
-        self._lines = Deduplicator(node, Rules() if words is None else Rules(*words.rules_of_repeated_lines()))
+        self._lines = Deduplicator(node, Rules() if words is None else Rules(*words.rules_of_lines()))
         self._queue: queue.Queue[bytes | str | None] = queue.Queue(_BATCHES_MAX)
         self._thread: threading.Thread | None = None
         self._closed = False
@@ -185,7 +187,7 @@ class DriverOutput:
                     state = BarState.parse(line)
                 except (ValueError, TypeError):  # somebody prints what looks like a bar
                     continue
-                DISPLAY.take(self._lines.prefix(name, pid, node), state)
+                DISPLAY.take(self._lines.prefix(name, pid, node).rstrip(), state)
             return
         now_s = time.monotonic()
         for due_stream, text in self._lines.due(now_s):
