@@ -179,6 +179,11 @@ class Transport:
             else:
                 self._enqueue(peer, frame, size, 0)
 
+    def connect(self, to: str) -> None:
+        """Have a connection to a peer, so that the first message does not wait for it; never waits."""
+        if to not in self._peers:
+            self._first_use(to, b"", ())
+
     def connected(self) -> list[str]:
         """The peers that there is a connection to."""
         with self._lock:

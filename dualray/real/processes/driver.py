@@ -106,6 +106,7 @@ class RealRuntime(ProcessRuntime):
         control_plane = self.session.directory / CONTROL_PLANE_FILE
         # Who joins a cluster finds its control plane up; the file is on the head's machine alone.
         while not (self.core.machine.cluster and (self._children is None or control_plane.exists())):
+            self._connect_to_node()
             self._wait_for_news(deadline)
         if self.session.cluster is None:
             self.control_plane = control_plane.read_text()
@@ -126,6 +127,12 @@ class RealRuntime(ProcessRuntime):
             self.record.program_begins()
         self._process.loop.call_later(_DIRECTORY_CHECK_S, self._check_directory)
         atexit.register(self.shutdown)
+
+    def _connect_to_node(self) -> None:
+        """Connect to the node manager before its first task: otherwise an actor that is submitted after this task could
+        come first, because the head, which sends actors, has a connection."""
+        if socket_path(self.session.sockets, self.session.node).exists():
+            self._process.transport.connect(self.session.node)
 
     def _wait_for_news(self, deadline: float) -> None:
         if self._children is not None:

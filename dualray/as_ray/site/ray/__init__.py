@@ -91,3 +91,4 @@ __all__ = [
 
 take_rays_names()
 __getattr__ = refusing("ray", {"timeline": "dualray.report.present"})
+del RAYS_VERSION, OldModule, dualray, logging, refusing, take_rays_names  # Ray has no such names
