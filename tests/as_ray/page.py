@@ -86,10 +86,9 @@ def _argument(name: str) -> Name:
     from dualray import api
     from dualray.as_ray import initializing
 
-    ignored = name in initializing._IGNORED or (
-        name in api.OF_RAY and name not in initializing._TAKEN and name not in initializing._OF_THIS_MODULE
-    )
-    known = {*inspect.signature(api.init).parameters, *inspect.signature(initializing.init).parameters}
+    taken = {*initializing._TAKEN, *initializing._OF_THIS_MODULE}
+    ignored = name in initializing._IGNORED or (name in api.OF_RAY and name not in taken)
+    known = {*inspect.signature(api.init).parameters, *inspect.signature(initializing.init).parameters, *taken}
     if ignored and name != "job_config":
         return Name(f"init({name}=)", IGNORED, "dualray prints one warning, unless the argument switches a feature off")
     return Name(f"init({name}=)", WORKS if name in known else REFUSED, "")
