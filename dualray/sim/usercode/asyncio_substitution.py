@@ -36,13 +36,18 @@ class AsyncioSubstitution(MetaPathFinder):
         self._make_loop = make_loop
         self._undo: list[Callable[[], None]] = []
         self._borrowed: BorrowedLoop | None = None
+        self._chosen_before: tuple[Any, bool] = (None, False)
+        """The loop of this thread when the simulation began, if there was one, and whether the program had set it."""
 
     def move_to(self, user_fiber: Callable[[], Fiber | None], make_loop: Callable[[Fiber | None], Any]) -> None:
         """From now on the loops are those of another simulation."""
         self._user_fiber, self._make_loop = user_fiber, make_loop
+        self._forget_virtual()
 
     def install(self) -> None:
         """Change asyncio, where it is imported already, and else as soon as it is."""
+        chosen = _chosen()
+        self._chosen_before = (None, False) if chosen is None else (chosen._loop, chosen._set_called)
         sys.meta_path.insert(0, self)
         for name in (_EVENTS, _TASKS, _LOOPS):
             if name in sys.modules:
@@ -58,6 +63,7 @@ class AsyncioSubstitution(MetaPathFinder):
         package, tasks = sys.modules.get("asyncio"), sys.modules.get(_TASKS)
         while self._undo:
             self._undo.pop()()
+        self._forget_virtual()
         if package is not None and tasks is not None and hasattr(package, "as_completed"):
             package.as_completed = tasks.as_completed  # type: ignore[attr-defined]  # it was imported meanwhile
 
@@ -126,10 +132,22 @@ class AsyncioSubstitution(MetaPathFinder):
         if borrowed is not None:
             borrowed.give_back()
 
+    def _forget_virtual(self) -> None:
+        """The loop that `get_event_loop` gives is that of before, if it is one of a simulation that has ended."""
+        chosen = _chosen()
+        if chosen is not None and getattr(chosen._loop, "_selector", None) is chosen._loop is not None:
+            chosen._loop, chosen._set_called = self._chosen_before
+
     def _replace(self, holder: Any, name: str, new: Any) -> None:
         old = getattr(holder, name)
         setattr(holder, name, new)
         self._undo.append(lambda: setattr(holder, name, old))
+
+
+def _chosen() -> Any:
+    """Where asyncio's policy keeps the loop of this thread; None: it has none yet, or is not asyncio's own."""
+    events = sys.modules.get(_EVENTS)
+    return getattr(getattr(events, "_event_loop_policy", None), "_local", None)
 
 
 def _is_foreign(loop: Any) -> bool:

@@ -178,3 +178,23 @@ def test_a_loop_made_before_the_simulation_waits_in_virtual_time():
         loop.close()
         os.close(reader)
         os.close(writer)
+
+
+def test_each_simulation_has_an_event_loop_of_its_own():
+    async def sleep():
+        await asyncio.sleep(3600)
+        return asyncio.get_running_loop()
+
+    asyncio.set_event_loop(mine := asyncio.new_event_loop())
+    try:
+        loops = []
+        for _ in range(2):
+            with ray.init(mode="sim", nodes=1):
+                asyncio.set_event_loop(loop := asyncio.new_event_loop())
+                loops.append(asyncio.get_event_loop().run_until_complete(sleep()))
+                loop.close()
+            assert asyncio.get_event_loop() is mine, "the loop from before the simulation is back"
+        assert loops[0] is not loops[1]
+    finally:
+        asyncio.set_event_loop(None)
+        mine.close()
