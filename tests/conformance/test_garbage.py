@@ -45,3 +45,17 @@ def test_a_full_store_gets_room_from_references_in_cycles_of_a_borrower():
     knots = Knots.remote()
     for fill in range(16):
         get(knots.tie.remote([put_block(fill)]))
+
+
+def test_the_arguments_of_a_failed_task_are_freed_while_its_error_is_kept():
+    @ray.remote(max_retries=0)
+    def fail(refs):
+        get(refs)
+        raise ValueError("it failed")
+
+    kept = []
+    for fill in range(16):  # together they are larger than the store
+        kept.append(fail.remote([put_block(fill)]))
+        with pytest.raises(ValueError, match="it failed"):
+            get(kept[-1])
+    assert len(kept) == 16

@@ -97,7 +97,7 @@ def test_the_exception_is_the_payload_of_every_return_value(driver):
     assert of(commands, CopyPayload) == [
         CopyPayload(source=exception_id(tid(1)), target=oid(1, index)) for index in range(3)
     ]
-    assert commands[-1] == DropPayload(key=exception_id(tid(1)))
+    assert of(commands, DropPayload) == [DropPayload(key=exception_id(tid(1))), DropPayload(key=tid(1))]
 
 
 # ---- Errors that nobody reads ---------------------------------------------------------------------------------------
