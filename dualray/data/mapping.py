@@ -146,7 +146,7 @@ def batches_mapped(call: Call, batch_size: int | None, batch_format: str | None)
 
     def transform_of(fn: Callable[..., Any]) -> Transform:
         def transform(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
-            for table in tables:
+            for table in _with_rows(tables):
                 for part in batched(iter([table]), batch_size):
                     made = fn(blocks.batch_of(part, form))
                     many = made if inspect.isgenerator(made) else [made]
@@ -169,7 +169,7 @@ def column_added(call: Call, name: str, batch_format: str | None) -> Map | Actor
             column = values if isinstance(values, pa.Array | pa.ChunkedArray) else np.asarray(values)
             return with_column(table, name, blocks.column_of(column))
 
-        return _each(add)
+        return lambda tables: (add(table) for table in _with_rows(tables))
 
     return call.step("AddColumn", transform_of, keeps_rows=True)
 
@@ -200,6 +200,11 @@ def with_column(table: pa.Table, name: str, column: Any) -> pa.Table:
     if name in table.column_names:
         return table.set_column(table.column_names.index(name), name, column)
     return table.append_column(name, column)
+
+
+def _with_rows(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
+    """The tables that have rows: as on Ray, functions of batches never see a batch without rows, or without columns."""
+    return (table for table in tables if table.num_rows)
 
 
 def _is_async(call: Callable[..., Any]) -> bool:

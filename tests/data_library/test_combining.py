@@ -97,6 +97,15 @@ def test_shares_and_samples(numbers):
     assert shuffled.num_blocks() == 3 and shuffled.sum("id") == 4950 and shuffled.take(3) != numbers.take(3)
 
 
+def test_shuffled_blocks_have_about_as_many_rows_each():
+    few = ray.data.range(7, override_num_blocks=1)
+    shuffled = few.repartition(3, shuffle=True)
+    counts = sorted(len(batch["id"]) for batch in shuffled.iter_batches(batch_size=None))
+    assert counts == [2, 2, 3] and shuffled.sum("id") == 21
+    orders = [[row["id"] for row in few.random_shuffle(seed=seed, num_blocks=3).take_all()] for seed in range(20)]
+    assert {order[0] for order in orders} == set(range(7)), "each row can be the first one"
+
+
 @pytest.mark.parametrize("is_known", [True, False])
 def test_streaming_split_leaves_out_no_row(numbers, is_known):
     data = numbers if is_known else numbers.filter(expr="id >= 0")

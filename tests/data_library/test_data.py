@@ -71,6 +71,20 @@ def test_batches_in_each_form(numbers):
         numbers.iter_batches(batch_format="torch")
 
 
+@pytest.mark.parametrize("size", [None, 5])
+def test_functions_of_batches_see_no_batch_without_rows(size):
+    def doubled(frame):
+        assert len(frame) and list(frame.columns) == ["id"]
+        return frame.assign(double=frame["id"] * 2)
+
+    few = ray.data.range(2).repartition(4)
+    made = few.map_batches(doubled, batch_format="pandas", batch_size=size).materialize()
+    assert (made.num_blocks(), made.columns(), made.sum("double")) == (4, ["id", "double"], 2)
+    made = few.filter(lambda row: row["id"]).add_column("double", lambda frame: doubled(frame)["double"])
+    assert made.repartition(1).take_all() == [{"id": 1, "double": 2}]
+    assert few.filter(lambda row: False).map_batches(doubled, batch_format="pandas").add_column("x", len).count() == 0
+
+
 def test_a_function_that_yields_batches(numbers):
     def halves(batch):
         yield {"id": batch["id"][::2]}
