@@ -22,7 +22,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from dualray.exceptions import RuntimeEnvSetupError
+from dualray.exceptions import RuntimeEnvSetupError, rays_words
 
 HOOK = "worker_process_setup_hook"
 KEYS = ("env_vars", "working_dir", "py_modules", "pip", "uv", HOOK)
@@ -157,7 +157,7 @@ def parse(what: str, said: Mapping[str, Any] | None) -> RuntimeEnv:
     """What a user wrote as runtime_env, checked, with absolute paths.
 
     Raises:
-        ValueError: an unknown key (with the nearest known one).
+        ValueError: an unknown key (with the nearest known one). Under the name `ray` it is ignored with a warning.
         TypeError: a value of a wrong type.
         RuntimeEnvSetupError: a directory that is not there, or a setup hook that cannot be pickled.
     """
@@ -169,7 +169,9 @@ def parse(what: str, said: Mapping[str, Any] | None) -> RuntimeEnv:
         if key not in KEYS and key not in _WITHOUT_EFFECT and key not in _ELSEWHERE:
             nearest = difflib.get_close_matches(str(key), KEYS, n=1)
             hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
-            raise ValueError(f"{what} has no key {key!r}.{hint} Known: {', '.join(KEYS)}.")
+            if (words := rays_words()) is None:
+                raise ValueError(f"{what} has no key {key!r}.{hint} Known: {', '.join(KEYS)}.")
+            words.warn_of_unknown_key(what, key, hint)
     found = RuntimeEnv(
         env_vars=_env_vars(what, said.get("env_vars")),
         working_dir=_path(f"{what}: working_dir", said["working_dir"]) if said.get("working_dir") is not None else None,

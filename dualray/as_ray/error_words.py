@@ -44,6 +44,8 @@ STARTED_TWICE: Final = (
 NEVER_REPEATED: Final = "__ray_testing_never_deduplicate__"
 """A line with this in it is always shown: Ray's own tests print it."""
 _log: Final = logging.getLogger("ray.exceptions")
+_unknown_keys: Final[set[str]] = set()
+"""Keys of runtime environments that were named in a warning."""
 _END: Final = "\x1b[39m"
 
 
@@ -126,6 +128,13 @@ def warn_of_plain_error(cause_type: type[BaseException], why: Exception) -> None
         cause_type.__name__,
         why,
     )
+
+
+def warn_of_unknown_key(what: str, key: str, hint: str) -> None:
+    """Say once that a key of a runtime environment has no effect; Ray ignores it, too."""
+    if key not in _unknown_keys:
+        _unknown_keys.add(key)
+        _log.warning("%s has no key %r, so dualray ignores it.%s", what, key, hint)
 
 
 def rules_of_lines() -> tuple[float, re.Pattern[str] | None, re.Pattern[str] | None, bool]:

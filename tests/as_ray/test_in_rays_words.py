@@ -153,3 +153,35 @@ print("all of it")
 @pytest.mark.parametrize("mode", ["real", "sim"])
 def test_what_programs_for_ray_do(mode: str):
     assert printed_by(PROGRAM, mode) == "all of it"
+
+
+ENVIRONMENTS = """\
+import os
+
+import dualray.as_ray
+
+dualray.as_ray.install()
+import ray
+
+ray.init(num_cpus=1, runtime_env={"LOCAL_DEV_MODE": "1", "env_vars": {"COLOUR": "blue"}})
+
+
+@ray.remote
+def colour():
+    return os.environ["COLOUR"], ray.get_runtime_context().worker.mode
+
+
+assert ray.get(colour.remote()) == ("blue", ray.WORKER_MODE)
+changed = colour.options(runtime_env={"env_var": {}, "env_vars": {"COLOUR": "red"}})
+assert [ray.get(changed.remote())[0] for _ in range(2)] == ["red", "red"]
+print("all of it")
+"""
+
+
+@pytest.mark.parametrize("mode", ["real", "sim"])
+def test_unknown_keys_of_a_runtime_environment_are_ignored_with_a_warning(mode: str):
+    *said_here, last = printed_by("import sys; sys.stderr = sys.stdout\n" + ENVIRONMENTS, mode).splitlines()
+    assert last == "all of it"
+    said = "\n".join(said_here)
+    assert said.count("has no key 'LOCAL_DEV_MODE', so dualray ignores it.") == 1
+    assert said.count("has no key 'env_var', so dualray ignores it. Did you mean 'env_vars'?") == 1

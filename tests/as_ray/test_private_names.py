@@ -30,6 +30,7 @@ assert ray._private.state.node_ids() == [ray._private.state.current_node_id()]
 assert ray._private.worker._global_node.node_id == here.get_node_id()
 assert global_worker.core_worker.get_worker_id().hex() == here.get_worker_id()
 assert global_worker.current_job_id.hex() == here.get_job_id() and global_worker.mode == ray.SCRIPT_MODE
+assert here.worker is global_worker  # prefect_ray reads its `mode`
 
 
 @ray.remote
