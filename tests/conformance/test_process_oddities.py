@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copyreg
 import os
+import sched
 import signal
 import sys
 import threading
@@ -219,3 +221,34 @@ def test_a_signal_that_the_driver_sends_to_itself_calls_its_handler():
         os.kill(os.getpid(), signal.SIGUSR1)
     finally:
         signal.signal(signal.SIGUSR1, before)
+
+
+def test_a_class_that_its_library_makes_anew_stays_one_class():
+    # As DEAP does it: copyreg knows how to make the class, and a process that reads it puts it into the library.
+    class Meta(type):
+        def __new__(cls, name, base, members):
+            return super().__new__(cls, name, (base,), members)
+
+        def __init__(cls, name, base, members):
+            super().__init__(name, (base,), members)
+            cls.made_of = (name, base, members)
+
+    def make(name, base, members):
+        made = type.__call__(Meta, name, base, {**members, "__module__": "sched"})
+        setattr(sched, name, made)
+        return made
+
+    copyreg.pickle(Meta, lambda cls: (make, cls.made_of))
+    try:
+        individual = make("Individual", list, {})
+
+        @ray.remote
+        def total(values):
+            return sum(values), type(values).__name__
+
+        first = individual([1, 2])
+        assert get(total.remote(individual([3]))) == (3, "Individual")
+        assert get(total.remote(first)) == (3, "Individual")  # of a class that no longer is in the library, it fails
+        assert sched.Individual is individual
+    finally:
+        del copyreg.dispatch_table[Meta], sched.Individual

@@ -159,6 +159,8 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle ships 
                 if not obj.__flags__ & _IMMUTABLE:
                     _share_module_name(obj)
                 return _with_line_last(super().reducer_override(obj))
+            if type(obj) in copyreg.dispatch_table and NAMING.is_everybodys(obj):
+                return obj.__qualname__
         elif type(obj) is FunctionType:
             if (named := NAMING.reduce(obj)) is not None:
                 return named
@@ -180,14 +182,22 @@ class Naming:
     one, it has come from another one's module.
 
     reduce: how such a function or class is pickled; None: as usual.
+    is_everybodys: whether all processes have this class, so that its name is enough though `copyreg` has a function
+        that would make it anew.
     """
 
     def __init__(self) -> None:
         self.reduce: Callable[[Any], tuple[Any, ...] | None] = as_usual
+        self.is_everybodys: Callable[[type[Any]], bool] = is_of_one_process
 
 
 def as_usual(value: Any) -> None:
     """All are pickled as usual."""
+
+
+def is_of_one_process(_value: type[Any]) -> bool:
+    """Processes do not share classes that were made while they ran."""
+    return False
 
 
 NAMING: Final = Naming()

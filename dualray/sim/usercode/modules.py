@@ -44,7 +44,7 @@ import cloudpickle.cloudpickle as _cloudpickle
 from dualray.runtime_env import Swapped
 from dualray.shared.core.layout import UNPICKLING, deserialize_own
 from dualray.shared.core.pickled_names import keep_name
-from dualray.shared.core.serialization import NAMING, as_usual
+from dualray.shared.core.serialization import NAMING, as_usual, is_of_one_process
 from dualray.shared.core.task_runner import Export
 from dualray.shared.model.ids import FunctionID
 from dualray.sim.kernel.fibers import FiberOwner, FiberScheduler
@@ -287,6 +287,7 @@ class Modules:
         """Modules that are shared all the same, and why."""
         SHOWN.on_new = self._sweep
         UNPICKLING.loads = self.loads
+        NAMING.is_everybodys = _is_of_library
 
     def close(self) -> None:
         """The simulation is over: all is as it was."""
@@ -295,7 +296,7 @@ class Modules:
             _COMMON.keep(self._common.modules, SHOWN.of_driver)
         SHOWN.reset()
         UNPICKLING.loads = pickle.loads
-        NAMING.reduce = as_usual
+        NAMING.reduce, NAMING.is_everybodys = as_usual, is_of_one_process
 
     # -- functions -----------------------------------------------------------------------------------------
 
@@ -620,6 +621,12 @@ def _copied(data: Any, buffers: Iterable[Any] | None) -> Any:
         return pickle.loads(data, buffers=buffers)
     finally:
         _set_classes(classes)
+
+
+def _is_of_library(value: type[Any]) -> bool:
+    """Whether all virtual workers have this class of a module that they share."""
+    module: object = value.__module__
+    return isinstance(module, str) and is_library(module)
 
 
 def _named(module: str, name: str) -> Any:
