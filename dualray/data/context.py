@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, field, fields
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from typing import Any
 
@@ -79,12 +81,69 @@ def _warn_once(name: str) -> None:
 
 @dataclass
 class ExecutionResources:
-    """Amounts of resources, as in Ray; dualray does not limit a dataset by them."""
+    """Amounts of resources, as in Ray; dualray does not limit a dataset by them. None becomes 0."""
 
     cpu: float | None = None
     gpu: float | None = None
     object_store_memory: float | None = None
     memory: float | None = None
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            if getattr(self, each.name) is None:
+                setattr(self, each.name, 0.0)
+
+    @classmethod
+    def for_limits(
+        cls,
+        cpu: float | None = None,
+        gpu: float | None = None,
+        object_store_memory: float | None = None,
+        memory: float | None = None,
+    ) -> ExecutionResources:
+        """Make limits of a dataset. None means that there is no limit."""
+        given = (cpu, gpu, object_store_memory, memory)
+        return cls(*(math.inf if amount is None else amount for amount in given))
+
+    @classmethod
+    def zero(cls) -> ExecutionResources:
+        """Make amounts that are all 0."""
+        return cls()
+
+    @classmethod
+    def inf(cls) -> ExecutionResources:
+        """Make amounts that are all infinite."""
+        return cls.for_limits()
+
+    @classmethod
+    def from_resource_dict(cls, resource_dict: Mapping[str, float]) -> ExecutionResources:
+        """Make amounts of a dict with the keys CPU or num_cpus, GPU or num_gpus, object_store_memory and memory."""
+        return cls(
+            cpu=resource_dict.get("CPU") or resource_dict.get("num_cpus"),
+            gpu=resource_dict.get("GPU") or resource_dict.get("num_gpus"),
+            object_store_memory=resource_dict.get("object_store_memory"),
+            memory=resource_dict.get("memory"),
+        )
+
+    def to_resource_dict(self) -> dict[str, float | None]:
+        """Return the amounts by the names CPU, GPU, object_store_memory and memory."""
+        return {
+            "CPU": self.cpu,
+            "GPU": self.gpu,
+            "object_store_memory": self.object_store_memory,
+            "memory": self.memory,
+        }
+
+    def copy(
+        self,
+        cpu: float | None = None,
+        gpu: float | None = None,
+        memory: float | None = None,
+        object_store_memory: float | None = None,
+    ) -> ExecutionResources:
+        """Return the same amounts, with the given amounts in place of these."""
+        given = {"cpu": cpu, "gpu": gpu, "memory": memory, "object_store_memory": object_store_memory}
+        return replace(self, **{name: amount for name, amount in given.items() if amount is not None})
 
 
 @dataclass
@@ -97,7 +156,7 @@ class ExecutionOptions(_Accepting):
         actor_locality_enabled, verbose_progress, label_selector: without effect.
     """
 
-    resource_limits: ExecutionResources = field(default_factory=ExecutionResources)
+    resource_limits: ExecutionResources = field(default_factory=ExecutionResources.for_limits)
     exclude_resources: ExecutionResources = field(default_factory=ExecutionResources)
     preserve_order: bool = True
     actor_locality_enabled: bool = True

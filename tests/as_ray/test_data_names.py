@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 PROGRAM = """
+import math
+
 import ray
 from ray.data import ActorPoolStrategy, DataContext, Dataset, DataIterator
 from ray.data.aggregate import Count, Sum
@@ -25,6 +27,14 @@ def twice(column):
 
 ray.init(num_cpus=2)
 DataContext.get_current().shuffle_strategy = ShuffleStrategy.HASH_SHUFFLE
+limits = ray.data.ExecutionResources.for_limits(cpu=2, object_store_memory=1 << 30)
+ray.data.DatasetContext.get_current().execution_options.resource_limits = limits
+assert limits.to_resource_dict() == {"CPU": 2, "GPU": math.inf, "object_store_memory": 1 << 30, "memory": math.inf}
+assert ray.data.ExecutionResources.from_resource_dict({"num_cpus": 1, "GPU": 2}) == ray.data.ExecutionResources(1, 2)
+assert ray.data.ExecutionResources(gpu=1).cpu == 0 and ray.data.ExecutionResources.zero().copy(memory=5).memory == 5
+assert ray.data.ExecutionOptions().resource_limits == ray.data.ExecutionResources.inf() == limits.copy(
+    cpu=math.inf, object_store_memory=math.inf
+)
 data = ray.data.range(10).with_column("x", twice(col("id")) + lit(1))
 assert isinstance(data, Dataset) and isinstance(data.groupby("id"), GroupedData)
 print(data.aggregate(Count(), Sum("x")))
