@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import concurrent.futures
 import os
 import queue
 import sys
+import sysconfig
 import threading
 import time
 from multiprocessing.pool import ThreadPool
@@ -228,3 +230,33 @@ def test_variables_and_the_directory_are_each_process_s_own(tmp_path):
     assert (seen, second_directory) == (None, here)
     assert second_path is not None
     assert ("DUALRAY_TEST_OF_THREADS" in os.environ, os.environ["PATH"], os.getcwd()) == (False, path, here)  # noqa: PTH109
+
+
+LIBRARY = """
+import threading
+
+import dualray
+
+
+def call_in_a_thread(call, tell):
+    threading.Thread(target=lambda: tell(call(dualray)), daemon=True).start()
+"""
+
+
+def test_a_thread_of_a_library_that_imports_dualray_can_call_it():
+    library = {"__name__": "made_library", "__file__": f"{sysconfig.get_path('purelib')}/made_library.py"}
+    exec(compile(LIBRARY, library["__file__"], "exec"), library)
+    told = queue.Queue()
+    library["call_in_a_thread"](lambda dualray: dualray.get(double.remote(2)), told.put)
+    assert told.get() == 4
+
+    async def answer():
+        loop, told_here = asyncio.get_running_loop(), asyncio.Queue()
+
+        def tell(value):
+            asyncio.run_coroutine_threadsafe(told_here.put(value), loop).result()
+
+        library["call_in_a_thread"](lambda dualray: dualray.get(double.remote(3)), tell)
+        return await told_here.get()
+
+    assert asyncio.run(answer()) == 6

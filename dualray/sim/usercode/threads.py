@@ -21,9 +21,9 @@ import itertools
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from types import FrameType
+from types import FrameType, ModuleType
 from typing import Any, Final, Protocol, cast
 from weakref import WeakKeyDictionary
 
@@ -384,7 +384,10 @@ class Threads:
         return start
 
     def _serves(self, fiber: Fiber, new: Any, caller: FrameType) -> bool:
-        """Whether it is a thread with which a library serves the driver: one that it starts itself, or a server's."""
+        """Whether it is a thread with which a library serves the driver: one that it starts itself, or a server's.
+
+        A library whose module imports dualray, or Ray, calls it in its threads perhaps: these are virtual.
+        """
         driver = self._fibers.driver
         if driver is None or fiber.owner is not driver.owner:
             return False
@@ -395,6 +398,7 @@ class Threads:
             caller.f_globals.get("__name__") != "__main__"
             and not is_users(caller.f_globals)
             and not makes_threads(caller)
+            and not _imports_dualray(caller.f_globals)
         )
 
     def _make_start_new_thread(self) -> Callable[..., int]:
@@ -421,3 +425,9 @@ class Threads:
             return template % next(self.of_process(fiber).names)
 
         return staticmethod(new_name)
+
+
+def _imports_dualray(namespace: Mapping[str, Any]) -> bool:
+    """Whether a module imports dualray as a whole, under its own name or under the name `ray`."""
+    modules = (value.__name__ for value in list(namespace.values()) if isinstance(value, ModuleType))
+    return any(name.partition(".")[0] in ("dualray", "ray") for name in modules)
