@@ -8,11 +8,20 @@ from typing import Any, Final
 
 class ClusterAddress(str):
     """The address of a cluster that brings along the settings with which `init` is to be called: of one that is not
-    running yet, as a `Cluster` of sim mode is before `init`."""
+    running yet, as a `Cluster` of sim mode is before `init`. A pickle of it has its text alone."""
 
     __slots__ = ("settings",)
 
     settings: Mapping[str, Any]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return str, (str(self),)
+
+    def __copy__(self) -> ClusterAddress:
+        return self
+
+    def __deepcopy__(self, _memo: Any) -> ClusterAddress:
+        return self
 
 
 class _Planned:

@@ -17,12 +17,12 @@ dualray.as_ray.install()
 import ray
 from ray._common.network_utils import build_address, parse_address
 from ray._private import test_utils
-from ray._private.worker import global_worker
+from ray._private.worker import BaseContext, global_worker
 from ray.util.placement_group import validate_placement_group
 
 assert not global_worker.connected and global_worker.node is None and global_worker.current_job_id.is_nil()
 assert not hasattr(global_worker, "core_worker")
-ray.init(num_cpus=2)
+assert isinstance(ray.init(num_cpus=2), BaseContext)
 here = ray.get_runtime_context()
 assert global_worker.node.unique_id == here.get_node_id()
 assert ray._private.state.current_node_id() == f"node:{ray.util.get_node_ip_address()}"

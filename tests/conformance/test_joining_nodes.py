@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import time
 from collections.abc import Iterator
@@ -34,6 +35,11 @@ def cluster(mode: str) -> Iterator[Cluster]:
 @dualray.remote
 def node_id() -> str:
     return dualray.get_runtime_context().get_node_id()
+
+
+@dualray.remote
+def same(value: Any) -> Any:
+    return value
 
 
 @dualray.remote(duration=0)
@@ -269,9 +275,10 @@ def test_a_cluster_without_a_driver_gives_its_address(mode: str) -> None:
         assert not dualray.is_initialized()
         with pytest.raises(ValueError, match="has its own num_cpus"):
             dualray.init(address=alone.address, num_cpus=1)
-        dualray.init(address=alone.address)
+        dualray.init(address=copy.deepcopy(alone.address))
         alone.wait_for_nodes()
         assert dualray.cluster_resources()["CPU"] == 3
+        assert dualray.get(same.remote({"address": alone.address})) == {"address": str(alone.address)}
         late = node_id.options(resources={"third": 1}).remote()
         assert dualray.wait([late], timeout=0.2)[0] == []
         third = alone.add_node(num_cpus=1, resources={"third": 1})

@@ -18,6 +18,7 @@ from dualray import cloudpickle as pickle
 from dualray.as_ray.global_worker import global_worker
 from dualray.as_ray.initializing import init
 from dualray.as_ray.refusals import refusing
+from dualray.cluster_context import ClusterContext as BaseContext
 
 SCRIPT_MODE, WORKER_MODE, LOCAL_MODE = 0, 1, 2
 
@@ -25,6 +26,7 @@ __all__ = [
     "LOCAL_MODE",
     "SCRIPT_MODE",
     "WORKER_MODE",
+    "BaseContext",
     "cancel",
     "get",
     "get_actor",
