@@ -434,7 +434,7 @@ class Tasks:
         self._carry(carriers, record, error, payload)
         if payload == exception_id(spec.task_id):
             self.out.add(DropPayload(key=payload))
-        if record.stream is None and not any(self._is_stored(object_id) for object_id in results):
+        if results and record.stream is None and not any(self._is_stored(object_id) for object_id in results):
             record.returns_kept = 0  # an error is never lost: there is nothing to make again
         self._let_go_of_arguments(record)
 
