@@ -439,13 +439,12 @@ def kill(actor: ActorHandle[Any], *, no_restart: bool = True) -> None:
     Raises:
         TypeError: `actor` is not an actor handle.
     """
-    verbs = runtime.current("kill").verbs
     if not isinstance(actor, ActorHandle):
         raise WrongTypeError(
             f"kill takes an actor handle, not {actor!r} (type {type(actor).__name__}); cancel() is for tasks"
         )
     actor._check_usable()
-    verbs.kill_actor(actor.ref, no_restart=no_restart)
+    runtime.current("kill").verbs.kill_actor(actor.ref, no_restart=no_restart)
 
 
 def cancel(ref: ObjectRef[Any] | ObjectRefGenerator, *, force: bool = False, recursive: bool = True) -> None:
@@ -469,13 +468,12 @@ def cancel(ref: ObjectRef[Any] | ObjectRefGenerator, *, force: bool = False, rec
         TypeError: `ref` is not a reference.
         ValueError: `ref` comes from `put`, or `force` is given for a method of an actor.
     """
-    verbs = runtime.current("cancel").verbs
     if isinstance(ref, ObjectRefGenerator):
         ref = ref.completed()
     if not isinstance(ref, ObjectRef):
         raise TypeError(f"cancel takes an ObjectRef, not {ref!r} (type {type(ref).__name__})")
     ref._check_usable()
-    verbs.cancel(ref.ref, force=force, recursive=recursive)
+    runtime.current("cancel").verbs.cancel(ref.ref, force=force, recursive=recursive)
 
 
 def nodes() -> list[dict[str, Any]]:

@@ -191,7 +191,7 @@ def test_exit_actor_outside_an_actor():
 def test_max_pending_calls():
     counter = Counter.options(max_pending_calls=3).remote()
     get(counter.add.remote())
-    pending = [counter.slow.remote(0.1) for _ in range(3)]
+    pending = [counter.slow.remote(0.5) for _ in range(3)]
     with pytest.raises(PendingCallsLimitExceeded, match=r"Counter\.add: this process has 3 calls .*=3"):
         counter.add.remote()
     assert get(pending) == [1, 1, 1]
