@@ -151,6 +151,9 @@ class RealRuntime(ProcessRuntime):
     def _on_peer_lost(self, peer: str) -> None:
         """Without head or node manager nothing goes on: whoever waits is told so."""
         if peer in (HEAD, self.session.node) and not self._is_stopped:
+            if not self.session.sockets.exists():  # that is why
+                self._fail_without_directory()
+                return
             self._lost.set()
             what = "head process" if peer == HEAD else f"node manager {peer}"
             self.core.fail(f"the {what} is gone{self._last_logs()}\nCall dualray.shutdown() and init() again.")
@@ -161,7 +164,10 @@ class RealRuntime(ProcessRuntime):
             return
         if self.session.sockets.exists():
             self._process.loop.call_later(_DIRECTORY_CHECK_S, self._check_directory)
-            return
+        else:
+            self._fail_without_directory()
+
+    def _fail_without_directory(self) -> None:
         self._lost.set()
         self.core.fail(
             f"the session's directory {self.session.directory} has been deleted while the session ran. Call "
