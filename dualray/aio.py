@@ -33,7 +33,7 @@ async def call_and_await(
     """
     try:
         if isinstance(function, type):
-            result = await _construct(function, args, kwargs)
+            result = await construct(function, args, kwargs)
         else:
             result = function(*args, **kwargs)
             if inspect.isawaitable(result) and not isinstance(result, Handle):  # a reference is a result like others
@@ -46,7 +46,7 @@ async def call_and_await(
         raise TaskCancelledError(f"the coroutine {name} was cancelled inside its actor") from cancelled
 
 
-async def _construct(cls: type[Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+async def construct(cls: type[Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """An instance of an actor's class, whose constructor may be a coroutine."""
     if not inspect.iscoroutinefunction(cls.__init__):
         return cls(*args, **kwargs)

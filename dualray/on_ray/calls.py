@@ -10,13 +10,14 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from itertools import islice
 from types import GeneratorType
 from typing import Any, NamedTuple, NoReturn
 
 import ray
 
+from dualray import aio
 from dualray.on_ray.anchors import anchored
 from dualray.on_ray.errors import Carrier, Retried, carried
 from dualray.on_ray.here import as_ours, have_runtime
@@ -228,7 +229,14 @@ def class_for(
         have_runtime(record_to)
         self.__dict__["instance"] = _made(maker, name, args, kwargs)
 
-    members: dict[str, Any] = {"__init__": construct, "__doc__": cls.__doc__}
+    async def construct_async(self: Any, *args: Any, **kwargs: Any) -> None:
+        here = have_runtime(record_to)
+        with _as_carried(name):
+            here.instance = await aio.construct(cls, [as_ours(value) for value in args], _ours(kwargs))
+        self.__dict__["instance"] = here.instance
+
+    waits = inspect.iscoroutinefunction(cls.__init__)
+    members: dict[str, Any] = {"__init__": construct_async if waits else construct, "__doc__": cls.__doc__}
     if "__repr__" in {name for base in cls.__mro__[:-1] for name in vars(base)}:
         members["__repr__"] = _shown
     if hasattr(cls, SHUTDOWN) or record_to is not None:
@@ -279,13 +287,20 @@ _LAST_NOTES_S = 2.0
 def _made(maker: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     here = have_runtime()
     maker = _observed(maker, name, 0)
-    try:
+    with _as_carried(name):
         here.instance = maker(*map(as_ours, args), **_ours(kwargs))
+    return here.instance
+
+
+@contextmanager
+def _as_carried(name: str) -> Iterator[None]:
+    """What a constructor raises goes to the caller as our own."""
+    try:
+        yield
     except ActorExit:
         raise carried(f"{name}.__init__", RuntimeError(_EXITED_AT_BIRTH), False) from None
     except Exception as exception:  # noqa: BLE001 - the user's
         raise carried(f"{name}.__init__", exception, False) from None
-    return here.instance
 
 
 _EXITED_AT_BIRTH = "exit_actor() was called in the constructor, so the actor was not created"

@@ -55,6 +55,7 @@ DIFFERENCES = {
     "On Ray, the messages about unread errors and about a blocked event loop are Ray's, and appear where Ray prints "
     "them.": (
         "test_async_actors.py::test_who_blocks_the_loop_is_told",
+        "test_async_constructors.py::test_a_constructor_that_gets_a_value_blocks_nobody",
         "test_errors.py::test_an_error_that_nobody_reads_is_told_once",
     ),
     "On Ray, the error of a task whose exception cannot be pickled or unpickled is a TaskError with the text of the "
