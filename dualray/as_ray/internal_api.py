@@ -69,7 +69,7 @@ def memory_summary(
 
 
 def _of_stores(rows: Sequence[Mapping[str, Any]]) -> str:
-    """What objects take of the stores of the nodes that live, as Ray says it."""
+    """Say how much of the object stores of all living nodes is in use, in Ray's words."""
     size = sum(store_bytes().values())
     used = round(size - sum(store_bytes_free().values()))
     stored = sum(row.get("state") == "STORED" for row in rows)

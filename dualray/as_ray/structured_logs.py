@@ -110,7 +110,7 @@ class _WithContext(logging.Formatter):
         self._chosen = config.additional_log_standard_attrs
 
     def context(self, record: logging.LogRecord) -> dict[str, Any]:
-        """What a record has beside Ray's choice of standard attributes, by name."""
+        """Return the other attributes of a record by name: those that the user chose, and those of its task."""
         found = {name: getattr(record, name, None) for name in self._chosen}
         found |= {name: value for name, value in vars(record).items() if name not in _STANDARD}
         return {**found, "timestamp_ns": round(record.created * 1e9)}

@@ -294,7 +294,7 @@ def _made(maker: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any])
 
 @contextmanager
 def _as_carried(name: str) -> Iterator[None]:
-    """What a constructor raises goes to the caller as our own."""
+    """In the block, turn an error of a constructor into one that dualray can read at the caller."""
     try:
         yield
     except ActorExit:

@@ -69,7 +69,7 @@ class Deduplicator:
         self._seen: dict[tuple[int, str], _Seen] = {}
 
     def prefix(self, name: str, pid: int, node: str) -> str:
-        """What stands before what a process has printed, with a space."""
+        """Return the name that is printed before each line of a process, with a space behind it."""
         where = "" if node == self._node else f", {node}"
         return f"({name} pid={pid}{where}) " if pid else f"({name}{where}) "
 

@@ -109,7 +109,7 @@ class CoreWaiting(CoreStep):
         return self.execution.task_id if self.execution.is_task else None
 
     def _warn_of_blocked_loop(self, event: WaitEvent) -> None:
-        """A method that is a coroutine, and blocks its loop, is told so, once. A constructor holds up nobody."""
+        """Warn once that a coroutine blocks its event loop. A constructor is not warned: no method runs yet."""
         if self._has_warned or not isinstance(event, WaitStarted) or event.timeout_ns == 0:
             return
         constructor = self.execution.constructor

@@ -157,7 +157,7 @@ def run_string_as_driver_nonblocking(driver_script: str, env: dict[str, str] | N
 def run_string_as_driver_stdout_stderr(
     driver_script: str, env: dict[str, str] | None = None, encode: str = "utf-8", timeout: float | None = 300
 ) -> tuple[str, str]:
-    """What a program writes to its output and to its error stream, under the name `ray`, in a process of its own.
+    """Run a program in a process of its own, and return what it writes to stdout and to stderr.
 
     Args:
         driver_script: its text.
