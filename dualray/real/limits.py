@@ -75,6 +75,14 @@ def check_room_for_files(count: int) -> None:
             os.close(fd)
 
 
+def starved_in_words(process: str, limit: int) -> str:
+    """That another process has reached its limit of open files."""
+    return (
+        f"{process} has reached its limit of open files, {limit:,} (RLIMIT_NOFILE); raise the limit with `ulimit -n`, "
+        "or use fewer actors"
+    )
+
+
 def limit_in_words(error: OSError | RuntimeError | MemoryError) -> str:
     """Which limit has been reached, with its value and the way out; the error's own words when it is none."""
     if isinstance(error, MemoryError):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import resource
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -19,10 +21,12 @@ import dualray as ray
 from dualray.exceptions import DualrayError, GetTimeoutError, WorkerCrashedError
 
 KINDS = ("driver", "head", "node", "template", "worker")
-WAITED_FOR = ("head", "node")
-"""New processes connect to these: while they have no descriptor for that, what needs a new process waits."""
-RESOURCES = ("open files", "file size", "memory", "threads")
+OF_PROCESSES = ("open files", "file size", "memory", "threads")
 """`threads` are a user's threads and processes; root has no such limit."""
+DIRECTORIES = {"disk": tempfile.gettempdir(), "shared memory": "/dev/shm"}
+"""What a run fills, for all processes."""
+RESOURCES = (*OF_PROCESSES, *DIRECTORIES)
+MACHINE = "machine"
 ANSWER_WITHIN_S = 30.0
 MIB = 1 << 20
 
@@ -95,14 +99,19 @@ def _call_new_function(number: int) -> bool:
     return bool(ray.get(new.remote(), timeout=ANSWER_WITHIN_S) == number)
 
 
+def _spill(number: int) -> bool:
+    refs = [ray.put(np.full(3 * MIB, number + x)) for x in range(4)]  # 96 MiB in a store of 64
+    return [int(ray.get(ref, timeout=ANSWER_WITHIN_S)[-1]) for ref in refs] == [number + x for x in range(4)]
+
+
 WORK: tuple[Callable[[int], bool], ...] = (
-    _call_task, _call_many, _call_actor, _call_actors, _put, _make_object, _call_new_function,
+    _call_task, _call_many, _call_actor, _call_actors, _put, _make_object, _call_new_function, _spill,
 )  # fmt: skip
 
 
 def pids_of(kind: str, runtime: Any) -> list[int]:
     """The processes of a kind that a session has now."""
-    if kind == "driver":
+    if kind in ("driver", MACHINE):
         return [os.getpid()]
     if kind in ("head", "node"):
         return [runtime._children.processes["head" if kind == "head" else "node-0"].pid]
@@ -139,8 +148,27 @@ def _threads_of(uid: int) -> int:
 
 
 @contextmanager
+def filled(directory: str, slack: int) -> Iterator[None]:
+    """Its file system has no room for more than `slack` pages."""
+    with tempfile.TemporaryFile(dir=directory) as filler:
+        while True:
+            status = os.statvfs(directory)
+            try:
+                os.posix_fallocate(filler.fileno(), 0, max(1, (status.f_bavail - slack) * status.f_frsize))
+                break
+            except OSError as error:  # others have written meanwhile
+                if error.errno != errno.ENOSPC:
+                    raise
+        yield
+
+
+@contextmanager
 def taken(pid: int, what: str, slack: int) -> Iterator[None]:
     """A process cannot have more of a resource than it has now, and `slack` more."""
+    if what in DIRECTORIES:
+        with filled(DIRECTORIES[what], slack):
+            yield
+        return
     limit, amount = limit_of(pid, what, slack)
     before = resource.prlimit(pid, limit)
     resource.prlimit(pid, limit, (amount, before[1]))
@@ -164,10 +192,11 @@ class Drawn:
     work: tuple[Callable[[int], bool], ...]
 
 
-def drawn(seed: int, resources: Sequence[str] = RESOURCES, kinds: Sequence[str] = KINDS) -> Drawn:
+def drawn(seed: int, resources: Sequence[str] = OF_PROCESSES, kinds: Sequence[str] = KINDS) -> Drawn:
     """What a seed says, if these resources are taken from processes of these kinds."""
     draw = random.Random(seed)
     kind, what, slack = draw.choice(kinds), draw.choice(resources), draw.choice((0, 0, 1, 2, 4, 8))
+    kind = MACHINE if what in DIRECTORIES else kind
     return Drawn(kind, what, slack, tuple(draw.choice(WORK) for _ in range(draw.randrange(1, 4))))
 
 
@@ -199,12 +228,11 @@ def run(seed: int, runtime: Any, draw: Drawn) -> Outcome:
                         wrong = f"{each.__name__} has a wrong answer"
                 except (DualrayError, OSError, MemoryError) as error:
                     errors.append(f"{type(error).__name__}: {error}")
-                    is_late = isinstance(error, GetTimeoutError) and kind not in WAITED_FOR
-                    if "bug in dualray" in str(error) or is_late:
+                    if "bug in dualray" in str(error) or isinstance(error, GetTimeoutError):
                         wrong = errors[-1]
     try:
         for each in WORK:
-            if not _again(each, seed):
+            if each is not _spill and not _again(each, seed):
                 wrong = wrong or f"afterwards {each.__name__} has a wrong answer"
     except (DualrayError, OSError) as error:
         wrong = wrong or f"afterwards: {type(error).__name__}: {error}"
@@ -212,7 +240,7 @@ def run(seed: int, runtime: Any, draw: Drawn) -> Outcome:
 
 
 def in_sessions(
-    seeds: Sequence[int], resources: Sequence[str] = RESOURCES, kinds: Sequence[str] = KINDS
+    seeds: Sequence[int], resources: Sequence[str] = OF_PROCESSES, kinds: Sequence[str] = KINDS
 ) -> Iterator[Outcome]:
     """Run each seed in one session, in a new one after a run that has gone wrong."""
     runtime = None

@@ -21,12 +21,12 @@ import psutil
 import pytest
 
 import dualray
-from dualray.exceptions import DualrayError, WorkerCrashedError
+from dualray.exceptions import ActorDiedError, DualrayError, WorkerCrashedError
 from dualray.real.limits import OPEN_FILES_MIN, limit_in_words
 from dualray.real.observe import metrics_server
 from tests.conformance.support import eventually
 from tests.exhaustion.other_user import as_other_user, why_no_other_user
-from tests.exhaustion.runs import WAITED_FOR, drawn, in_sessions, pids_of, taken
+from tests.exhaustion.runs import in_sessions, pids_of, taken
 
 WITHIN_S = 60
 
@@ -100,7 +100,7 @@ THREADS = """
 import resource, sys
 resource.setrlimit(resource.RLIMIT_NPROC, (40, 40))
 import dualray
-from dualray.exceptions import DualrayError, WorkerCrashedError
+from dualray.exceptions import ActorDiedError, DualrayError, WorkerCrashedError
 
 dualray.init(num_cpus=1)
 
@@ -193,6 +193,12 @@ def session() -> Iterator[Any]:
 @dualray.remote(max_retries=0)
 def one() -> int:
     return 1
+
+
+@dualray.remote(num_cpus=0)
+class One:
+    def one(self) -> int:
+        return 1
 
 
 def test_idle_connections_to_the_metrics_use_up_nothing(
@@ -303,10 +309,20 @@ def test_a_wait_that_ends_with_the_node_leaves_nothing_in_the_machine() -> None:
 
 
 def test_a_share_of_the_runs_that_take_resources_away() -> None:
-    """`python -m tests.exhaustion --runs 5000` does all. Those of processes that others wait for may wait, too."""
-    seeds = [seed for seed in range(300) if drawn(seed).kind not in WAITED_FOR][:30]
-    wrong = [outcome for outcome in in_sessions(seeds) if outcome.wrong]
+    """`python -m tests.exhaustion --runs 5000` does all."""
+    wrong = [outcome for outcome in in_sessions(range(30)) if outcome.wrong]
     assert not wrong, wrong
+
+
+def test_an_actor_that_a_head_without_descriptors_cannot_construct_fails_and_names_the_limit(session: Any) -> None:
+    """It was PENDING for ever, also when the head could open files again."""
+    (head,) = pids_of("head", session)
+    with taken(head, "open files", 0):
+        actor = One.remote()  # type: ignore[attr-defined]  # the decorator's
+        with pytest.raises(ActorDiedError, match=r"the head reports that it cannot connect to .* limit of open files"):
+            dualray.get(actor.one.remote(), timeout=WITHIN_S)
+    actor = One.remote()  # type: ignore[attr-defined]  # the decorator's
+    assert dualray.get(actor.one.remote(), timeout=WITHIN_S) == 1
 
 
 def test_a_template_without_descriptors_fails_the_worker_and_lives(session: Any) -> None:

@@ -22,20 +22,26 @@ connection, with an `ask` at the gateway's Unix socket, and gets one handed over
 was in the same way handed to the peer, at the peer's own Unix socket. The two then speak the protocol above over it.
 Both hand-overs are a preamble of their own with the descriptor beside it; `HandedOver` brings it to the transport.
 
+A process that has no descriptor left for a connection refuses it with a preamble of its own, which has the process's
+limit of open files (`spare.py`); the initiator raises `PeerStarved`, and gives the peer up.
+
 Who else connects the two is the transport's knowledge: it gives the acceptor's verdict as `judge`, once the
 initiator has proved the secret. A peer without the secret, of another version or of another uid is a `Refusal`.
 """
 
 import array
 import dataclasses
+import errno
 import hmac
 import os
+import resource
 import socket
 import struct
 import time
 from collections.abc import Callable, Generator
 from typing import Final, NoReturn
 
+from dualray.real.limits import starved_in_words
 from dualray.real.net.addresses import is_address
 from dualray.real.net.frames import Refusal
 
@@ -47,6 +53,7 @@ HANDED, GONE, NOT_YET = 0, 1, 2
 
 _MAGIC: Final = b"dualray\n"
 _HAND_OVER: Final = b"dualray>"
+_STARVED: Final = b"dualray!"
 _DESCRIPTOR_BYTES: Final = array.array("i").itemsize
 _PREAMBLE: Final = struct.Struct("<8sI")
 _NONCE_BYTES: Final = 32
@@ -66,6 +73,16 @@ class HandedOver(Exception):
 
 class PeerGone(ConnectionRefusedError):
     """The gateway of the peer's machine says that the peer's process is dead."""
+
+
+class PeerStarved(OSError):
+    """The peer has reached its limit of open files, and cannot take the connection."""
+
+
+def refuse_starved(sock: socket.socket) -> None:
+    """Tell a process that has connected that this one has reached its limit of open files."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    sock.send(_PREAMBLE.pack(_STARVED, min(soft, 0xFFFFFFFF)))
 
 
 def hand_over(sock: socket.socket, status: int, connection: socket.socket | None = None) -> None:
@@ -167,6 +184,7 @@ class Handshake:
             Refusal: the peer broke a rule.
             HandedOver: the gateway has given a connection to use in place of this one, which is to be closed.
             PeerGone: the gateway says that there is no such process any more.
+        PeerStarved: the peer has reached its limit of open files.
             OSError: the connection broke; BlockingIOError when nothing has come.
         """
         try:
@@ -237,6 +255,8 @@ def _speak(
     magic, version = _PREAMBLE.unpack((yield _PREAMBLE.size))
     if magic == _HAND_OVER and (asks or not expected):
         _take_over(version, handed)
+    if magic == _STARVED and expected:
+        raise PeerStarved(errno.EMFILE, starved_in_words(expected, version))
     if magic != _MAGIC:
         raise Refusal("bad_preambles", f"it began with {magic!r} and not with {_MAGIC!r}")
     if version != PROTOCOL_VERSION:

@@ -47,9 +47,10 @@ from dualray.real.net.frames import (
     flat,
     write_pieces,
 )
-from dualray.real.net.handshake import ACCEPT, DUPLICATE, HandedOver, Handshake, Identity, PeerGone
+from dualray.real.net.handshake import ACCEPT, DUPLICATE, HandedOver, Handshake, Identity, PeerGone, PeerStarved
 from dualray.real.net.loop import Loop
 from dualray.real.net.peers import RETRY_LAST_S, Connection, Peer
+from dualray.real.net.spare import SpareDescriptor
 from dualray.shared.model.ids import Address, is_driver
 
 _log = logging.getLogger(__name__)
@@ -150,7 +151,7 @@ class Transport:
         self._starved_since_ns: int | None = None
         """Since when no connection could be accepted, for want of a descriptor."""
         self.on_starved: Callable[[OSError], object] = lambda _: None
-        """Called again and again when that has lasted for _STARVED_S: who connects has given up."""
+        """Called again and again when that has lasted for _STARVED_S, before whoever connects gives up."""
         self._closed = False
         self._path = socket_path(socket_dir, address)
         self._listener = listen(self._path)
@@ -223,6 +224,10 @@ class Transport:
         if known is not None:
             self._remove(known, why)
         self.forget(peer)
+
+    def refuse_waiting(self, spare: SpareDescriptor) -> None:
+        """Refuse the connections that wait to be accepted. On the loop's thread."""
+        spare.refuse_waiting(self._listener)
 
     def close(self) -> None:
         """Close every socket and remove ours from the directory; queued bytes are dropped. Idempotent."""
@@ -419,7 +424,7 @@ class Transport:
             else:
                 self._begin_handshake(handed.sock, peer)
         except OSError as error:
-            self._give_up(connection, error, final=isinstance(error, PeerGone))
+            self._give_up(connection, error, final=isinstance(error, PeerGone | PeerStarved))
 
     def _judge(self, address: str, instance: bytes) -> int:
         """Whether to use a connection that `address` made, or the one there is or will be."""

@@ -12,7 +12,7 @@ from functools import partial
 from dualray.exceptions import ControlPlaneError
 from dualray.real.control_plane.server import begin_server, start_server
 from dualray.real.control_plane.shards import list_shards, sockets_at, tables_at
-from dualray.real.limits import start_thread
+from dualray.real.limits import is_exhaustion, start_thread
 from dualray.real.net.messages import Payload
 from dualray.real.observe.counters import COUNTS, COUNTS_ASKED, TABLES_EMPTY, of_connections
 from dualray.real.observe.worker_output import DRIVER_ASKED, answer_driver_asked
@@ -182,6 +182,10 @@ class HeadProcess(MachineProcess):
 
     def on_peer_lost(self, peer: str) -> None:
         if "/" in peer:  # a worker's end is its node manager's news
+            why = self.transport.why_lost(peer)
+            if isinstance(why, OSError) and is_exhaustion(why):  # it lives
+                self.transport.forget(peer)
+                self.handle(PeerLost(address=Address(peer), limit=why.strerror or str(why)))
             return
         if self.heartbeats is not None:
             self.heartbeats.unwatch(peer)

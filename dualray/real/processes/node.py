@@ -116,6 +116,7 @@ class NodeProcess(MachineProcess):
             on_peer_lost=self._on_objects_lost,
             gateway_for=session.gateway_for,
         )
+        self.refuse_when_starved(self.object_transport)
         self.streams = ObjectStreams(
             transport=self.object_transport,
             store=self.store,

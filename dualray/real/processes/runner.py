@@ -18,6 +18,7 @@ from dualray.real.logs import log_to
 from dualray.real.net.heartbeats import Heartbeats
 from dualray.real.net.loop import Loop, Timer
 from dualray.real.net.messages import Payload, Post, decode_messages
+from dualray.real.net.spare import SpareDescriptor
 from dualray.real.net.transport import Transport
 from dualray.real.processes.recorder import Recorder
 from dualray.real.session import session as sessions
@@ -106,6 +107,8 @@ class MachineProcess:
             gateway_for=session.gateway_for,
         )
         self.post = Post(self.transport.send)
+        self._spare = SpareDescriptor()
+        self.refuse_when_starved(self.transport)
         self.heartbeats: Heartbeats | None = None
         if session.cluster is not None:  # else the processes are one another's children: a death closes a connection
             self.heartbeats = Heartbeats(
@@ -123,6 +126,10 @@ class MachineProcess:
         self._parent_pid = os.getppid()
         self.loop.add_reader(lifeline_fd, self._on_lifeline)
         self.loop.call_later(_PARENT_CHECK_S, self._check_parent)
+
+    def refuse_when_starved(self, transport: Transport) -> None:
+        """Without a descriptor for a connection, say so to whoever connects: others need this process to go on."""
+        transport.on_starved = lambda _: transport.refuse_waiting(self._spare)
 
     # ---- Events in -------------------------------------------------------------------------------------------
 

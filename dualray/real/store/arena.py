@@ -96,6 +96,7 @@ class Arena:
         self.writable, self.readable = memoryview(writable), memoryview(readable)
         self._base = ctypes.addressof(ctypes.c_char.from_buffer(writable))
         self._mask = layout.slots - 1
+        self._lacks_arrays = False
 
     @classmethod
     def create(cls, path: Path, layout: Layout) -> Arena:
@@ -150,10 +151,16 @@ class Arena:
     # ---- Views -----------------------------------------------------------------------------------------------
 
     def read_view(self, offset: int, size: int) -> Bytes:
-        """Read-only bytes of the data; whatever is made over them keeps this array alive."""
-        import numpy as np  # noqa: PLC0415 - see above; costs 0.2 us once it is there
-
-        return np.frombuffer(self.readable, np.uint8, size, self.layout.data_offset + offset)
+        """Bytes of the data, to be read; whatever is made over them keeps this array alive."""
+        start = self.layout.data_offset + offset
+        if not self._lacks_arrays:
+            try:
+                import numpy as np  # noqa: PLC0415 - see above; costs 0.2 us once it is there
+            except Exception:  # noqa: BLE001 - no address space for it, and a second attempt fails in other ways
+                self._lacks_arrays = True
+            else:
+                return np.frombuffer(self.readable, np.uint8, size, start)
+        return (ctypes.c_ubyte * size).from_buffer(self.writable, start)  # type: ignore[return-value]  # a buffer, too
 
     def write_view(self, offset: int, size: int) -> memoryview:
         """The same bytes, to be written."""

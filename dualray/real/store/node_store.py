@@ -106,6 +106,7 @@ class NodeStore:
                 f"{layout.data_offset:,}: free some space, or lower the limit store_objects_max"
             ) from error
         self._store = SharedMemoryStore(directory)
+        self._store.attach()  # later there may be no address space for it
         self._places: dict[bytes, _Place] = {}
         # Under the lock, from here on.
         self._lock = threading.Lock()

@@ -70,7 +70,7 @@ class SharedMemoryStore:
             KeyError: no room was reserved for it.
             ValueError: room was reserved for another size.
         """
-        arena = self._attach()
+        arena = self.attach()
         offset = self._place(arena, object_id, size)
         self._map_pages(arena, offset, size)
         self._writing[object_id] = None
@@ -78,7 +78,7 @@ class SharedMemoryStore:
 
     def create_at(self, place: int, size: int) -> memoryview:
         """The memory at a place that this process keeps, to be written; as `create`."""
-        arena = self._attach()
+        arena = self.attach()
         self._map_pages(arena, place, size)
         return arena.write_view(place, size)
 
@@ -102,7 +102,7 @@ class SharedMemoryStore:
         Raises:
             KeyError: the object is not here.
         """
-        arena = self._attach()
+        arena = self.attach()
         found = arena.find(object_id)
         if found is None:
             raise KeyError(f"object {object_id.hex()} is not in {arena.path}")
@@ -112,7 +112,7 @@ class SharedMemoryStore:
         self, place: int, size: int, object_id: bytes, on_release: Callable[[bytes], object] | None = None
     ) -> memoryview:
         """As `open`, of an object that lies at a place that another process keeps, and has lent to this one."""
-        return self._view(self._attach(), (place, size), object_id, on_release)
+        return self._view(self.attach(), (place, size), object_id, on_release)
 
     def _view(
         self, arena: Arena, found: tuple[int, int], object_id: bytes, on_release: Callable[[bytes], object] | None
@@ -124,7 +124,7 @@ class SharedMemoryStore:
         view.on_release = on_release
         view.place = found
         self._views[view.key] = view
-        return memoryview(exporter)  # type: ignore[arg-type]  # numpy's stub lacks the buffer protocol on 3.11
+        return memoryview(exporter).toreadonly()  # type: ignore[arg-type]  # numpy's stub lacks it on 3.11
 
     def _released(self, view: _View) -> None:
         del self._views[view.key]
@@ -151,7 +151,8 @@ class SharedMemoryStore:
                 arena.give_back(first * PAGE, end * PAGE)
         arena.close()
 
-    def _attach(self) -> Arena:
+    def attach(self) -> Arena:
+        """Map the arena now, and not at the first object; OSError without address space for it."""
         arena = self._arena
         if arena is None:
             with self._lock:

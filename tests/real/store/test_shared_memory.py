@@ -104,6 +104,22 @@ def test_an_object_is_written_where_room_was_reserved_and_read_in_place(
     assert bytes(view) == data, "a view outlives its store"
 
 
+def test_a_process_without_room_for_numpy_reads_all_the_same(
+    node: Node, store: SharedMemoryStore, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(node, store, ID, b"some data")
+    monkeypatch.setitem(sys.modules, "numpy", None)  # what `import numpy` raises then is an ImportError, too
+    other, released = SharedMemoryStore(directory), []
+    view = other.open(ID, released.append)
+    assert (bytes(view), view.readonly) == (b"some data", True)
+    part = view[5:]
+    del view
+    assert (bytes(part), released) == (b"data", [])
+    del part
+    assert released == [ID]
+    other.close()
+
+
 def test_a_process_that_was_promised_nothing_gets_nothing(node: Node, store: SharedMemoryStore) -> None:
     with pytest.raises(KeyError, match="no room was reserved"):
         store.create(ID, 5)

@@ -256,6 +256,14 @@ class Actors:
             why = f"The actor is dead because its worker process has died. {event.error.message}"
             self._lost(actor_id, why, kind)
 
+    def on_unreachable(self, worker: Address, why: str) -> None:
+        """The head cannot connect to a living worker, so the constructor that it sent there is lost."""
+        for actor_id in self.by_lease.values():
+            record = self.records[actor_id]
+            if record.worker == worker and record.node is not None and record.state is not ActorState.ALIVE:
+                reason = f"the head reports that it cannot connect to {worker}: {why}"
+                self.out.send(Address(record.node), WorkerUnwanted(worker=worker, reason=reason))
+
     def is_any_on(self, node: NodeID) -> bool:
         """Whether an actor lives there, or is about to."""
         return any(self.records[actor_id].node == node for actor_id in self.by_lease.values())

@@ -176,7 +176,9 @@ class Head(HeadQueries):
             self.membership.on_timer(event.timer)
 
     def _on_peer_lost(self, event: PeerLost) -> None:
-        if event.address in self.membership.drivers:
+        if "/" in event.address:
+            self.actors.on_unreachable(event.address, event.limit)
+        elif event.address in self.membership.drivers:
             self._driver_gone(event.address)
         else:
             self.membership.on_node_lost(NodeID(event.address))

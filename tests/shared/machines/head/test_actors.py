@@ -15,6 +15,7 @@ from dualray.shared.model.events import (
     LeaseRequested,
     LeaseReturned,
     NodeJoined,
+    PeerLost,
     TaskPushed,
     WorkerDied,
     WorkerUnwanted,
@@ -142,6 +143,19 @@ def test_an_actor_that_is_lost_while_it_is_constructed_is_restarted(subscribed):
     register(subscribed, max_restarts=1)
     grant(subscribed)
     assert changes(worker_died(subscribed)) == [("RESTARTING", 1, None)]
+
+
+def test_a_worker_that_the_head_cannot_connect_to_ends_unless_its_actor_is_constructed(subscribed):
+    register(subscribed)
+    grant(subscribed)
+    limited = PeerLost(address=Address(HOME), limit="no more files")
+    (unwanted,) = sent(subscribed(limited), WorkerUnwanted, "node-0")
+    assert (unwanted.worker, unwanted.reason) == (
+        HOME,
+        f"the head reports that it cannot connect to {HOME}: no more files",
+    )
+    constructed(subscribed)
+    assert subscribed(limited) == []
 
 
 def test_a_constructor_that_raises_ends_the_actor_and_its_worker(subscribed):

@@ -1,0 +1,42 @@
+"""How a process at its limit of open files refuses connections in words, instead of leaving who connects to wait."""
+
+import contextlib
+import os
+import socket
+
+from dualray.real.net.handshake import refuse_starved
+
+
+class SpareDescriptor:
+    """A descriptor that a process keeps for the time when it can open no other file."""
+
+    def __init__(self) -> None:
+        self._fd = -1
+        self._open()
+
+    def refuse_waiting(self, listener: socket.socket) -> None:
+        """Refuse every connection that waits in the queue of `listener`, which does not block. Without a spare
+        descriptor, they wait."""
+        if self._fd < 0:
+            self._open()
+        while self._fd >= 0:
+            self.close()
+            try:
+                sock, _ = listener.accept()
+            except OSError:  # nobody waits; or a thread was faster
+                self._open()
+                return
+            with sock, contextlib.suppress(OSError):  # whoever connected has gone
+                sock.setblocking(False)
+                refuse_starved(sock)
+            self._open()
+
+    def close(self) -> None:
+        """Give it back."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _open(self) -> None:
+        with contextlib.suppress(OSError):  # another thread took it; later there may be room
+            self._fd = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
