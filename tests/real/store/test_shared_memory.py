@@ -109,7 +109,8 @@ def test_a_process_without_room_for_numpy_reads_all_the_same(
 ) -> None:
     put(node, store, ID, b"some data")
     monkeypatch.setitem(sys.modules, "numpy", None)  # what `import numpy` raises then is an ImportError, too
-    other, released = SharedMemoryStore(directory), []
+    other = SharedMemoryStore(directory)
+    released: list[bytes] = []
     view = other.open(ID, released.append)
     assert (bytes(view), view.readonly) == (b"some data", True)
     part = view[5:]
