@@ -19,13 +19,14 @@ from dualray.data import blocks, exchange, mapping
 from dualray.data.combining import JOINS, Join, join_step, zip_step
 from dualray.data.compute import check_ignored, is_count
 from dualray.data.context import DataContext
+from dualray.data.described import described
 from dualray.data.errors import check_columns
 from dualray.data.executor import ensure_initialized, execute, in_store
 from dualray.data.expressions import Expr, StarExpr, column_of
 from dualray.data.grouped import GroupedData
 from dualray.data.iterator import DataIterator, Shard, check_batch_size
 from dualray.data.mapping import Call, tables_mapped
-from dualray.data.plan import Exchange, Held, Limit, Plan, Step, Union, chained
+from dualray.data.plan import Exchange, Held, Limit, Plan, Step, Union, chained, kept
 from dualray.data.summaries import SummarizedRows
 
 
@@ -40,8 +41,16 @@ class Dataset(SummarizedRows):
     """What `set_name` has set."""
 
     def __repr__(self) -> str:
-        rows = self._plan.rows
-        return f"Dataset({self._plan}, num_rows={'?' if rows is None else rows})"
+        return described(self._plan, type(self).__name__, self.name)
+
+    def __bool__(self) -> bool:
+        return True  # without it, Python would ask for the length
+
+    def __len__(self) -> int:
+        raise AttributeError("a dataset has no length before it runs; use ds.count()")
+
+    def __iter__(self) -> Iterator[Any]:
+        raise TypeError("a dataset is not iterable; use ds.iter_rows() or ds.iter_batches()")
 
     def set_name(self, name: str | None) -> None:
         """Give the dataset a name."""
@@ -155,7 +164,9 @@ class Dataset(SummarizedRows):
                     columns[each] = table[each]
             return pa.table(columns)
 
-        return self._then(tables_mapped("SelectColumns", select, keeps_rows=True))
+        step = tables_mapped("SelectColumns", select, keeps_rows=True)
+        is_known = not any(each.calls_user_code for each in chosen if isinstance(each, Expr))
+        return self._then(step if is_known else replace(step, schema_after=None))
 
     def drop_columns(self, cols: str | Sequence[str], **options: Any) -> Dataset:
         """Remove these columns."""
@@ -199,7 +210,7 @@ class Dataset(SummarizedRows):
             random = np.random.default_rng([chosen, table.num_rows, crc32(repr(words).encode())])
             return blocks.taken(table, np.flatnonzero(random.random(table.num_rows) < fraction))
 
-        return self._then(tables_mapped(f"RandomSample({fraction})", sample))
+        return self._then(replace(tables_mapped(f"RandomSample({fraction})", sample), schema_after=kept))
 
     # ---- Order and blocks ----
 
@@ -228,7 +239,11 @@ class Dataset(SummarizedRows):
         if target_num_rows_per_block is not None:
             most = _positive("target_num_rows_per_block", target_num_rows_per_block)
             return self._then(
-                Exchange(name=f"Repartition({most} rows)", run=lambda stream, _: exchange.by_rows(stream, most))
+                Exchange(
+                    name=f"Repartition({most} rows)",
+                    run=lambda stream, _: exchange.by_rows(stream, most),
+                    schema_after=kept,
+                )
             )
         count = _positive("num_blocks", cast(int, num_blocks))
         if keys:
@@ -238,12 +253,16 @@ class Dataset(SummarizedRows):
                     name=f"Repartition({count} by {', '.join(columns)})",
                     run=lambda stream, _: exchange.repartition_by(stream, count, columns, sort),
                     outputs=count,
+                    schema_after=kept,
                 )
             )
         if shuffle:
             return self.random_shuffle(num_blocks=count)
         step = Exchange(
-            name=f"Repartition({count})", run=lambda stream, _: exchange.repartition(stream, count), outputs=count
+            name=f"Repartition({count})",
+            run=lambda stream, _: exchange.repartition(stream, count),
+            outputs=count,
+            schema_after=kept,
         )
         return self._then(step)
 
@@ -261,6 +280,7 @@ class Dataset(SummarizedRows):
             name="RandomShuffle",
             run=lambda stream, about: exchange.random_shuffle(stream, max(1, outputs or about), chosen),
             outputs=outputs,
+            schema_after=kept,
         )
         return self._then(step)
 
@@ -272,7 +292,7 @@ class Dataset(SummarizedRows):
             parts = list(stream)
             return (parts[number] for number in np.random.default_rng(chosen).permutation(len(parts)))
 
-        return self._then(Exchange(name="RandomizeBlockOrder", run=run))
+        return self._then(Exchange(name="RandomizeBlockOrder", run=run, schema_after=kept))
 
     def sort(self, key: str | Sequence[str], descending: bool | Sequence[bool] = False) -> Dataset:
         """Sort the rows by one or several columns; nulls and NaN come last."""
@@ -284,7 +304,7 @@ class Dataset(SummarizedRows):
         def run(stream: Iterator[Held], about: int) -> Iterator[Held]:
             return exchange.by_range(stream, about, keys, downs, lambda table: table, "sort")
 
-        return self._then(Exchange(name=f"Sort({', '.join(keys)})", run=run))
+        return self._then(Exchange(name=f"Sort({', '.join(keys)})", run=run, schema_after=kept))
 
     def groupby(self, key: str | Sequence[str] | None, num_partitions: int | None = None) -> GroupedData[Dataset]:
         """Group the rows by equal values of one or several columns; None makes one group of all rows.

@@ -89,6 +89,13 @@ class Expr:
     """An expression of columns. Operators and methods make new expressions."""
 
     name: str | None = None
+    operands: tuple[Expr, ...] = ()
+    """The expressions whose values it uses."""
+
+    @property
+    def calls_user_code(self) -> bool:
+        """Whether the expression, or one in it, calls a function of the program's."""
+        return any(each.calls_user_code for each in self.operands)
 
     def evaluate(self, table: pa.Table) -> Any:
         """Compute the values for the rows of a table: an Arrow column, or one value for all rows."""
@@ -229,6 +236,7 @@ class BinaryExpr(Expr):
 
     def __init__(self, function: Callable[[Any, Any], Any], left: Expr, right: Expr) -> None:
         self.function, self.left, self.right = function, left, right
+        self.operands = (left, right)
 
     def evaluate(self, table: pa.Table) -> Any:
         return self.function(self.left.evaluate(table), self.right.evaluate(table))
@@ -242,6 +250,7 @@ class UnaryExpr(Expr):
 
     def __init__(self, function: Callable[[Any], Any], operand: Expr) -> None:
         self.function, self.operand = function, operand
+        self.operands = (operand,)
 
     def evaluate(self, table: pa.Table) -> Any:
         return self.function(self.operand.evaluate(table))
@@ -252,6 +261,8 @@ class UnaryExpr(Expr):
 
 class UDFExpr(Expr):
     """A user's function of whole columns."""
+
+    calls_user_code = True
 
     def __init__(self, fn: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], data_type: Any) -> None:
         self.fn, self.args, self.kwargs, self.data_type = fn, args, kwargs, data_type
@@ -271,6 +282,7 @@ class AliasExpr(Expr):
 
     def __init__(self, expr: Expr, name: str) -> None:
         self.expr, self.name = expr, name
+        self.operands = (expr,)
 
     def evaluate(self, table: pa.Table) -> Any:
         return self.expr.evaluate(table)

@@ -27,7 +27,7 @@ from dualray.data.compute import is_count
 from dualray.data.context import DataContext
 from dualray.data.dataset import Dataset
 from dualray.data.mapping import with_column
-from dualray.data.plan import Map, Plan, Read
+from dualray.data.plan import Map, Plan, Read, kept
 from dualray.data.planned import check_filesystem, local_path
 
 Paths = str | Path | Sequence[str | Path]
@@ -61,7 +61,14 @@ class Asked:
         """The dataset of what is read."""
         made = Dataset(Plan(tuple(parts), (), name))
         if self.needs or self.tasks_max is not None:
-            step = Map(name="Read", transform=_same, keeps_rows=True, needs=self.needs, tasks_max=self.tasks_max)
+            step = Map(
+                name="Read",
+                transform=_same,
+                keeps_rows=True,
+                needs=self.needs,
+                tasks_max=self.tasks_max,
+                schema_after=kept,
+            )
             made = made._then(step)
         return made
 
@@ -135,11 +142,13 @@ def read_parquet(
     asked = asked_of(paths, (".parquet",), options, "read_parquet")
     _none_left(options, "read_parquet")
     groups: list[tuple[str, int, int, int]] = []  # file, row group, rows, bytes
+    schemas: dict[str, pa.Schema] = {}
     wanted = None if columns is None else set(columns)
     for path in asked.files:
         with pa.parquet.ParquetFile(path) as file:
             there = [*file.schema_arrow.names, *(_partition(path) if asked.is_partitioned else ())]
             _check_columns(path, there, columns)
+            schemas[path] = file.schema_arrow
             for number in range(file.metadata.num_row_groups):
                 group = file.metadata.row_group(number)
                 chunks = [group.column(index) for index in range(group.num_columns)]
@@ -155,16 +164,20 @@ def read_parquet(
     gathered: list[tuple[str, int, int, int]] = []
     for group in groups:
         if gathered and (group[0] != gathered[0][0] or sum(entry[3] for entry in gathered) + group[3] > target):
-            parts.append(_read_groups(gathered, columns, filter, asked))
+            parts.append(_read_groups(gathered, columns, filter, asked, schemas))
             gathered = []
         gathered.append(group)
     if gathered:
-        parts.append(_read_groups(gathered, columns, filter, asked))
+        parts.append(_read_groups(gathered, columns, filter, asked, schemas))
     return asked.dataset(parts, "read_parquet")
 
 
 def _read_groups(
-    groups: list[tuple[str, int, int, int]], columns: Sequence[str] | None, wanted: Any, asked: Asked
+    groups: list[tuple[str, int, int, int]],
+    columns: Sequence[str] | None,
+    wanted: Any,
+    asked: Asked,
+    schemas: Mapping[str, pa.Schema],
 ) -> Read:
     path, numbers = groups[0][0], [number for _, number, _, _ in groups]
     chosen = None if columns is None else list(columns)
@@ -175,14 +188,17 @@ def _read_groups(
             if wanted is not None:
                 needed = None  # the filter may look at columns that are not wanted
             table = file.read_row_groups(numbers, columns=needed, use_threads=False)
-        if wanted is not None:
-            table = table.filter(wanted)
+        return complete(table if wanted is None else table.filter(wanted))
+
+    def complete(table: pa.Table) -> pa.Table:
         if chosen is not None:
             table = table.select([name for name in chosen if name in table.column_names])
         return asked.extended(table, path, chosen)
 
     rows = sum(rows for _, _, rows, _ in groups) if wanted is None else None
-    return Read(function=read, rows=rows, size_bytes=sum(size for *_, size in groups), files=(path,))
+    schema = complete(schemas[path].empty_table()).schema
+    size_bytes = sum(size for *_, size in groups)
+    return Read(function=read, rows=rows, size_bytes=size_bytes, files=(path,), schema=schema)
 
 
 def read_csv(paths: Paths, **options: Any) -> Dataset:

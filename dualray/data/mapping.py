@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from dualray.data import blocks
 from dualray.data.compute import ActorPoolStrategy, TaskPoolStrategy, strategy_of
 from dualray.data.expressions import Expr, column_of, parsed
 from dualray.data.iterator import batched
-from dualray.data.plan import ActorMap, Map, Transform
+from dualray.data.plan import ActorMap, Map, SchemaAfter, Transform, kept
 
 TransformOf = Callable[[Callable[..., Any]], Transform]
 """Of what is called for a row or a batch: what becomes of the blocks."""
@@ -122,7 +122,7 @@ def rows_kept(call: Call) -> Map | ActorMap:
 
         return transform
 
-    return call.step("Filter", transform_of)
+    return replace(call.step("Filter", transform_of), schema_after=kept)
 
 
 def rows_that_meet(wanted: Any, needs: Mapping[str, Any]) -> Map:
@@ -136,7 +136,7 @@ def rows_that_meet(wanted: Any, needs: Mapping[str, Any]) -> Map:
             return table.filter(expression) if table.num_columns else table
         return table.filter(column_of(expression, table))
 
-    return Map(name=f"Filter({expression!r})", transform=_each(keep), needs=needs)
+    return Map(name=f"Filter({expression!r})", transform=_each(keep), needs=needs, schema_after=kept)
 
 
 def batches_mapped(call: Call, batch_size: int | None, batch_format: str | None) -> Map | ActorMap:
@@ -187,12 +187,18 @@ def columns_computed(exprs: Mapping[str, Expr], needs: Mapping[str, Any]) -> Map
             table = with_column(table, name, column_of(expr, table))
         return table
 
-    return Map(name=f"WithColumn({', '.join(exprs)})", transform=_each(add), keeps_rows=True, needs=needs)
+    return Map(
+        name=f"WithColumn({', '.join(exprs)})",
+        transform=_each(add),
+        keeps_rows=True,
+        needs=needs,
+        schema_after=None if any(expr.calls_user_code for expr in exprs.values()) else _schema_of(add),
+    )
 
 
 def tables_mapped(name: str, fn: Callable[[pa.Table], pa.Table], *, keeps_rows: bool = False) -> Map:
     """A step that calls a function for each block."""
-    return Map(name=name, transform=_each(fn), keeps_rows=keeps_rows)
+    return Map(name=name, transform=_each(fn), keeps_rows=keeps_rows, schema_after=_schema_of(fn))
 
 
 def with_column(table: pa.Table, name: str, column: Any) -> pa.Table:
@@ -226,6 +232,11 @@ def _awaited(call: Callable[..., Any]) -> Callable[..., Any]:
         return asyncio.run(made)
 
     return wait
+
+
+def _schema_of(fn: Callable[[pa.Table], pa.Table]) -> SchemaAfter:
+    """What becomes of a schema, by what `fn` makes of a table without rows."""
+    return lambda schema: fn(schema.empty_table()).schema
 
 
 def _each(fn: Callable[[pa.Table], pa.Table]) -> Transform:

@@ -17,6 +17,7 @@ from dualray.data import blocks
 from dualray.object_ref import ObjectRef
 
 Transform = Callable[[Iterator[pa.Table]], Iterator[pa.Table]]
+SchemaAfter = Callable[[pa.Schema], pa.Schema | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,12 +27,14 @@ class Read:
     rows: how many rows, where that is known without reading.
     size_bytes: about how much memory they take; 0: not known.
     files: where they are.
+    schema: names and types of the columns, where they are known without reading.
     """
 
     function: Callable[[], pa.Table]
     rows: int | None = None
     size_bytes: int = 0
     files: tuple[str, ...] = ()
+    schema: pa.Schema | None = None
 
     def load(self) -> pa.Table:
         """Its rows."""
@@ -71,6 +74,7 @@ class Map:
     keeps_rows: it gives as many rows as it gets.
     needs: resources of its tasks, as options of a remote function.
     tasks_max: most of its tasks at a time; None: as many as the context says.
+    schema_after: what becomes of a schema; None: known only when the step runs.
     """
 
     name: str
@@ -78,6 +82,7 @@ class Map:
     keeps_rows: bool = False
     tasks_max: int | None = None
     needs: Mapping[str, Any] = field(default_factory=dict)
+    schema_after: SchemaAfter | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +98,7 @@ class ActorMap:
     size_max: int
     keeps_rows: bool = False
     needs: Mapping[str, Any] = field(default_factory=dict)
+    schema_after: SchemaAfter | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +121,7 @@ class Exchange:
     run: Callable[[Iterator[Held], int], Iterator[Held]]
     keeps_rows: bool = True
     outputs: int | None = None
+    schema_after: SchemaAfter | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,6 +195,11 @@ class Plan:
 
     def __str__(self) -> str:
         return " -> ".join([self.name, *(step.name for step in self.steps)])
+
+
+def kept(schema: pa.Schema) -> pa.Schema:
+    """The `schema_after` of a step that leaves the columns as they are."""
+    return schema
 
 
 def chained(transforms: Iterable[Transform]) -> Transform:

@@ -85,15 +85,19 @@ def _numbered(n: int, shape: tuple[int, ...], wanted: int | None, name: str) -> 
     count = wanted or max(min(n, BLOCKS_OF_ITEMS), -(-n // per_block), 1)
     bounds = [number * n // count for number in _range(count + 1)]
 
-    def part(low: int, high: int) -> Read:
-        def read() -> pa.Table:
-            numbers = np.arange(low, high, dtype=np.int64)
-            if name == "range":
-                return pa.table({"id": numbers})
-            ones = np.ones((1, *shape), np.int64)
-            return pa.table({"data": blocks.column_of(ones * numbers.reshape(-1, *[1] * len(shape)))})
+    def numbered(low: int, high: int) -> pa.Table:
+        numbers = np.arange(low, high, dtype=np.int64)
+        if name == "range":
+            return pa.table({"id": numbers})
+        ones = np.ones((1, *shape), np.int64)
+        return pa.table({"data": blocks.column_of(ones * numbers.reshape(-1, *[1] * len(shape)))})
 
-        return Read(function=read, rows=high - low, size_bytes=per_row * (high - low))
+    schema = numbered(0, min(n, 1)).schema if n else None
+
+    def part(low: int, high: int) -> Read:
+        return Read(
+            function=lambda: numbered(low, high), rows=high - low, size_bytes=per_row * (high - low), schema=schema
+        )
 
     return Dataset(Plan(tuple(part(low, high) for low, high in pairwise(bounds)), (), name))
 

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from dualray.data.aggregate import AggregateFn, Max, Mean, Min, Std, Sum, Unique, names_of
 from dualray.data.blocks import Row
+from dualray.data.described import described
 from dualray.data.errors import check_columns
 from dualray.data.executor import execute, load
 from dualray.data.mapping import tables_mapped
@@ -24,8 +25,7 @@ class SummarizedRows(PlannedRows):
     """Rows of a plan, and what they are together."""
 
     def __repr__(self) -> str:
-        rows = self._plan.rows
-        return f"{type(self).__name__}({self._plan}, num_rows={'?' if rows is None else rows})"
+        return f"DataIterator({described(self._plan, 'Dataset', None)})"
 
     def take(self, limit: int = SHOWN) -> list[Row]:
         """Return the first rows as dicts."""
