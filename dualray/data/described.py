@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from dualray.data import blocks
 from dualray.data.executor import load
-from dualray.data.plan import Exchange, Held, Limit, Plan, Step, Union
+from dualray.data.plan import READING, Exchange, Held, Limit, Plan, Step, Union
 
 _ROWS_MAX: Final = 10
 _ROWS_AT_EACH_END: Final = 5
@@ -132,12 +132,10 @@ def _cut(text: str) -> str:
 
 def _steps(plan: Plan, kind: str, name: str | None) -> str:
     """The steps, the last one first, and below them the source."""
-    lines = []
-    for depth, step in enumerate(reversed(plan.steps)):
-        lines.append(_step_in_words(step) if not depth else f"{_INDENT * (depth - 1)}+- {_step_in_words(step)}")
-    source = _source_in_words(plan, "Dataset" if plan.steps else kind, name, _INDENT * len(plan.steps))
-    lines.append(source if not plan.steps else f"{_INDENT * (len(plan.steps) - 1)}+- {source}")
-    return "\n".join(lines)
+    steps = [_step_in_words(step) for step in reversed(plan.steps) if step.name != READING]
+    source = _source_in_words(plan, "Dataset" if steps else kind, name, _INDENT * len(steps))
+    first, *others = [*steps, source]
+    return "\n".join([first, *(f"{_INDENT * depth}+- {line}" for depth, line in enumerate(others))])
 
 
 def _step_in_words(step: Step) -> str:

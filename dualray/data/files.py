@@ -27,7 +27,7 @@ from dualray.data.compute import is_count
 from dualray.data.context import DataContext
 from dualray.data.dataset import Dataset
 from dualray.data.mapping import with_column
-from dualray.data.plan import Map, Plan, Read, kept
+from dualray.data.plan import READING, Map, Plan, Read, kept
 from dualray.data.planned import check_filesystem, local_path
 
 Paths = str | Path | Sequence[str | Path]
@@ -62,7 +62,7 @@ class Asked:
         made = Dataset(Plan(tuple(parts), (), name))
         if self.needs or self.tasks_max is not None:
             step = Map(
-                name="Read",
+                name=READING,
                 transform=_same,
                 keeps_rows=True,
                 needs=self.needs,

@@ -17,6 +17,8 @@ from dualray.data import blocks
 from dualray.object_ref import ObjectRef
 
 Transform = Callable[[Iterator[pa.Table]], Iterator[pa.Table]]
+READING = "Read"
+"""The name of the step that only carries the options of the tasks that read."""
 SchemaAfter = Callable[[pa.Schema], pa.Schema | None]
 
 
