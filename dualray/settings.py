@@ -9,7 +9,6 @@ from __future__ import annotations
 import difflib
 import json
 import os
-import tomllib
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -19,10 +18,11 @@ from typing import Any
 
 from dualray import runtime_env
 from dualray.cluster_address import ClusterAddress
+from dualray.input_files import CONFIG_FILE, read_config_file, read_text
 from dualray.recording.file import check_can_write
 from dualray.shared.labels import parse_labels
 from dualray.shared.model.config import Config
-from dualray.shared.policies import load_policy
+from dualray.shared.policies import check_policy
 from dualray.shared.scenario.fault_model import Fault, FaultKind, parse_fault
 from dualray.shared.units import parse_size_bytes
 
@@ -139,8 +139,8 @@ def _seed(name: str, value: Any) -> int | None:
 def _json(name: str, text: str) -> Any:
     try:
         return json.loads(text)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{name}={text!r} must be JSON: {error}") from None
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise ValueError(f"{name}={text[:200]!r} must be JSON: {error}") from None
 
 
 def _resources(name: str, value: Any) -> dict[str, float] | None:
@@ -180,11 +180,11 @@ def _scenario(name: str, value: Any) -> Any:
     from dualray.shared.scenario.file import parse_scenario  # noqa: PLC0415
 
     try:
-        text = Path(value).read_text()
+        text = read_text(value)
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", "it is not text in UTF-8")
         raise ValueError(f"{name}={str(value)!r} cannot be read: {why}") from None
-    scenario = parse_scenario(text, str(value), lambda file: (Path(value).parent / file).read_text())
+    scenario = parse_scenario(text, str(value), lambda file: read_text(Path(value).parent / file))
     if scenario.profile is not None and not Path(scenario.profile).exists():  # then it lies beside the file
         beside = Path(value).parent / scenario.profile
         scenario = scenario.model_copy(update={"profile": str(beside if beside.exists() else scenario.profile)})
@@ -618,15 +618,12 @@ def _check_modes(resolved: dict[str, Resolved]) -> None:
 
 def _read_file() -> tuple[str, dict[str, Any]]:
     named = os.environ.get("DUALRAY_CONFIG")
-    path = Path(named) if named else Path("dualray.toml")
+    path = Path(named or CONFIG_FILE)
     if not path.exists():
         if named:
             raise ValueError(f"DUALRAY_CONFIG names {named!r}, which does not exist")
         return "", {}
-    try:
-        content = tomllib.loads(path.read_text())
-    except tomllib.TOMLDecodeError as error:
-        raise ValueError(f"{path}: {error}") from None
+    content = read_config_file(path, is_named=bool(named))
     for key in content:
         if key not in SETTINGS:
             nearest = difflib.get_close_matches(key, SETTINGS, n=1)
@@ -656,5 +653,5 @@ def limits_of(resolved: Mapping[str, Resolved]) -> Config:
         if (fault := Config.fault_of(name, value)) is not None:
             raise ValueError(f"limits: {name}={value!r} {fault}")
         if name.endswith("_policy"):
-            load_policy(value)  # here, and not first in a process that the user does not see
+            check_policy(name, value)  # here, and not first in a process that the user does not see
     return Config(**given)

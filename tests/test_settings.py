@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 
 import pytest
 
+from dualray.input_files import INPUT_BYTES_MAX
 from dualray.settings import SETTINGS, limits_of, resolve
 from dualray.shared.model.config import Config
 
@@ -159,6 +161,8 @@ HANG_AT_ZERO = (
         ({"placement_policy": 3}, "placement_policy=3 must be of type str"),
         ({"placement_policy": "nowhere:Policy"}, "module 'nowhere' cannot be imported"),
         ({"placement_policy": "tests.planted.policies:None_"}, "has no 'None_'"),
+        ({"placement_policy": "builtins:object"}, "has no method 'choose', which each placement_policy has"),
+        ({"retry_policy": "builtins:object"}, "has no method 'should_retry'"),
         ({"retry_policy": "BoundedRetry"}, "must be written 'package.module:Class'"),
     ],
 )
@@ -195,6 +199,66 @@ def test_a_config_file_that_is_not_there(monkeypatch):
     monkeypatch.setenv("DUALRAY_CONFIG", "nowhere.toml")
     with pytest.raises(ValueError, match=r"DUALRAY_CONFIG names 'nowhere.toml', which does not exist"):
         resolve({})
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"\xff\xfe", "dualray.toml cannot be read: it is not text in UTF-8"),
+        (b"seed = " + b"[" * 5000, "dualray.toml cannot be read: it is nested too deeply"),
+        (b"seed = " + b"9" * 6000, "dualray.toml: Exceeds the limit (4300 digits)"),
+        (b"#" * (INPUT_BYTES_MAX + 1), "dualray.toml cannot be read: it has more than 67,108,864 bytes"),
+    ],
+)
+def test_a_config_file_that_cannot_be_used_is_refused_in_one_line(elsewhere, content, words):
+    (elsewhere / "dualray.toml").write_bytes(content)
+    with pytest.raises(ValueError) as caught:
+        resolve({})
+    assert str(caught.value).startswith(words)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.timeout(10)
+@pytest.mark.parametrize("kind", ["fifo", "endless", "directory"])
+def test_a_config_file_is_a_regular_file(elsewhere, kind):
+    path = elsewhere / "dualray.toml"
+    match kind:
+        case "fifo":
+            os.mkfifo(path)
+        case "endless":
+            path.symlink_to("/dev/zero")
+        case _:
+            path.mkdir()
+    why = "Is a directory" if kind == "directory" else "it is not a regular file"
+    with pytest.raises(ValueError, match=rf"dualray.toml cannot be read: {why}$"):
+        resolve({})
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can make a file of another user")
+@pytest.mark.parametrize("kind", ["file", "link"])
+def test_a_config_file_that_another_user_left_in_a_shared_directory_is_refused(elsewhere, monkeypatch, kind):
+    elsewhere.chmod(0o1777)
+    path, own = elsewhere / "dualray.toml", elsewhere / "own.toml"
+    own.write_text("seed = 5\n")
+    if kind == "link":  # to a file that this user trusts, but not here
+        path.symlink_to(own)
+    else:
+        path.write_text("seed = 5\n")
+    os.chown(path, 65534, 65534, follow_symlinks=False)
+    with pytest.raises(ValueError, match=r"belongs to another user \(uid 65534\), and its settings can run code"):
+        resolve({})
+    monkeypatch.setenv("DUALRAY_CONFIG", "dualray.toml")
+    assert values()["seed"] == 5
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can make a file of another user")
+def test_a_config_file_of_the_owner_of_the_directory_is_read(elsewhere):
+    path = elsewhere / "dualray.toml"
+    path.write_text("seed = 5\n")
+    for each in (path, elsewhere):  # as a checkout that a container mounts
+        os.chown(each, 65534, 65534)
+    elsewhere.chmod(0o755)
+    assert values()["seed"] == 5
 
 
 # ---- Settings of one mode --------------------------------------------------------------------------------------------

@@ -9,6 +9,8 @@ from typing import Any
 
 import yaml
 
+from dualray.input_files import read_text
+
 FORMAT = "dualray-calibration/1"
 
 
@@ -62,7 +64,7 @@ def load_calibration(path: Path) -> Calibration:
         ValueError: it cannot be read, or is none; one line says what is wrong.
     """
     try:
-        content = yaml.safe_load(path.read_text())
+        content = yaml.safe_load(read_text(path))
     except OSError as error:
         raise ValueError(f"calibration {str(path)!r} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:

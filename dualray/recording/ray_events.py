@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from dualray.input_files import read_text
+
 SUBMITTED, ARGUMENTS_THERE, SENT, RUNNING, FINISHED, FAILED = 1, 2, 5, 8, 11, 12
 """Ray's numbers of the states that are looked at."""
 LOST_MAX = 0.02
@@ -152,14 +154,21 @@ def _files(logs: Path) -> list[Path]:
     return files
 
 
+def _text_of(file: Path) -> str:
+    try:
+        return read_text(file, bytes_max=None, errors="replace")
+    except OSError as error:
+        raise ValueError(f"{str(file)!r} cannot be read: {error.strerror}") from None
+
+
 def _rows(file: Path) -> Iterator[dict[str, Any]]:
     """The rows of one file. The last line may be cut off: its process was ended."""
-    lines = file.read_text(errors="replace").splitlines()
+    lines = _text_of(file).splitlines()
     for number, line in enumerate(lines, 1):
         try:
             row = json.loads(line)
             kind, data = row["source_type"], row["event_data"]
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             if number == len(lines):
                 return
             raise ValueError(f"{file}, line {number}: the line is not an event that Ray exported") from None
@@ -276,13 +285,13 @@ def _estimate_begins(calls: Sequence[Call]) -> int:
 def _add_timeline(file: Path, calls: Mapping[str, Call]) -> None:
     """Spans of a Chrome trace: those of a worker that lie within the span of a task are the task's."""
     try:
-        events = json.loads(file.read_text())
+        events = json.loads(read_text(file, bytes_max=None))
         spans = [event for event in events if event["ph"] == "X"]
         if not spans:
             raise ValueError(events)
     except OSError as error:
         raise ValueError(f"{str(file)!r} cannot be read: {error.strerror}") from None
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, RecursionError):
         raise ValueError(f"{file} is not a timeline; `ray timeline` writes one") from None
     of_worker: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for event in spans:

@@ -11,6 +11,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from dualray.input_files import read_text
 from dualray.recording.file import RunRecord
 from dualray.recording.inferred import Inferred, Wait, infer
 from dualray.recording.ray_events import Attempt, Call, RayJob, read_events
@@ -109,10 +110,10 @@ def _given_edges(path: Path, read: RayJob) -> dict[str, tuple[str, ...]]:
 
 def _json(path: Path, option: str) -> Any:
     try:
-        return json.loads(path.read_text())
+        return json.loads(read_text(path, bytes_max=None))
     except OSError as error:
         raise ValueError(f"{option}={str(path)!r} cannot be read: {error.strerror}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{option}={path} is not valid JSON: {error}") from None
 
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import dualray
+from dualray.input_files import read_text
 from dualray.recording.graph import Graph
 from dualray.recording.profile import load_profile
 from dualray.settings import PREPARED
@@ -46,7 +47,7 @@ def load_scenario(path: Path) -> Scenario:
         ScenarioError: the file cannot be read or used; the message is one line that says why.
     """
     try:
-        text = path.read_text()
+        text = read_text(path)
     except OSError as error:
         raise ScenarioError(f"{path}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
@@ -106,7 +107,7 @@ def find_program(scenario: Scenario, directory: Path) -> Path | Callable[[], Any
 
 
 def _read_beside(directory: Path, file: str) -> str:
-    return _find(file, directory, "file").read_text()
+    return read_text(_find(file, directory, "file"))
 
 
 def _find(file: str, directory: Path, what: str) -> Path:

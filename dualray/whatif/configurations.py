@@ -8,6 +8,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from dualray.input_files import read_text
 from dualray.shared.policies import load_policy
 from dualray.shared.scenario.fault_model import Fault
 from dualray.shared.scenario.file import ScenarioError, parse_scenario
@@ -133,11 +134,11 @@ def faults_of(path: str) -> tuple[Fault, ...]:
         ValueError: the file cannot be read or used.
     """
     try:
-        return tuple(
-            parse_scenario(Path(path).read_text(), path, lambda name: (Path(path).parent / name).read_text()).planned()
-        )
+        return tuple(parse_scenario(read_text(path), path, lambda name: read_text(Path(path).parent / name)).planned())
     except OSError as error:
         raise ValueError(f"faults {path!r} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ValueError(f"faults {path!r} cannot be read: it is not text in UTF-8") from None
     except ScenarioError as error:
         raise ValueError(str(error)) from None
 

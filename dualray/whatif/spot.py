@@ -5,8 +5,7 @@ What stands in them, and what follows from it, is in dualray/shared/scenario/spo
 
 from __future__ import annotations
 
-from pathlib import Path
-
+from dualray.input_files import read_text
 from dualray.shared.scenario.spot import SpotTrace, parse_spot
 
 __all__ = ["SpotTrace", "is_spot", "load_spot"]
@@ -26,7 +25,9 @@ def load_spot(path: str) -> SpotTrace:
         ValueError: it cannot be read, or is of another format; one line says what is wrong.
     """
     try:
-        text = Path(path).read_text()
+        text = read_text(path)
     except OSError as error:
         raise ValueError(f"faults {path!r} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ValueError(f"faults {path!r} cannot be read: it is not text in UTF-8") from None
     return parse_spot(text, path)

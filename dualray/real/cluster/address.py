@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from dualray.exceptions import AuthenticationError, DualrayError
+from dualray.input_files import read_bytes, read_pipe
 from dualray.real.cluster.encryption import Encryption
 from dualray.real.cluster.gateway import RoutedClient
 from dualray.real.control_plane.resp import ReplyError, RespClient
@@ -34,6 +35,7 @@ _ENDPOINTS = "dualray:endpoints"
 _PROTOCOL = f"{TRANSPORT_VERSION}.{PROTOCOL_VERSION}"
 _REPLY_TIMEOUT_S = 10.0
 SECRET_BYTES_MIN = 16
+_OPEN_FILES = Path("/dev/fd")  # as in --secret-file <(command)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +58,8 @@ def read_secret(path: Path | None) -> bytes | None:
     """
     if path is not None:
         try:
-            mode, secret, source = path.stat().st_mode, path.read_bytes().strip(), str(path)
+            mode, source = path.stat().st_mode, str(path)
+            secret = (read_pipe(path) if path.parent == _OPEN_FILES else read_bytes(path)).strip()
         except OSError as error:
             raise ValueError(
                 f"--secret-file {path}: {error.strerror}; give a copy of the file that `dualray start --head` names"

@@ -22,6 +22,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Final
 
+from dualray.input_files import read_bytes
 from dualray.real.cluster.certificate import certificate_of, key_of, private_der
 from dualray.real.net.frames import Refusal
 
@@ -53,7 +54,7 @@ class CertificateFiles:
         """
         for option, path in (("--tls-cert", self.certificate), ("--tls-key", self.key), ("--tls-ca", self.authority)):
             try:
-                text = Path(path).read_bytes()
+                text = read_bytes(path)
             except OSError as error:
                 raise ValueError(f"{option} {path}: {error.strerror}") from error
             if b"-----BEGIN" not in text:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from dualray.exceptions import AuthenticationError, DualrayError
+from dualray.input_files import read_text
 from dualray.real.cluster.node_options import START_TIMEOUT_S, NodeOptions
 from dualray.real.processes.offer import check_port, store_bytes, total_of
 from dualray.real.session import session as sessions
@@ -124,9 +125,11 @@ def read_growth(path: Path) -> Growth:
 
 def _text_of(path: Path) -> str:
     try:
-        return path.read_text()
+        return read_text(path)
     except OSError as error:
         raise ValueError(f"{path}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ValueError(f"{path}: cannot be read: it is not text in UTF-8") from None
 
 
 def shared_store_bytes() -> int:

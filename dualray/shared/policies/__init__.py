@@ -23,6 +23,21 @@ MOVED = {
 """Modules of 0.1.0 that decision logs and settings name, and where their policies are now."""
 
 
+_METHODS = {"retry_policy": "should_retry", "reconstruction_policy": "plan"}
+"""The methods that policies of a setting must have, where it is not `choose`."""
+
+
+def check_policy(setting: str, dotted_path: str) -> None:
+    """Whether a policy can be used for a setting, such as `placement_policy`.
+
+    Raises:
+        ValueError: as `load_policy`, or the class is no policy of this kind; the message says which method it lacks.
+    """
+    method = _METHODS.get(setting, "choose")
+    if not callable(getattr(load_policy(dotted_path), method, None)):
+        raise ValueError(f"policy {dotted_path!r} has no method {method!r}, which each {setting} has")
+
+
 def load_policy(dotted_path: str) -> Any:
     """The policy object that `package.module:Class`, or a short name, names, made without arguments.
 

@@ -19,7 +19,7 @@ from yaml import MarkedYAMLError, YAMLError
 
 from dualray.shared.model.config import Config
 from dualray.shared.nearest import nearest
-from dualray.shared.policies import load_policy
+from dualray.shared.policies import check_policy
 from dualray.shared.scenario.cluster import (
     NODES_MAX,
     RACK_LABEL,
@@ -99,6 +99,8 @@ def _text_of(read: Read | None, source: object) -> str:
         return read(source)
     except OSError as error:
         raise ValueError(f"{source!r} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ValueError(f"{source!r} cannot be read: it is not text in UTF-8") from None
 
 
 def parse_growth(text: str, name: str, read: Read | None = None) -> Growth:
@@ -571,7 +573,7 @@ def _bad_config(scenario: Scenario | Growth) -> Iterator[tuple[Path, str]]:
             yield path, f"dualray has no policy for {name!r}{nearest(name, policies)}"
             continue
         try:
-            load_policy(dotted)
+            check_policy(f"{name}_policy", dotted)
         except ValueError as error:
             yield path, str(error)
 
