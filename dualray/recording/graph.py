@@ -127,8 +127,15 @@ def graph_of(record: RunRecord) -> Graph:
     """The graph of a recorded run.
 
     Raises:
-        ValueError: the record has no driver: it holds nothing that could be run again.
+        ValueError: the record has no driver: it holds nothing that could be run again; or a row is damaged.
     """
+    try:
+        return _graph_of(record)
+    except KeyError as error:
+        raise ValueError(f"the record is damaged: a row has no {error}") from None
+
+
+def _graph_of(record: RunRecord) -> Graph:
     facts = record.facts
     driver_id = bytes.fromhex(facts.get("driver", ""))
     made: dict[tuple[bytes, int], list[Mapping[str, Any]]] = {}

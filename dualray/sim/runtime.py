@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import sys
 import warnings
+
+# By name: a simulation replaces what stands in the module `atexit`.
+from atexit import register, unregister
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -130,6 +133,7 @@ class SimRuntime:
         fibers = self.cluster.fibers
         if fibers.current() is not fibers.driver:
             raise RuntimeError("a thread called dualray.shutdown(), and only the main thread can end a simulation")
+        unregister(self.shutdown)
         ended_ns = self.cluster.kernel.now_ns
         never = never_happened(self.cluster) if self.warns_of_faults else []
         try:
@@ -198,6 +202,8 @@ def start(settings: Mapping[str, Any], config: Config) -> SimRuntime:
     cluster.faults.plan((*planned, *settings["faults"]), driver_node=DRIVER_NODE)
     started = SimRuntime(cluster, driver, settings["run_report"], settings["run_summary"])
     started.record = record
+    if record is not None:
+        register(started.shutdown)  # a program that ends without `shutdown` has a record too, as in real mode
     started.warns_of_faults = bool(settings["faults"]) and settings["run_summary"] is None
     if isinstance(settings["address"], PlannedAddress):
         settings["address"].plan.begin(cluster)
