@@ -9,10 +9,10 @@ import sys
 import pytest
 
 from dualray.input_files import read_bytes, read_text
-from dualray.recording.calibration import load_calibration
-from dualray.recording.ray_import import import_ray
 from dualray.real.cluster.address import read_secret
 from dualray.real.cluster.launch import read_growth
+from dualray.recording.calibration import load_calibration
+from dualray.recording.ray_import import import_ray
 from dualray.settings import resolve
 from dualray.shared.scenario.file import ScenarioError
 from dualray.testing.run import load_scenario

@@ -318,7 +318,7 @@ def _load_arrow() -> None:
     """Load what `write_record` uses: a program that ends without `shutdown` writes its record while Python ends, and
     then nothing that starts threads can be imported. The first `pyarrow.array` imports pandas, if it is there."""
     import pyarrow as pa  # noqa: PLC0415 - as above
-    import pyarrow.parquet  # noqa: ICN001, F401, PLC0415 - as above
+    import pyarrow.parquet  # noqa: PLC0415 - as above
 
     pa.array([])
 

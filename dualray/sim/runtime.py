@@ -184,11 +184,7 @@ def start(settings: Mapping[str, Any], config: Config) -> SimRuntime:
         config = replace(config, **{name: value for name, value in growing.limits.items() if name not in said})
     groups = _groups_that_join(growing, config)
     cluster = make_cluster(settings, config)
-    record = None
-    if settings["record"] is not None:
-        from dualray.sim.cluster.run_recorder import RunRecorder  # noqa: PLC0415 - only who records needs it
-
-        record = RunRecorder(settings["record"], cluster)
+    record = _recorder(settings["record"], cluster)
     if groups:
         cluster.provider = cluster.head.launcher = Provider(cluster, groups, seed=cluster.seed)
         autoscaler = cluster.head.control.autoscaler
@@ -202,8 +198,6 @@ def start(settings: Mapping[str, Any], config: Config) -> SimRuntime:
     cluster.faults.plan((*planned, *settings["faults"]), driver_node=DRIVER_NODE)
     started = SimRuntime(cluster, driver, settings["run_report"], settings["run_summary"])
     started.record = record
-    if record is not None:
-        register(started.shutdown)  # a program that ends without `shutdown` has a record too, as in real mode
     started.warns_of_faults = bool(settings["faults"]) and settings["run_summary"] is None
     if isinstance(settings["address"], PlannedAddress):
         settings["address"].plan.begin(cluster)
@@ -224,10 +218,19 @@ def start(settings: Mapping[str, Any], config: Config) -> SimRuntime:
         cluster.wait_until_ready()
         if record is not None:
             record.program_begins(cluster)
+            register(started.shutdown)  # a program that ends without `shutdown` has a record too, as in real mode
     except BaseException:
         cluster.close()
         raise
     return started
+
+
+def _recorder(path: Path | None, cluster: Cluster) -> RunRecorder | None:
+    if path is None:
+        return None
+    from dualray.sim.cluster.run_recorder import RunRecorder  # noqa: PLC0415 - only who records needs it
+
+    return RunRecorder(path, cluster)
 
 
 def _hardware(settings: Mapping[str, Any]) -> list[Hardware]:

@@ -639,3 +639,20 @@ def test_a_method_of_an_async_actor_may_return_a_reference():
 
     holder = Holder.remote()
     assert get(get(holder.plain.remote())) == get(get(holder.coroutine.remote())) == 7
+
+
+@ray.remote
+class StopsItsLoop:
+    async def stop(self):
+        asyncio.get_running_loop().stop()
+        await asyncio.sleep(0.01)
+        return "stopped"
+
+    async def call(self):
+        return "called"
+
+
+def test_an_actor_whose_method_stops_its_event_loop_goes_on():
+    actor = StopsItsLoop.remote()
+    assert get([actor.stop.remote(), actor.call.remote(), actor.stop.remote()]) == ["stopped", "called", "stopped"]
+    assert get(actor.call.remote()) == "called"

@@ -97,6 +97,7 @@ class CallLoop:
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
         try:
-            self.loop.run_forever()
+            while True:  # a method may have stopped the loop, and calls wait
+                self.loop.run_forever()
         except BaseException as error:  # noqa: BLE001 - the process decides
             self._on_escape(error)

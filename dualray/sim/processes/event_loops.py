@@ -81,7 +81,8 @@ class EventLoops:
 
     def _run_loop(self, loop: VirtualLoop) -> None:
         try:
-            loop.run_forever()
+            while self._escaped is None:  # a method may have stopped the loop, and calls wait
+                loop.run_forever()
         finally:
             self._coroutines.clear()
             loop.close_all()

@@ -206,11 +206,12 @@ class Owner(OwnerQueries):
     def put_small(self, object_id: ObjectID, size_bytes: int) -> None:
         """As `handle(ValuePut(...))` of a small value without references, for a runner that logs no events: it leads to
         no commands."""
-        if object_id in self.known_values:
+        known = self.known_values.get(object_id)
+        if known is not None and not known.is_ghost:
             raise InvariantViolation(f"object {short(object_id)} was put twice")
         value = self.known_values[object_id] = Value(object_id, self.address, ValueState.INLINE)
         value.size_bytes = size_bytes
-        value.local_refs = 1
+        value.local_refs = 1 if known is None else known.local_refs + 1
         value.is_bare = True
 
     def take_kept_room(self, object_id: ObjectID, size_bytes: int) -> int | None:

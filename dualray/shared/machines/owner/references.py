@@ -69,6 +69,9 @@ class References:
         value = self.table.get(object_id)
         if value is None:
             value = self.table[object_id] = Value(object_id, self.address, ValueState.PENDING)
+        elif value.is_ghost:
+            # A reference that was pickled in an earlier session has the same id, and came before the object.
+            value.is_ghost, value.error, value.state = False, None, ValueState.PENDING
         return value
 
     def entry(self, ref: Ref) -> Value:

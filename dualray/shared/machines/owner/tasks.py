@@ -152,7 +152,7 @@ class Tasks:
         record = self.records[task_id] = TaskRecord(spec, TaskState.QUEUED, 1)
         object_id = return_object_id(task_id, 0)
         if object_id in values.table:  # a reference came back
-            values.table[object_id].local_refs += 1
+            values.references.owned(object_id).local_refs += 1
         else:
             value = record.value = values.table[object_id] = Value(object_id, self.address, ValueState.PENDING)
             value.local_refs = 1
