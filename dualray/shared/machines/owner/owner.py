@@ -206,8 +206,7 @@ class Owner(OwnerQueries):
     def put_small(self, object_id: ObjectID, size_bytes: int) -> None:
         """As `handle(ValuePut(...))` of a small value without references, for a runner that logs no events: it leads to
         no commands."""
-        known = self.known_values.get(object_id)
-        if known is not None and not known.is_ghost:
+        if (known := self.known_values.get(object_id)) is not None and not known.is_ghost:
             raise InvariantViolation(f"object {short(object_id)} was put twice")
         value = self.known_values[object_id] = Value(object_id, self.address, ValueState.INLINE)
         value.size_bytes = size_bytes
