@@ -157,6 +157,7 @@ HANG_AT_ZERO = (
         ({"push_window_max": True}, "must be of type int"),
         *(({name: 0}, f"{name}=0 must be between 1 and ") for name in HANG_AT_ZERO),
         ({"workers_prestarted": 2**63}, "must be between -1 and 10,000 workers"),
+        ({"lease_idle_ns": 2**62}, "must be between 0 and 3,600,000,000,000 ns"),
         ({"store_wait_ns": -1}, "store_wait_ns=-1 must be between 0 and "),
         ({"placement_policy": 3}, "placement_policy=3 must be of type str"),
         ({"placement_policy": "nowhere:Policy"}, "module 'nowhere' cannot be imported"),

@@ -45,7 +45,7 @@ def start_command(
     address: Annotated[str | None, Option(help=f"{ADDRESS_HELP} The node joins the cluster of this head.")] = None,
     port: Annotated[
         int | None,
-        Option(help=f"{PORT_HELP} For --head only; default: {DEFAULT_PORT}."),
+        Option(min=0, max=65535, help=f"{PORT_HELP} For --head only; default: {DEFAULT_PORT}."),
     ] = None,
     node_ip: Annotated[
         str | None,
@@ -71,7 +71,7 @@ def start_command(
     ] = None,
     object_manager_port: Annotated[
         int | None,
-        Option(help="With --address: port for all connections to this node. Default: any free port."),
+        Option(min=0, max=65535, help="With --address: port for all connections to this node. Default: any free port."),
     ] = None,
     autoscale: Annotated[
         Path | None,

@@ -13,9 +13,11 @@ nothing, and nothing is kept for it.
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import json
 import logging
+import re
 import threading
 import time
 from asyncio import CancelledError
@@ -30,6 +32,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from dualray.dashboard.feeds import Feed, follow
 from dualray.dashboard.tables import Moment
@@ -40,9 +43,11 @@ __all__ = ["TOKEN_HEADER", "Dashboard", "new_token", "web_server"]
 TOKEN_HEADER: Final = "x-dualray-token"
 SNAPSHOT_S: Final = 0.4
 """Between two moments that pages are told of."""
+REQUEST_WITHIN_S: Final = 10.0
 ANSWERS_KEPT: Final = 8
 """By source: the last answers, for pages that know the same version."""
 
+_NUMBER: Final = re.compile("[0-9]{1,18}")
 _ASSETS: Final = Path(__file__).with_name("assets")
 _FILES: Final = {
     "/": ("index.html", "text/html"),
@@ -80,11 +85,36 @@ def web_server(page: Dashboard) -> uvicorn.Server:
         log_level="warning",
         access_log=False,
         server_header=False,
+        http=_Connection,
         limit_concurrency=CONNECTIONS_MAX,
         timeout_graceful_shutdown=END_WITHIN_S,
     )
     logging.getLogger("uvicorn.error").addFilter(_is_no_cancellation)
     return uvicorn.Server(config)
+
+
+class _Connection(H11Protocol):
+    """A connection that is closed when it sends no whole request for `REQUEST_WITHIN_S`: others wait for its place."""
+
+    _check_due: asyncio.TimerHandle | None = None
+    _last_seen: object = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as in uvicorn
+        super().connection_made(transport)
+        self._check_due = self.loop.call_later(REQUEST_WITHIN_S, self._check)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._check_due is not None:
+            self._check_due.cancel()
+        super().connection_lost(exc)
+
+    def _check(self) -> None:
+        request: RequestResponseCycle | None = self.cycle  # none before the first request
+        if request is self._last_seen and (request is None or request.response_complete):
+            self.transport.close()
+            return
+        self._last_seen = request
+        self._check_due = self.loop.call_later(REQUEST_WITHIN_S, self._check)
 
 
 def _is_no_cancellation(record: logging.LogRecord) -> bool:
@@ -116,11 +146,11 @@ class Dashboard:
         routes = [Route(path, self._guard(_file(*file), is_public=True)) for path, file in _FILES.items()]
         routes += [
             Route("/api/sources", self._guard(self._sources)),
-            Route("/api/{source:int}/changes", self._guard(self._changes)),
-            Route("/api/{source:int}/story", self._guard(self._story)),
-            Route("/api/{source:int}/answer", self._guard(self._answer)),
-            Route("/api/{source:int}/logs", self._guard(self._logs)),
-            Route("/api/{source:int}/log", self._guard(self._log)),
+            Route("/api/{source}/changes", self._guard(self._changes)),
+            Route("/api/{source}/story", self._guard(self._story)),
+            Route("/api/{source}/answer", self._guard(self._answer)),
+            Route("/api/{source}/logs", self._guard(self._logs)),
+            Route("/api/{source}/log", self._guard(self._log)),
         ]
         self.app = Starlette(routes=routes)
 
@@ -170,13 +200,13 @@ class Dashboard:
         return JSONResponse([{"name": feed.name} for feed in self.feeds])
 
     def _feed(self, request: Request) -> tuple[int, Feed] | None:
-        number = request.path_params["source"]
-        return (number, self.feeds[number]) if number < len(self.feeds) else None
+        number = {str(one): one for one in range(len(self.feeds))}.get(request.path_params["source"])
+        return None if number is None else (number, self.feeds[number])
 
     async def _changes(self, request: Request) -> Response:
         found = self._feed(request)
         after = request.query_params.get("after", "0")
-        if found is None or not after.isdigit():
+        if found is None or not _NUMBER.fullmatch(after):
             return _unknown()
         data = await run_in_threadpool(self._changes_since, *found, int(after))
         return Response(data, media_type="application/json")

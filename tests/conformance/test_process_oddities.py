@@ -13,7 +13,7 @@ import time
 import pytest
 
 import dualray as ray
-from dualray.exceptions import TaskCancelledError, TaskError
+from dualray.exceptions import TaskCancelledError, TaskError, WorkerCrashedError
 from tests.conformance.support import get
 
 pytestmark = pytest.mark.usefixtures("cluster")
@@ -252,3 +252,35 @@ def test_a_class_that_its_library_makes_anew_stays_one_class():
         assert sched.Individual is individual
     finally:
         del copyreg.dispatch_table[Meta], sched.Individual
+
+
+@ray.remote(max_retries=0)
+def signal_itself(number):
+    os.kill(os.getpid(), number)
+    time.sleep(0.05)
+    return signal.Signals(number).name
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGPIPE, signal.SIGCHLD, signal.SIGWINCH, signal.SIGURG])
+def test_signals_that_do_nothing_to_a_worker(number):
+    assert get(signal_itself.remote(number)) == number.name
+
+
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGTERM, signal.SIGALRM])
+def test_signals_that_end_a_worker(number):
+    with pytest.raises(WorkerCrashedError):
+        get(signal_itself.remote(number))
+
+
+def test_a_worker_has_the_handlers_that_it_sets():
+    @ray.remote
+    def handlers():
+        received = []
+        before = signal.signal(signal.SIGINT, lambda *_: received.append("handled"))
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.05)
+        signal.signal(signal.SIGINT, before)
+        os.kill(os.getpid(), signal.SIGINT)
+        return before is signal.SIG_IGN, received
+
+    assert get(handlers.remote()) == (True, ["handled"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -19,6 +20,7 @@ import pytest
 
 import dualray as ray
 from dualray.cluster_utils import Cluster
+from dualray.dashboard import server
 from dualray.dashboard.feeds import DirectoryFeed
 from dualray.dashboard.from_cluster import ClusterFeed
 from dualray.dashboard.server import END_WITHIN_S, SNAPSHOT_S, TOKEN_HEADER, Dashboard
@@ -97,7 +99,19 @@ def test_what_is_not_there_is_said_to_be_so(page: Served) -> None:
     for path in ("/api/7/changes", "/api/0/changes?after=x", "/api/0/story?id=ffff", "/api/0/log?name=nothing"):
         status, body, _ = page.ask(path)
         assert (status, b"error" in body) == (404, True), (path, body)
-    assert page.ask("/api/x/changes")[0] == 404
+    for path in ("/api/x/changes", f"/api/{'1' * 5000}/changes", "/api/-1/changes", "/api/0/changes?after=%C2%B2"):
+        assert page.ask(path)[0] == 404, path
+
+
+def test_a_connection_that_sends_no_request_is_closed(page: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "REQUEST_WITHIN_S", 0.3)
+    whole = f"GET / HTTP/1.1\r\nHost: 127.0.0.1:{page.port}\r\n\r\n".encode()
+    for sent in (b"", b"GET / HTTP/1.1\r\n", whole + b"GET / HT"):
+        with socket.create_connection(("127.0.0.1", page.port), timeout=5) as connection:
+            connection.sendall(sent)
+            while connection.recv(65536):  # until it is closed, else TimeoutError
+                pass
+    assert page.ask("/")[0] == 200
 
 
 # ---- What is shown ---------------------------------------------------------------------------------------------------

@@ -99,4 +99,8 @@ def parse_endpoint(text: str, name: str) -> tuple[str, int]:
     host = host.removeprefix("[").removesuffix("]")
     if not host or not port.isdigit() or not 0 < int(port) < 65536:
         raise ValueError(f"{name}={text!r} must be host:port")
+    try:
+        host.encode("idna")  # as connecting does
+    except UnicodeError as error:
+        raise ValueError(f"{name}={text[:100]!r} must be host:port, and its host is not a name: {error}") from None
     return host, int(port)

@@ -13,7 +13,7 @@ _MOST = 2**62
 
 
 def _limit(default: Any, unit: str, why: str, *, least: int = 0, most: int = _MOST) -> Any:
-    """A limit. `least` and `most` bound a number: below the first of them no task would end."""
+    """A limit. `least` and `most` bound a number: beyond them a task might never end."""
     return field(default=default, metadata={"unit": unit, "why": why, "least": least, "most": most})
 
 
@@ -49,7 +49,9 @@ class Config:
     lease_requests_max: int = _limit(
         16, "leases", "requests for leases that one owner may have waiting for each shape of task", least=1
     )
-    lease_idle_ns: int = _limit(2 * MILLISECOND_NS, "ns", "an owner returns a lease that was idle for this time")
+    lease_idle_ns: int = _limit(
+        2 * MILLISECOND_NS, "ns", "an owner returns a lease that was idle for this time", most=3600 * SECOND_NS
+    )
     lease_turn_ns: int = _limit(
         100 * MILLISECOND_NS, "ns", "how often a driver above its fair share gives a lease to a waiting driver"
     )

@@ -15,7 +15,7 @@ import re
 import signal
 import socket
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NoReturn, Protocol, Self, TypeAlias, cast
 
 from dualray.shared.core.interruption import is_importing
@@ -198,15 +198,15 @@ class ProcessCalls:
         def set_handler(fiber: Fiber, signal_number: int, handler: Any) -> Any:
             if fiber.owner is self._driver_owner():
                 return real_signal(signal_number, handler)
-            real_getsignal(signal_number)  # which refuses what is none
-            before = self._handlers_of(fiber).get(signal_number)
+            before = get_handler(fiber, signal_number)
             self._handlers_of(fiber)[signal_number] = handler
-            return real_getsignal(signal_number) if before is None else before
+            return before
 
         def get_handler(fiber: Fiber, signal_number: int) -> Any:
+            shared = real_getsignal(signal_number)  # which refuses what is none
             if fiber.owner is self._driver_owner():
-                return real_getsignal(signal_number)
-            return self._handlers_of(fiber).get(signal_number) or real_getsignal(signal_number)
+                return shared
+            return self._handlers_of(fiber).get(signal_number, _AT_START.get(signal_number, shared))
 
         def no_alarm(fiber: Fiber, *args: Any) -> Any:
             if fiber.owner is not self._driver_owner():
@@ -227,7 +227,7 @@ class ProcessCalls:
         if fiber.owner is self._driver_owner():
             handler = _real_getsignal(signal_number) if signal_number else signal.SIG_DFL
             return signal.SIG_DFL if handler is signal.default_int_handler else handler
-        return self._handlers_of(fiber).get(signal_number, signal.SIG_DFL)
+        return self._handlers_of(fiber).get(signal_number, _AT_START.get(signal_number, signal.SIG_DFL))
 
     def _handlers_of(self, fiber: Fiber) -> dict[int, Any]:
         return self._handlers.setdefault(fiber.owner, {})
@@ -264,7 +264,12 @@ class ProcessCalls:
             handler(signal_number, frame_at(2))
         elif signal_number == signal.SIGINT:
             raise KeyboardInterrupt
-        elif signal_number != 0:
+        elif signal_number in _STOPS:
+            raise PermissionError(
+                errno.EPERM,
+                f"{signal.Signals(signal_number).name} cannot stop a process in a simulation; use the fault `pause`",
+            )
+        elif signal_number not in _WITHOUT_EFFECT:
             self._end(fiber, VirtualExit.by_signal(signal_number))
 
     def _kill(self, fiber: Fiber, pid: int, signal_number: int) -> None:
@@ -290,6 +295,11 @@ _SHARED_DESCRIPTORS: Final = (
     "all virtual processes share the descriptors of the process that simulates: close those that you have opened, by "
     "os.close"
 )
+_AT_START: Final[Mapping[int, Any]] = dict.fromkeys((signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ), signal.SIG_IGN)
+"""What a worker of real mode ignores: SIGINT is for the driver, and Python ignores the others."""
+_WITHOUT_EFFECT: Final = (0, signal.SIGCHLD, signal.SIGCONT, signal.SIGURG, signal.SIGWINCH)
+"""Signals that do nothing to a process without a handler for them."""
+_STOPS: Final = (signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
 _TO_OTHERS: Final = (0, signal.SIGKILL, signal.SIGTERM)
 
 

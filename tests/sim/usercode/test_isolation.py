@@ -543,3 +543,9 @@ def test_a_switch_stays_cheap() -> None:
     bare, isolated = switch_s(isolated=False), switch_s(isolated=True)
     assert isolated < 1.5 * bare + 1e-6
     assert isolated < 50e-6
+
+
+@pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGTSTP])
+def test_a_signal_that_would_stop_the_process_is_refused_by_name(sim: Simulation, number: signal.Signals) -> None:
+    with pytest.raises(PermissionError, match=f"{number.name} cannot stop a process in a simulation; use the fault"):
+        os.kill(os.getpid(), number)
