@@ -78,3 +78,15 @@ def test_a_file_has_a_largest_size(tmp_path):
     assert read_bytes(path, bytes_max=4) == b"a\r\nb"
     with pytest.raises(OSError, match="it has more than 3 bytes"):
         read_bytes(path, bytes_max=3)
+
+
+@pytest.mark.parametrize(
+    "event", ["{}", '{"task_id": 5}', '{"task_id": "!!"}', '{"task_id": "AAAA", "attempt_number": "x"}', "[]", "null"]
+)
+def test_events_of_ray_that_are_damaged_are_refused_in_one_line(tmp_path, event):
+    (tmp_path / "export_events").mkdir()
+    line = '{"source_type": "EXPORT_TASK", "event_data": ' + event + "}\n"
+    (tmp_path / "export_events" / "event_EXPORT_TASK.log").write_text(2 * line)
+    with pytest.raises(ValueError) as caught:
+        import_ray(tmp_path / "export_events")
+    assert "\n" not in str(caught.value)

@@ -118,13 +118,16 @@ def read_events(logs: Path, *, job: str | None = None, timeline: Path | None = N
         ValueError: there are no such files, or none of this job; they are cut off or of another kind; too much is lost.
     """
     files = _files(logs)
-    rows = [row for file in files for row in _rows(file)]
-    calls, drivers, jobs = _calls(rows)
+    try:
+        rows = [row for file in files for row in _rows(file)]
+        calls, drivers, jobs = _calls(rows)
+        nodes = _nodes(rows)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"the events in {logs} are damaged: {type(error).__name__}: {error}") from None
     chosen = _chosen(job, jobs, calls)
     own = {key: call for key, call in calls.items() if key.endswith(chosen) and call.kind != _DRIVER}
     if timeline is not None:
         _add_timeline(timeline, own)
-    nodes = _nodes(rows)
     found = [call for call in own.values() if call.name]
     lost, total = _lost(own)
     kept = [call for call in found if call.submitted_ns and call.attempts]
