@@ -208,7 +208,7 @@ def with_changes(options: O, changes: Mapping[str, Any], what: str) -> O:
     """
     known = [field.name for field in fields(options)]
     if not isinstance(options, MethodOptions):
-        changes = _in_todays_names(changes, what)
+        changes = _in_todays_names(changes, what, options.scheduling_strategy)
     for name in changes:
         if name not in known:
             raise ValueError(unknown_name("option", name, known, what))
@@ -233,8 +233,16 @@ _WITHOUT_EFFECT = ("enable_task_events", "_labels", "object_store_memory")
 """Options of Ray that say how its own processes work."""
 
 
-def _in_todays_names(changes: Mapping[str, Any], what: str) -> dict[str, Any]:
+class _GroupOfOldOption(PlacementGroupSchedulingStrategy):
+    """The strategy that stands for `placement_group=`, which another `placement_group=` may replace."""
+
+    __slots__ = ()
+
+
+def _in_todays_names(changes: Mapping[str, Any], what: str, before: Any) -> dict[str, Any]:
     """The options with those of earlier Ray releases, and of Ray's own processes, in the words of today.
+
+    `before` is the scheduling strategy that the options had.
 
     Raises:
         ValueError: `placement_group=` beside `scheduling_strategy=`, or a bundle's number without a group.
@@ -253,8 +261,9 @@ def _in_todays_names(changes: Mapping[str, Any], what: str) -> dict[str, Any]:
     group = found.pop("placement_group", None)
     index = found.pop("placement_group_bundle_index", -1)
     captures = found.pop("placement_group_capture_child_tasks", None)
-    if group is None and says_group and found.get("scheduling_strategy") is None:
-        found["scheduling_strategy"] = PlacementGroupSchedulingStrategy(None)  # out of the group that captures children
+    chosen = found.get("scheduling_strategy", None if isinstance(before, _GroupOfOldOption) else before)
+    if group is None and says_group and chosen is None:
+        found["scheduling_strategy"] = _GroupOfOldOption(None)  # out of the group that captures children
     if group is None and index not in (-1, None):
         raise ValueError(
             f"{what}: placement_group_bundle_index={index!r} needs placement_group=, the group that has this bundle. "
@@ -265,9 +274,9 @@ def _in_todays_names(changes: Mapping[str, Any], what: str) -> dict[str, Any]:
     words = rays_words()
     if words is not None:
         words.warn_of_old_group_option()
-    if found.get("scheduling_strategy") is not None:
+    if chosen is not None:
         raise ValueError(f"{what}: placement_group= and scheduling_strategy= both choose where it runs; leave one out")
-    found["scheduling_strategy"] = PlacementGroupSchedulingStrategy(group, index, captures)
+    found["scheduling_strategy"] = _GroupOfOldOption(group, index, captures)
     return found
 
 

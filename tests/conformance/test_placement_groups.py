@@ -432,6 +432,11 @@ def test_the_options_of_earlier_releases_name_a_group():
     assert get(whereabouts.options(scheduling_strategy=default).remote())[0] in node_ids()
     with pytest.raises(ValueError, match="both choose where it runs"):
         whereabouts.options(placement_group=group, scheduling_strategy="SPREAD")
+    in_group = PlacementGroupSchedulingStrategy(placement_group=group)
+    with pytest.raises(ValueError, match="both choose where it runs"):
+        whereabouts.options(scheduling_strategy=in_group).options(placement_group=group)
+    assert get(held.options(placement_group=group).remote())[0] in node_ids()
+    whereabouts.options(scheduling_strategy=in_group).options(placement_group=group, scheduling_strategy=None)
     with pytest.raises(ValueError, match="bundle index must be -1"):
         whereabouts.options(placement_group_bundle_index=0)
     remove_placement_group(group)
