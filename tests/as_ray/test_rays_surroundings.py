@@ -97,7 +97,14 @@ stats = ray.util.placement_group_table(later)["stats"]
 assert (stats["scheduling_state"], stats["end_to_end_creation_latency_ms"]) == ("NO_RESOURCES", 0), stats
 never = ray.util.placement_group([{"CPU": 3}])
 assert ray.util.placement_group_table(never)["stats"]["scheduling_state"] == "INFEASIBLE"
-ray.util.remove_placement_group(never)
+together = ray.util.placement_group([{"CPU": 2}, {"CPU": 1}])  # each of them fits the node
+assert ray.util.placement_group_table(together)["stats"]["scheduling_state"] == "NO_RESOURCES"
+packed = ray.util.placement_group([{"CPU": 2}, {"CPU": 1}], strategy="STRICT_PACK")
+assert ray.util.placement_group_table(packed)["stats"]["scheduling_state"] == "INFEASIBLE"
+apart = ray.util.placement_group([{"CPU": 1}, {"CPU": 1}], strategy="STRICT_SPREAD")
+assert ray.util.placement_group_table(apart)["stats"]["scheduling_state"] == "INFEASIBLE"
+for group in (never, together, packed, apart):
+    ray.util.remove_placement_group(group)
 for resources in (ray.cluster_resources(), ray.available_resources()):
     marks = {name: amount for name, amount in resources.items() if name.startswith("bundle_group")}
     group = pair.id.hex()

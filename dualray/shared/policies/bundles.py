@@ -221,6 +221,21 @@ def why_never(spec: PlacementGroupSpec, placed: Mapping[int, NodeID], nodes: Seq
     return f"its bundles demand {together}, but do not fit together on the {len(nodes)} nodes that are alive"
 
 
+def has_no_node(spec: PlacementGroupSpec, placed: Mapping[int, NodeID], nodes: Sequence[NodeInfo]) -> bool:
+    """Whether a bundle that is not `placed` fits no node in all, as if the group had no other bundle.
+
+    STRICT_PACK puts the bundles together, so they count as one. STRICT_SPREAD also needs a node for each bundle.
+    """
+    candidates = {info.node: _whole(info, spec, placed) for info in nodes}
+    missing = [index for index in range(len(spec.bundles)) if index not in placed]
+    room = _Room(spec, candidates)
+    if spec.strategy is GroupStrategy.STRICT_PACK:
+        return _on_one_node(missing, placed, room) is None
+    if spec.strategy is GroupStrategy.STRICT_SPREAD and len(spec.bundles) > len(nodes):
+        return True
+    return any(not any(room.takes(node, index) for node in candidates) for index in missing)
+
+
 def _whole(info: NodeInfo, spec: PlacementGroupSpec, placed: Mapping[int, NodeID]) -> Candidate:
     """A node on which nothing runs but the bundles of this group."""
     free = dict(info.total.units)

@@ -34,7 +34,7 @@ from dualray.shared.model.ids import Address, NodeID, PlacementGroupID, job_of, 
 from dualray.shared.model.resources import BUNDLE, Resources, fits, in_plain_names, shortfall
 from dualray.shared.model.specs import BundleReport, LeaseShape, NodeInfo, PlacementGroupSpec
 from dualray.shared.model.states import GROUP, GroupState
-from dualray.shared.policies.bundles import choose_nodes, why_never
+from dualray.shared.policies.bundles import choose_nodes, has_no_node, why_never
 from dualray.shared.policies.placement import Candidate, Outcome, Placement
 
 _WAITING = (GroupState.PENDING, GroupState.RESCHEDULING)
@@ -326,7 +326,8 @@ class PlacementGroups:
         ]
 
     def _is_infeasible(self, record: GroupRecord) -> bool:
-        return not record.asked and why_never(record.spec, record.placed, self._nodes()) is not None
+        """Whether Ray's table calls it infeasible: some bundle fits no node, whatever the others take."""
+        return not record.asked and has_no_node(record.spec, record.placed, self._nodes())
 
     def explain(self) -> list[str]:
         """In words, which groups wait, and why."""
