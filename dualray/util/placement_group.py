@@ -140,8 +140,8 @@ def placement_group(
         bundles: the resources that each bundle reserves on one node: `[{"CPU": 2, "GPU": 1}, {"disk": 1}]`.
         strategy: "PACK" (few nodes), "SPREAD" (many nodes), "STRICT_PACK" (one node), "STRICT_SPREAD" (a node each).
         name: the name by which `get_placement_group` finds the group, unique within a namespace.
-        lifetime: with None, the group ends when the process that created it ends. With "detached", the group ends with
-            `remove_placement_group`.
+        lifetime: with None, the group ends with its job, or with the process of the actor that created it. With
+            "detached", the group ends with `remove_placement_group`.
         bundle_label_selector: conditions on the labels of each bundle's node: `[{"zone": "a"}, {}]`.
 
     Raises:

@@ -24,6 +24,7 @@ from dualray.util.placement_group import (
     remove_placement_group,
 )
 from dualray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
+from dualray.util.state import list_workers
 from tests.conformance.support import eventually, get, node_ids, resources_are_free
 
 CLUSTER = {"num_cpus": 4, "num_gpus": 2, "resources": {"disk": 2}}
@@ -67,6 +68,10 @@ class Holder:
 
 def state_of(group):
     return placement_group_table(group)["state"]
+
+
+def ended(worker_id):
+    return all(row.state == "DEAD" for row in list_workers() if row.worker_id == worker_id)
 
 
 # ---- Made ----------------------------------------------------------------------------------------------------------
@@ -415,6 +420,20 @@ def test_a_group_ends_with_the_process_that_made_it_unless_it_is_detached(make):
     assert state_of(detached) == "CREATED"
     eventually(lambda: resources_are_free(disk=0.5), "only the detached one holds something")
     remove_placement_group(get_placement_group("stays"))
+
+
+def test_a_group_that_a_task_made_outlives_the_worker(make):
+    @ray.remote(max_calls=1)
+    def make_group():
+        group = placement_group([{"disk": 0.5}])
+        ray.get(group.ready())
+        return group, ray.get_runtime_context().get_worker_id()
+
+    group, worker = get(make_group.remote())
+    eventually(lambda: ended(worker), "the worker has ended after its one call")
+    assert state_of(group) == "CREATED"
+    assert get(whereabouts.options(num_cpus=0, resources={"disk": 0.5}, scheduling_strategy=within(group)).remote())
+    remove_placement_group(group)
 
 
 def test_only_groups_can_be_removed():

@@ -339,6 +339,10 @@ class Actors:
             )
             self._end(event.actor_id, record, ErrorInfo(kind=ErrorKind.ACTOR_DIED, message=message))
 
+    def runs_at(self, worker: Address) -> bool:
+        """Whether an actor runs in this process."""
+        return any(record.worker == worker for record in self.records.values())
+
     def owners_died(self, is_dead: Callable[[Address], bool]) -> None:
         """Actors end with the process that made them; dead subscribers hear of nothing."""
         for actor_id, record in list(self.records.items()):

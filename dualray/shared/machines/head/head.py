@@ -87,12 +87,13 @@ from dualray.shared.model.events import (
 from dualray.shared.model.ids import (
     Address,
     NodeID,
+    job_of,
     job_of_driver,
     lives_on,
     node_of,
 )
 from dualray.shared.model.resources import GPU, from_units, without_bundles
-from dualray.shared.model.specs import LAUNCH_LABEL, NodeInfo, NodeState
+from dualray.shared.model.specs import LAUNCH_LABEL, NodeInfo, NodeState, PlacementGroupSpec
 from dualray.shared.model.states import NodeHealth
 from dualray.shared.policies import load_policy
 from dualray.shared.policies.scaling import Demand
@@ -142,6 +143,7 @@ class Head(HeadQueries):
         self.scheduler.on_waiting = self._on_waiting
         self.scheduler.home_of = self._home_of
         self.scheduler.groups.namespace_of = self.actors.names.namespace_of
+        self.scheduler.groups.ends_with = self._end_of_group
         self.scheduler.who_holds = self.starvation.explain
         self.state_rows = HeadRows(
             membership=self.membership, directory=self.directory, scheduler=self.scheduler, actors=self.actors
@@ -282,6 +284,16 @@ class Head(HeadQueries):
     def _home_of(self, process: Address) -> NodeID:
         """The node on whose machine a driver or worker runs."""
         return self.membership.drivers.get(process) or node_of(process)
+
+    def _end_of_group(self, spec: PlacementGroupSpec) -> Address:
+        """The process whose end removes a group: the actor that made it, or the driver of its job.
+
+        A worker that is no actor may end before the job, or run tasks of other jobs after it.
+        """
+        if self.actors.runs_at(spec.owner):
+            return spec.owner
+        job = job_of(spec.group_id)
+        return next((driver for driver in self.membership.drivers if job_of_driver(driver) == job), spec.owner)
 
     def _owners_died(self, is_dead: Callable[[Address], bool]) -> None:
         self.scheduler.owners_died(is_dead)

@@ -40,13 +40,30 @@ from dualray.shared.policies.placement import Candidate, Outcome, Placement
 _WAITING = (GroupState.PENDING, GroupState.RESCHEDULING)
 
 
+def _its_maker(spec: PlacementGroupSpec) -> Address:
+    return spec.owner
+
+
 class GroupRecord:
     """One group as the head sees it."""
 
-    __slots__ = ("asked", "attempt", "creation_ns", "is_mixed", "placed", "reason", "requested_ns", "spec", "state")
+    __slots__ = (
+        "asked",
+        "attempt",
+        "creation_ns",
+        "ends_with",
+        "is_mixed",
+        "placed",
+        "reason",
+        "requested_ns",
+        "spec",
+        "state",
+    )
 
-    def __init__(self, spec: PlacementGroupSpec, requested_ns: int) -> None:
+    def __init__(self, spec: PlacementGroupSpec, requested_ns: int, ends_with: Address) -> None:
         self.spec = spec
+        self.ends_with = ends_with
+        """The process whose end removes the group, unless it is detached."""
         self.state = GroupState.PENDING
         self.placed: dict[int, NodeID] = {}
         """Bundles that are reserved, and where."""
@@ -89,13 +106,15 @@ class PlacementGroups:
         """PENDING and RESCHEDULING ones, in order of arrival."""
         self.namespace_of: Callable[[int], str] = own_namespace
         """The namespace of a job, in which its groups have their names. The head knows what drivers have said."""
+        self.ends_with: Callable[[PlacementGroupSpec], Address] = _its_maker
+        """The process whose end removes a group. The head knows the drivers and the actors."""
 
     # ---- Asked for -------------------------------------------------------------------------------------------
 
     def on_requested(self, event: PlacementGroupRequested) -> None:
         """Note a group and try to place it."""
         spec = event.spec
-        record = GroupRecord(spec, self.out.now_ns)
+        record = GroupRecord(spec, self.out.now_ns, self.ends_with(spec))
         why = self._why_refused(record)
         if why is not None:
             error = ErrorInfo(
@@ -235,9 +254,9 @@ class PlacementGroups:
         self._give_back(record, tuple(record.placed))  # what is asked for and not answered follows
 
     def owners_died(self, is_dead: Callable[[Address], bool]) -> None:
-        """Groups end with who made them, unless they are detached."""
+        """Groups that are not detached end with their job, or with the actor that made them."""
         for group_id, record in list(self.records.items()):
-            if not record.spec.is_detached and is_dead(record.spec.owner):
+            if not record.spec.is_detached and is_dead(record.ends_with):
                 self.remove(group_id)
 
     def _become(self, record: GroupRecord, state: GroupState) -> None:

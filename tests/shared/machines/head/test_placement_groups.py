@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -26,6 +28,7 @@ from dualray.shared.model.events import (
     PlacementGroupUnwanted,
     ResourcesReported,
     RowsRequested,
+    WorkerDied,
     WorkerExited,
     WorkerReady,
 )
@@ -216,6 +219,24 @@ def test_a_group_ends_with_its_driver_unless_it_is_detached():
         head.ask(spec(ONE, is_detached=is_detached))
         head(PeerLost(address=DRIVER))
         assert head.state == state
+
+
+def test_a_group_that_a_task_made_ends_with_the_driver_of_its_job():
+    for job, states in ((1, ("PENDING", "REMOVED")), (2, ("REMOVED", "REMOVED"))):  # nobody knows a driver of job 2
+        head = HeadSteps()
+        group_id = PlacementGroupID(b"g" * 12 + job.to_bytes(4, "big"))
+        head.ask(replace(spec(ONE), group_id=group_id, owner=Address("node-1/w0")))
+        group = head.machine.scheduler.groups.records[group_id]
+        for gone, state in zip(
+            (
+                WorkerDied(worker=Address("node-1/w0"), node=NodeID("node-1"), reason="it was killed"),
+                PeerLost(address=DRIVER),
+            ),
+            states,
+            strict=True,
+        ):
+            head(gone)
+            assert str(group.state) == state
 
 
 def test_rows_are_told_in_words():
