@@ -100,6 +100,20 @@ def test_a_variable_says_it_and_the_setup_hook_of_the_program_runs_too():
     assert {"driver", "task 3", "method", "the hook of the program"} <= set(messages)
 
 
+def test_the_private_module_has_the_public_class():
+    program = (
+        "import ray\n"
+        "from ray._private.ray_logging.logging_config import LoggingConfig\n"
+        "assert LoggingConfig is ray.LoggingConfig\n"
+        "from ray._private.ray_logging import setup_logger\n"
+    )
+    command = [sys.executable, "-m", "dualray.as_ray", "-c", program]
+    variables = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=60)
+    assert "AssertionError" not in done.stderr
+    assert "setup_logger is not in dualray" in done.stderr
+
+
 def test_values_that_are_refused():
     with pytest.raises(ValueError, match=r"Invalid encoding type: encoding='XML' must be 'TEXT' or 'JSON'"):
         LoggingConfig(encoding="XML")

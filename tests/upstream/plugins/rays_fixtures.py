@@ -178,8 +178,12 @@ def _nodes(named: dict[str, Any]) -> Iterator[Any]:
 def _cluster(name: str, scope: Any = "function", **defaults: Any) -> Any:
     @pytest.fixture(name=name, scope=scope)
     def cluster(request: pytest.FixtureRequest) -> Iterator[Any]:
-        with _nodes(defaults | (getattr(request, "param", None) or {})) as made:
-            yield made
+        named = defaults | (getattr(request, "param", None) or {})
+        with pytest.MonkeyPatch.context() as patch:
+            for variable, value in named.pop("env_vars", {}).items():
+                patch.setenv(variable, str(value))
+            with _nodes(named) as made:
+                yield made
 
     return cluster
 
@@ -189,6 +193,7 @@ ray_start_cluster_enabled = _cluster("ray_start_cluster_enabled")
 ray_start_cluster_head = _cluster("ray_start_cluster_head", num_nodes=1, do_init=True)
 ray_start_cluster_init = _cluster("ray_start_cluster_init", num_nodes=1, do_init=True)
 ray_start_cluster_2_nodes = _cluster("ray_start_cluster_2_nodes", num_nodes=2, do_init=True)
+ray_start_cluster_head_with_env_vars = _cluster("ray_start_cluster_head_with_env_vars", num_nodes=1, do_init=True)
 ray_start_cluster_enabled_shared = _cluster("ray_start_cluster_enabled_shared", "module")
 
 
@@ -210,6 +215,11 @@ def shutdown_only() -> Iterator[None]:
 @pytest.fixture
 def maybe_setup_external_redis() -> None:
     """Nothing: the control plane keeps its own."""
+
+
+@pytest.fixture
+def enable_mac_large_object_store() -> None:
+    """Nothing: the tests do not run on macOS."""
 
 
 @pytest.fixture
