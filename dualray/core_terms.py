@@ -14,6 +14,7 @@ from dualray.scheduling_strategies import (
     NodeLabelSchedulingStrategy,
     NotIn,
     PlacementGroupSchedulingStrategy,
+    WholeGroupSchedulingStrategy,
 )
 from dualray.shared.labels import label_term, parse_selector
 from dualray.shared.model.demands import parse_named, parse_resources
@@ -144,7 +145,11 @@ def _in_group(chosen: PlacementGroupSchedulingStrategy, what: str, captured: Str
     if captures is None:
         captures = captured is not None
     return Strategy(
-        kind=StrategyKind.PLACEMENT_GROUP, group=PlacementGroupID(group.id), bundle=index, captures=bool(captures)
+        kind=StrategyKind.PLACEMENT_GROUP,
+        group=PlacementGroupID(group.id),
+        bundle=index,
+        captures=bool(captures),
+        is_whole=isinstance(chosen, WholeGroupSchedulingStrategy),
     )
 
 

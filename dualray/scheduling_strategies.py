@@ -73,6 +73,12 @@ class PlacementGroupSchedulingStrategy:
     placement_group_capture_child_tasks: bool | None = None
 
 
+class WholeGroupSchedulingStrategy(PlacementGroupSchedulingStrategy):
+    """Run in a bundle of a placement group once all of its bundles are reserved: `PlacementGroup.ready()`."""
+
+    __slots__ = ()
+
+
 class In:
     """The label has one of the values."""
 

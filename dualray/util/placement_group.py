@@ -18,7 +18,7 @@ from typing import Any
 from dualray import api, runtime
 from dualray.first_verb import started
 from dualray.object_ref import ObjectRef
-from dualray.scheduling_strategies import PlacementGroupSchedulingStrategy
+from dualray.scheduling_strategies import WholeGroupSchedulingStrategy
 from dualray.shared.labels import parse_selector
 from dualray.shared.model.demands import parse_named
 from dualray.shared.model.ids import job_of
@@ -85,10 +85,12 @@ class PlacementGroup:
     def ready(self) -> ObjectRef[PlacementGroup]:
         """Return a reference that is ready, with this group as its value, when all bundles are reserved.
 
+        After a node with a bundle has died, a new reference is ready when the bundle is reserved on another node.
+
         `get` of this reference raises TaskPlacementGroupRemoved if the group is removed first, and
         TaskUnschedulableError if the remaining nodes can never hold the group.
         """
-        strategy = PlacementGroupSchedulingStrategy(self)
+        strategy = WholeGroupSchedulingStrategy(self)
         remote: Any = api.remote(_itself)
         options = {"name": "placement_group.ready", "num_cpus": 0, "max_retries": -1}
         ref: ObjectRef[PlacementGroup] = remote.options(scheduling_strategy=strategy, **options).remote(self)

@@ -94,6 +94,8 @@ class Strategy:
     bundle: int = -1
     captures: bool = False
     """Whether tasks that this one submits go to the group too, when they do not say."""
+    is_whole: bool = False
+    """Whether it waits until all bundles of the group are reserved, and not only one that has room."""
 
     @property
     def only_node(self) -> NodeID | None:

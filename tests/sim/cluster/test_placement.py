@@ -136,10 +136,11 @@ def test_a_lost_bundle_waits_for_room(start):
     with pytest.raises(ray.exceptions.DualrayError):
         ray.get(lost)
     task = where.options(scheduling_strategy=within(group, 1)).remote()
-    assert ray.wait([task], timeout=5)[0] == []
+    ready = group.ready()
+    assert ray.wait([task, ready], timeout=5)[0] == []
     assert placement_group_table(group)["state"] == "RESCHEDULING"
     assert ray.get(where.options(scheduling_strategy=within(group, 0)).remote()) == "node-0"
-    assert ray.get([blocker, task]) == ["node-2", "node-2"]
+    assert ray.get([blocker, task, ready]) == ["node-2", "node-2", group]
 
 
 def test_when_too_few_nodes_are_left_what_waits_fails(start):
@@ -151,6 +152,8 @@ def test_when_too_few_nodes_are_left_what_waits_fails(start):
     with pytest.raises(TaskUnschedulableError, match="can never be placed: STRICT_SPREAD needs 2 nodes"):
         ray.get(where.options(scheduling_strategy=within(group, 1)).remote(), timeout=60)
     assert placement_group_table(group)["state"] == "INFEASIBLE"
+    with pytest.raises(TaskUnschedulableError, match="can never be placed"):
+        ray.get(group.ready(), timeout=60)
     assert ray.get(where.options(scheduling_strategy=within(group, 0)).remote(), timeout=60) == "node-0"
     with pytest.raises(PlacementGroupUnschedulableError):
         placement_group([{"CPU": 1}] * 2, strategy="STRICT_SPREAD")

@@ -287,6 +287,8 @@ class PlacementGroups:
             return Placement(Outcome.INFEASIBLE, reason=why)
         wanted = range(len(record.spec.bundles)) if strategy.bundle < 0 else (strategy.bundle,)
         places = dict.fromkeys(record.placed[index] for index in wanted if index in record.placed)
+        if strategy.is_whole and record.state is not GroupState.CREATED:
+            places.clear()
         if record.state is GroupState.INFEASIBLE and len(places) == 0:
             return Placement(Outcome.INFEASIBLE, reason=f"the {record.words} can never be placed: {record.reason}")
         if record.state is GroupState.PENDING or not places:
