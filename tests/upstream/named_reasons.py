@@ -44,6 +44,9 @@ NAMED: Final = {
     "basic_5.py::test_preload_workers": SETTINGS,
     "basic_5.py::test_site_flag_inherited": PRIVATE,
     "basic_5.py::test_worker_kv_calls": PRIVATE,
+    "bundle_label_selector.py::test_gpu_domain_scheduling_rescheduling_on_gpu_domain_failure": (
+        "a group has no GPU domain of its own"
+    ),
     "cancel.py::test_defer_sigint_noop_in_non_main_thread": PRIVATE,
     "cancel.py::test_ray_task_cancel_and_retry_race_condition": "a node that leaves in order hands on its objects",
     "cancel.py::test_recursive_cancel_actor_task": "a cancelled task that waits raises TaskCancelledError itself",
@@ -70,8 +73,13 @@ NAMED: Final = {
         "an item that its task does not make again raises ObjectReconstructionFailedError"
     ),
     "generators.py::test_generator_oom": "10 GB of random numbers take longer than a minute",
+    "list_actors_3.py::test_list_named_actors_detached": CANNOT_JOIN,
+    "list_actors_4.py::test_list_named_actors_namespace": CANNOT_JOIN,
     "multi_node_2.py::test_system_config": PRIVATE,
     "multi_node_2.py::test_detached_actor_autoscaling": "a simulation ends with shutdown(), with its detached actors",
+    "namespace.py::test_isolation": CANNOT_JOIN,
+    "namespace.py::test_namespace_in_job_config": CANNOT_JOIN,
+    "namespace.py::test_namespace_client": CLIENT,
     "object_manager.py::test_pull_bundles_pinning": "the arguments of one task must fit the store of its node together",
     "placement_group_3.py::test_placement_group_status": PRIVATE,
     "placement_group_5.py::test_placement_group_strict_pack_soft_target_node_id": PRIVATE,
@@ -91,12 +99,23 @@ NAMED: Final = {
     "reconstruction_2.py::test_memory_util": PRIVATE,
     "reconstruction_2.py::test_nested": "a copy on another node outlives the node",
     "reconstruction_2.py::test_object_reconstruction_dead_actor": "a lost object is made again when somebody needs it",
+    "reference_counting.py::test_local_refcounts": "copy.copy() of a reference is the reference itself",
+    "reference_counting_2.py::test_borrowed_id_failure": "a reference that an actor passed on outlives the actor",
+    "reference_counting_2.py::test_out_of_band_actor_handle_bypass_reference_counting": PRIVATE,
+    "runtime_env_env_vars.py::test_environment_variables_env_caching": "a node of two CPUs keeps two idle workers",
     "scheduling.py::test_hybrid_policy_threshold": "a node runs what has room there before the head spreads",
     "scheduling.py::test_locality_aware_leasing": "the head places a task before it hears of a free place",
     "scheduling.py::test_no_resource_oversubscription_during_shutdown": (
         "a task that waits in get() lends its CPU, and a virtual worker starts at once"
     ),
     "scheduling.py::test_pull_manager_at_capacity_reports": PRIVATE,
+    "scheduling_2.py::test_critical_object_store_mem_resource_utilization": (
+        "memory of a store in use does not repel tasks"
+    ),
+    "scheduling_2.py::test_data_locality_spilled_objects": "the head places a task before it hears of a free place",
+    "scheduling_2.py::test_node_affinity_scheduling_strategy_fail_on_unavailable": (
+        "an actor waits for the node that it names"
+    ),
     "streaming_generator.py::test_generator_basic": "ten retries without a pause end before the actor has changed",
     "streaming_generator.py::test_streaming_object_ref_generator_basic_unit": PRIVATE,
     "streaming_generator.py::test_streaming_object_ref_generator_task_failed_unit": PRIVATE,
@@ -112,4 +131,6 @@ NAMED: Final = {
     "traceback.py::test_unpickleable_stacktrace": (
         "dualray unpickles an exception whose constructor takes other arguments"
     ),
+    "unavailable_actors.py::test_actor_restart": "a call of an actor that restarts fails at once",
+    "unavailable_actors.py::test_actor_unavailable_conn_broken": "the calls of one machine do not go over TCP",
 }

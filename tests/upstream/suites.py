@@ -32,14 +32,17 @@ class Suite:
 _RAYS_FILES: Final = """
     actor actor_advanced actor_bounded_threads actor_cancel actor_failures actor_group actor_lifetime
     actor_lineage_reconstruction actor_out_of_order actor_pool actor_resources actor_retry_1 actor_retry_2 advanced
-    advanced_2 advanced_3 advanced_5 advanced_6 advanced_7 args asyncio basic basic_2 basic_3 basic_4 basic_5 cancel
-    concurrency_group failure failure_2 failure_3 failure_4 generators get_locations get_or_create_actor joblib
-    label_scheduling multi_node multi_node_2 multiprocessing multiprocessing_standalone nested_task
-    node_label_scheduling_strategy node_labels object_assign_owner object_manager placement_group placement_group_2
-    placement_group_3 placement_group_4 placement_group_5 placement_group_failover placement_group_mini_integration
-    queue ray_init ray_init_2 reconstruction reconstruction_2 runtime_context scheduling serialization
-    streaming_generator streaming_generator_2 streaming_generator_3 streaming_generator_4
-    streaming_generator_backpressure streaming_generator_regression threaded_actor traceback util_helpers wait
+    advanced_2 advanced_3 advanced_5 advanced_6 advanced_7 annotations args async asyncio asyncio_cluster
+    baseexceptionandgroup basic basic_2 basic_3 basic_4 basic_5 bundle_label_selector cancel concurrency_group failure
+    failure_2 failure_3 failure_4 generators get_locations get_or_create_actor ids joblib label_scheduling list_actors
+    list_actors_2 list_actors_3 list_actors_4 logging_2 memory_scheduling mini multi_node multi_node_2
+    multinode_failures_2 multiprocessing multiprocessing_standalone namespace nested_task node_label_scheduling_strategy
+    node_labels object_assign_owner object_manager placement_group placement_group_2 placement_group_3 placement_group_4
+    placement_group_5 placement_group_failover placement_group_mini_integration queue ray_get ray_init ray_init_2
+    reconstruction reconstruction_2 reference_counting reference_counting_2 runtime_context runtime_env_env_vars
+    scheduling scheduling_2 serialization streaming_generator streaming_generator_2 streaming_generator_3
+    streaming_generator_4 streaming_generator_backpressure streaming_generator_regression threaded_actor traceback
+    unavailable_actors util_helpers wait
 """.split()  # noqa: SIM905 - one line a name is not read
 
 SUITES: Final = {
