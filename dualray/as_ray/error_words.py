@@ -22,6 +22,7 @@ _UNREADABLE: Final = (
     "Failed to deserialize exception. Refer to https://docs.ray.io/en/latest/ray-core/objects/serialization.html"
     "#custom-serializers-for-exceptions for more information."
 )
+_EXIT_CODE: Final = re.compile(r"exited with code (\d+)")
 _COLOUR: Final = "\x1b[36m"
 _ERROR_TYPES: Final = {
     "APPLICATION": "TASK_EXECUTION_EXCEPTION",
@@ -103,6 +104,16 @@ def unpicklable(what: str, value: Any, said: str) -> str:
 def error_type(kind: str) -> str:
     """Return Ray's name of a kind of error, as rows of tasks have it."""
     return _ERROR_TYPES.get(kind, kind)
+
+
+def exit_detail(why: str) -> str:
+    """Return how a worker has ended with the words that programs for Ray look for."""
+    code = _EXIT_CODE.search(why)
+    if code is not None:
+        return f"{why} (Worker exits with an exit code {code[1]}.)"
+    if "killed by SIGKILL" in why:
+        return f"{why} (The OOM killer of the system also ends processes by SIGKILL.)"
+    return why
 
 
 def takes_unread(error: Exception) -> bool:

@@ -204,6 +204,8 @@ def _live(table: str, timeout: float) -> tuple[list[dict[str, Any]], list[str]]:
         rows = [
             row | {"error_type": words.error_type(row["error_type"])} if "error_type" in row else row for row in rows
         ]
+    if words is not None and asked == "workers_ever":
+        rows = [row | {"exit_detail": row["exit_detail"] and words.exit_detail(row["exit_detail"])} for row in rows]
     return rows, missing
 
 

@@ -107,6 +107,15 @@ assert row.worker_pid == pids
 assert alive.pid == other_pid
 workers = list_workers()
 assert other_pid in [row.pid for row in workers]
+ended = {row.exit_type: row.exit_detail for row in list_workers(detail=True) if row.state == "DEAD"}
+assert "exit code 1" in ended["SYSTEM_ERROR"], ended
+os.kill(other_pid, 9)
+for _ in range(300):
+    details = [row.exit_detail for row in list_workers(detail=True) if row.pid == other_pid]
+    if details and "OOM" in str(details[0]):
+        break
+    time.sleep(0.1)
+assert "SIGKILL" in details[0] and "OOM" in details[0], details
 kept = ray.put(b"x" * 1_000_000)
 [stored] = get_objects(kept.hex())
 assert stored.object_size > 1_000_000 and stored.pid == os.getpid()
@@ -117,7 +126,7 @@ assert tasks["summary"]["pid"] == {
 }, tasks
 assert (tasks["total_tasks"], tasks["total_actor_tasks"], tasks["summary_by"]) == (4, 4, "func_name"), tasks
 assert tasks["total_actor_scheduled"] >= 1
-assert actors["summary"]["Actor"] == {"class_name": "Actor", "state_counts": {"ALIVE": 1, "DEAD": 1}}, actors
+assert actors["summary"]["Actor"] == {"class_name": "Actor", "state_counts": {"DEAD": 2}}, actors
 assert (actors["total_actors"], actors["summary_by"]) == (2, "class")
 [driver] = [row for row in workers if row.worker_type == "DRIVER"]
 assert driver.pid == os.getpid()

@@ -152,6 +152,7 @@ class Cluster(FallibleCluster):
         self.make_worker = UserProcess.as_worker
         self._logs = RunLogs(log_directory, kernel=self.kernel, seed=seed, rows=self.trace_events, pace=pace)
         self._pids, self._processes_counted = FIRST_PID, 0
+        self.pids = {}
         self.head = HeadProcess(cluster=self)
         self.driver: UserProcess | None = None
         self.outages = Outages(self, driver_node=DRIVER_NODE)
@@ -332,9 +333,10 @@ class Cluster(FallibleCluster):
         assert isinstance(core, VirtualCore)
         self._spare_cores.append(core)
 
-    def next_pid(self) -> int:
+    def next_pid(self, address: Address) -> int:
         """The pid of a new virtual process."""
         self._pids += 1
+        self.pids[address] = self._pids
         return self._pids
 
     def is_pid_of_worker(self, pid: int) -> bool:

@@ -39,11 +39,12 @@ class HostProcess(Process):
         self._owed_ns = 0
         self.store = store
         self.lock = cluster.fibers.system
-        self.pid = cluster.next_pid()
+        self.pid = cluster.next_pid(address)
         self.hostname = str(node)
         self.is_silent = False
         self._wake_scheduled = False
         self._nodes = cluster.nodes
+        self._pids = cluster.pids
 
     @property
     def core(self) -> CoreWorker:
@@ -121,9 +122,7 @@ class HostProcess(Process):
             sys.stderr.write(words)
 
     def pids(self) -> Mapping[str, int]:
-        workers = [worker for node in self._nodes.values() for worker in node.workers.values()]
-        found = {str(worker.address): worker.pid for worker in workers if isinstance(worker, HostProcess)}
-        return {**found, self.address: self.pid}
+        return {**self._pids, self.address: self.pid}
 
     def is_of_process(self, exception: BaseException) -> bool:
         is_ctrl_c = isinstance(exception, KeyboardInterrupt) and not was_raised(exception)

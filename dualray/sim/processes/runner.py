@@ -92,6 +92,8 @@ class VirtualCluster:
     """A digest of every fiber's random streams, in order."""
     tables: Tables
     functions: FunctionTable
+    pids: dict[str, int]
+    """Of each process that runs user code or has run it, by its address."""
     make_core: Callable[..., CoreWorker]
     """Makes the core of each process that runs user code."""
 
@@ -131,7 +133,7 @@ class VirtualCluster:
         """A core that was lent is free again; all that it knew is with its process."""
         raise NotImplementedError
 
-    def next_pid(self) -> int:
+    def next_pid(self, address: Address) -> int:
         """The pid of a new virtual process."""
         raise NotImplementedError
 
