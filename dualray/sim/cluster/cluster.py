@@ -151,8 +151,7 @@ class Cluster(FallibleCluster):
         self.make_core = VirtualCore
         self.make_worker = UserProcess.as_worker
         self._logs = RunLogs(log_directory, kernel=self.kernel, seed=seed, rows=self.trace_events, pace=pace)
-        self._pids, self._processes_counted = FIRST_PID, 0
-        self.pids = {}
+        self.pids, self._pids, self._processes_counted = {}, FIRST_PID, 0
         self.head = HeadProcess(cluster=self)
         self.driver: UserProcess | None = None
         self.outages = Outages(self, driver_node=DRIVER_NODE)
