@@ -23,6 +23,7 @@ from dualray.shared.model.resources import CPU, NOTHING, UNITS, Resources, add, 
 from dualray.shared.model.specs import (
     DEFAULT_STRATEGY,
     NODE_ID_LABEL,
+    WHOLE_GROUP,
     GroupStrategy,
     LabelOperator,
     LabelTerm,
@@ -147,9 +148,8 @@ def _in_group(chosen: PlacementGroupSchedulingStrategy, what: str, captured: Str
     return Strategy(
         kind=StrategyKind.PLACEMENT_GROUP,
         group=PlacementGroupID(group.id),
-        bundle=index,
+        bundle=WHOLE_GROUP if isinstance(chosen, WholeGroupSchedulingStrategy) else index,
         captures=bool(captures),
-        is_whole=isinstance(chosen, WholeGroupSchedulingStrategy),
     )
 
 

@@ -437,8 +437,6 @@ def template_words(template: FunctionTemplate) -> str:
         words["labels"] = [str(term) for term in (*strategy.labels, *strategy.preferred)]
     if strategy.group is not None:
         words |= {"group": strategy.group.hex(), "bundle": strategy.bundle, "captures": strategy.captures}
-        if strategy.is_whole:
-            words["whole"] = True
     if template.streaming is not Streaming.NO:
         words |= {"streaming": str(template.streaming), "items_ahead_max": template.items_ahead_max}
     if template.max_calls:

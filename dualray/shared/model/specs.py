@@ -80,9 +80,14 @@ def labels_match(terms: tuple[LabelTerm, ...], labels: Mapping[str, str]) -> boo
     return all(term.matches(labels) for term in terms)
 
 
+ANY_BUNDLE: Final = -1
+WHOLE_GROUP: Final = -2
+"""As ANY_BUNDLE, once all bundles of the group are reserved."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Strategy:
-    """A scheduling strategy; `node` and `soft` belong to NODE_AFFINITY, `group`, `bundle` (-1: any) and `captures` to
+    """A scheduling strategy; `node` and `soft` belong to NODE_AFFINITY, `group`, `bundle` and `captures` to
     PLACEMENT_GROUP. `labels` must be met by a node, `preferred` should be."""
 
     kind: StrategyKind = StrategyKind.DEFAULT
@@ -91,11 +96,9 @@ class Strategy:
     labels: tuple[LabelTerm, ...] = ()
     preferred: tuple[LabelTerm, ...] = ()
     group: PlacementGroupID | None = None
-    bundle: int = -1
+    bundle: int = ANY_BUNDLE
     captures: bool = False
     """Whether tasks that this one submits go to the group too, when they do not say."""
-    is_whole: bool = False
-    """Whether it waits until all bundles of the group are reserved, and not only one that has room."""
 
     @property
     def only_node(self) -> NodeID | None:

@@ -198,6 +198,5 @@ def _strategy(words: Mapping[str, Any]) -> Strategy:
             group=PlacementGroupID(bytes.fromhex(words["group"])),
             bundle=words["bundle"],
             captures=words["captures"],
-            is_whole=words.get("whole", False),
         )
     return DEFAULT_STRATEGY

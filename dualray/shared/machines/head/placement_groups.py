@@ -32,7 +32,7 @@ from dualray.shared.model.events import (
 )
 from dualray.shared.model.ids import Address, NodeID, PlacementGroupID, job_of, own_namespace, short
 from dualray.shared.model.resources import BUNDLE, Resources, fits, in_plain_names, shortfall
-from dualray.shared.model.specs import BundleReport, LeaseShape, NodeInfo, PlacementGroupSpec
+from dualray.shared.model.specs import WHOLE_GROUP, BundleReport, LeaseShape, NodeInfo, PlacementGroupSpec
 from dualray.shared.model.states import GROUP, GroupState
 from dualray.shared.policies.bundles import choose_nodes, has_no_node, why_never
 from dualray.shared.policies.placement import Candidate, Outcome, Placement
@@ -287,7 +287,7 @@ class PlacementGroups:
             return Placement(Outcome.INFEASIBLE, reason=why)
         wanted = range(len(record.spec.bundles)) if strategy.bundle < 0 else (strategy.bundle,)
         places = dict.fromkeys(record.placed[index] for index in wanted if index in record.placed)
-        if strategy.is_whole and record.state is not GroupState.CREATED:
+        if strategy.bundle == WHOLE_GROUP and record.state is not GroupState.CREATED:
             places.clear()
         if record.state is GroupState.INFEASIBLE and len(places) == 0:
             return Placement(Outcome.INFEASIBLE, reason=f"the {record.words} can never be placed: {record.reason}")

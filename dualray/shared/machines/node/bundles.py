@@ -92,7 +92,11 @@ class ReservedBundles:
         if strategy.group is None:
             return True
         bundles = self.bundles.get(strategy.group, {})
-        return any(bundle.error is None for bundle in bundles.values() if strategy.bundle in (-1, bundle.index))
+        return any(
+            bundle.error is None
+            for bundle in bundles.values()
+            if strategy.bundle < 0 or strategy.bundle == bundle.index
+        )
 
     def dissolve(self, group: PlacementGroupID) -> bool:
         """Take back the bundles that are given back, once no lease is in them; whether more is free now."""
@@ -100,7 +104,8 @@ class ReservedBundles:
         bundles = self.bundles.get(group, {})
         for bundle in list(bundles.values()):
             if bundle.error is None or any(
-                lease.group == group and lease.bundle in (-1, bundle.index) for lease in self.leases.values()
+                lease.group == group and (lease.bundle < 0 or lease.bundle == bundle.index)
+                for lease in self.leases.values()
             ):
                 continue
             del bundles[bundle.index]

@@ -294,7 +294,7 @@ class LocalScheduler:
     def _end_leases_in(self, group: PlacementGroupID, indices: tuple[int, ...], error: ErrorInfo) -> None:
         """What waits for a lease in these bundles goes back to the head, and workers in them are ended."""
         for slot, lease in list(self.unstaffed):
-            if lease.group == group and (lease.bundle == -1 or lease.bundle in indices):
+            if lease.group == group and (lease.bundle < 0 or lease.bundle in indices):
                 self.unstaffed.remove((slot, lease))
                 self._end_lease(lease)
                 self._spill_back(slot)
@@ -303,7 +303,7 @@ class LocalScheduler:
             self._release(slot.key)
             self._spill_back(slot)
         for lease in list(self.leases.values()):
-            if lease.group == group and (lease.bundle == -1 or lease.bundle in indices) and lease.worker is not None:
+            if lease.group == group and (lease.bundle < 0 or lease.bundle in indices) and lease.worker is not None:
                 lease.end_error = error
                 self.out.add(StopWorker(worker=lease.worker.address, reason=error.message))
 

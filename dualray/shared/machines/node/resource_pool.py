@@ -45,7 +45,9 @@ class ResourcePool:
         if strategy.group is None:
             return [self.devices_free]
         bundles = self.bundles.get(strategy.group, {})
-        return [bundle.devices_free for bundle in bundles.values() if strategy.bundle in (-1, bundle.index)]
+        return [
+            bundle.devices_free for bundle in bundles.values() if strategy.bundle < 0 or strategy.bundle == bundle.index
+        ]
 
     def device_places(self, resources: Resources, strategy: Strategy, most: int) -> int:
         """How many such demands, up to `most`, the devices can take: what is free on two of them does not make a
