@@ -131,6 +131,6 @@ NAMED: Final = {
     "traceback.py::test_unpickleable_stacktrace": (
         "dualray unpickles an exception whose constructor takes other arguments"
     ),
-    "unavailable_actors.py::test_actor_restart": "a call of an actor that restarts fails at once",
-    "unavailable_actors.py::test_actor_unavailable_conn_broken": "the calls of one machine do not go over TCP",
+    "unavailable_actors.py::test_actor_restart": "a caller hears of the end of an actor after its constructor",
+    "unavailable_actors.py::test_actor_unavailable_conn_broken": "processes of one machine have no TCP connection",
 }
