@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import json
 import os
 import shutil
 import subprocess
@@ -190,6 +191,16 @@ def test_the_same_modules_are_compiled(build):
     """A module that moves or is split stays compiled, and no other becomes so: a change of the list is meant."""
     kept = (ROOT / "tests" / "data" / "compiled_modules.txt").read_text().split()
     assert sorted(build.modules(ROOT)) == kept
+
+
+def test_no_module_of_python_alone_makes_objects_without_their_constructor(build):
+    """`object.__new__` refuses compiled classes; in compiled modules the build spells such calls out."""
+    making = {
+        path.relative_to(ROOT).as_posix()
+        for path in (ROOT / "dualray").rglob("*.py")
+        if "= object.__new__\n" in path.read_text()
+    }
+    assert making and making <= set(build.modules(ROOT))
 
 
 def test_bases_of_what_may_be_extended_may_be_extended(build):
@@ -385,6 +396,19 @@ def test_the_environment_gives_processes_the_name_ray(environment, tmp_path):
     assert run(environment / "python", "-c", asks, cwd=tmp_path, DUALRAY_AS_RAY="0") == "False\n"
 
 
+RECORDED = """
+import dualray
+
+@dualray.remote
+def double(number):
+    return 2 * number
+
+dualray.init(mode="sim", nodes=2, num_cpus=2, record="run.parquet")
+dualray.get([double.remote(double.remote(number)) for number in range(20)])
+dualray.shutdown()
+"""
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1800)  # compiling takes minutes
 def test_compiled_core_trains_the_demo_in_both_modes(compiled, tmp_path):
@@ -410,6 +434,16 @@ def test_compiled_core_trains_the_demo_in_both_modes(compiled, tmp_path):
 )
 def test_compiled_core_runs_what_the_command_line_offers(compiled, tmp_path, words):
     run(sys.executable, "-m", "dualray", *words.split(), cwd=tmp_path, PYTHONPATH=str(compiled))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_compiled_core_predicts_a_recorded_run(compiled, tmp_path):
+    (tmp_path / "recorded.py").write_text(RECORDED)
+    run(sys.executable, tmp_path / "recorded.py", cwd=tmp_path, PYTHONPATH=str(compiled))
+    predict = "-m dualray predict run.parquet --nodes 1,2 --seeds 2 --json"
+    found = run(sys.executable, *predict.split(), cwd=tmp_path, PYTHONPATH=str(compiled))
+    assert len(json.loads(found)["rows"]) == 2
 
 
 @pytest.mark.slow

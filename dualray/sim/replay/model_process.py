@@ -57,6 +57,7 @@ from dualray.shared.model.events import (
     ViewReleased,
     WaitAbandoned,
     WaitStarted,
+    new_finished,
 )
 from dualray.shared.model.ids import (
     Address,
@@ -73,7 +74,7 @@ from dualray.sim.cluster.outages import FallibleCluster
 from dualray.sim.kernel.cores import Work
 from dualray.sim.processes.object_store import VirtualStore
 from dualray.sim.processes.runner import Letter, Process
-from dualray.sim.replay.execution import Execution, finished_alone, recorded_error
+from dualray.sim.replay.execution import Execution, recorded_error
 from dualray.sim.replay.heap import Heap, NoHeap
 from dualray.sim.replay.rerun import Rerun
 from dualray.sim.replay.scripts import ScriptRunner
@@ -466,7 +467,8 @@ class ModelProcess(Process):
         used_ns = (now_ns - began_ns) * rerun.cpus[node.template]
         rerun.account_for(pushed, self.node, self.address, began_ns, now_ns, used_ns)
         sizes = node.script.sizes
-        finished = finished_alone(pushed, sizes, self.address, self.machine.node, now_ns - began_ns)
+        spec = pushed.spec
+        finished = new_finished(spec.task_id, pushed.attempt, self.address, self.machine.node, sizes, now_ns - began_ns)
         self._send_sized(pushed.reply_to, finished, MESSAGE_BYTES + (sizes[0] if len(sizes) == 1 else sum(sizes)))
 
     def _rejoin(self) -> None:

@@ -143,6 +143,7 @@ from dualray.shared.model.events.tasks import (
     TasksRecalled,
     TasksWanted,
     TaskUnwanted,
+    new_finished,
     new_push,
 )
 from dualray.shared.model.events.user import (
@@ -346,6 +347,7 @@ __all__ = [
     "WorkerUnblocked",
     "WorkerUnwanted",
     "lives_over",
+    "new_finished",
     "new_push",
 ]
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TypeAlias
 
 from dualray.shared.model.errors import ErrorInfo
 from dualray.shared.model.events.user import Outcome, Result
-from dualray.shared.model.ids import ActorID, Address, NodeID, ObjectID, TaskID
+from dualray.shared.model.ids import ActorID, Address, NodeID, ObjectID, TaskID, return_object_id
 from dualray.shared.model.records import dataclass
 from dualray.shared.model.specs import FunctionTemplate, Ref, TaskSpec, new_spec
 
@@ -101,6 +102,31 @@ class TaskFinished:
     results: tuple[Result, ...]
     duration_ns: int
     error: ErrorInfo | None = None
+
+
+def new_finished(
+    task_id: TaskID, attempt: int, worker: Address, node: NodeID, sizes: Sequence[int], duration_ns: int
+) -> TaskFinished:
+    """The TaskFinished of a task with small results of these sizes in bytes. A replay makes one for most tasks: this
+    takes a third of the time of the constructors."""
+    finished = _new(TaskFinished)
+    finished.task_id = task_id
+    finished.attempt = attempt
+    finished.worker = worker
+    finished.node = node
+    finished.results = tuple([_new_result(task_id, index, size) for index, size in enumerate(sizes)])
+    finished.duration_ns = duration_ns
+    finished.error = None
+    return finished
+
+
+def _new_result(task_id: TaskID, index: int, size_bytes: int) -> Result:
+    result = _new(Result)
+    result.object_id = return_object_id(task_id, index)
+    result.size_bytes = size_bytes
+    result.inline = True
+    result.nested = ()
+    return result
 
 
 @dataclass(slots=True, kw_only=True)
