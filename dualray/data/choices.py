@@ -1,12 +1,9 @@
-"""Values of Ray's arguments that have classes of their own: seeds, modes of writing, orders of files, types."""
+"""Values of Ray's arguments that have classes of their own: seeds, modes of writing, orders of files."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
-
-import pyarrow as pa
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,32 +50,3 @@ class ShuffleStrategy(StrEnum):
     HASH_SHUFFLE = "hash_shuffle"
     SORT_SHUFFLE_PULL_BASED = "sort_shuffle_pull_based"
     SORT_SHUFFLE_PUSH_BASED = "sort_shuffle_push_based"
-
-
-class _Types(type):
-    def __getattr__(cls, name: str) -> Any:
-        make = None if name.startswith("_") else getattr(pa, name, None)
-        if make is None:
-            raise AttributeError(f"DataType has no type {name!r}; it has the types of pyarrow")
-        return lambda *args, **kwargs: DataType(make(*args, **kwargs))
-
-
-@dataclass(frozen=True)
-class DataType(metaclass=_Types):
-    """A type of values: `DataType.int64()` and the other types of pyarrow."""
-
-    arrow_type: Any
-
-    @classmethod
-    def from_arrow(cls, arrow_type: pa.DataType) -> DataType:
-        """Return the type of an Arrow type."""
-        return cls(arrow_type)
-
-    @classmethod
-    def from_numpy(cls, dtype: Any) -> DataType:
-        """Return the type of a numpy type."""
-        return cls(pa.from_numpy_dtype(dtype))
-
-    def to_arrow_dtype(self) -> Any:
-        """Return the Arrow type."""
-        return self.arrow_type

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dualray.data import blocks
-from dualray.data.choices import DataType
+from dualray.data.datatype import DataType
 from dualray.data.errors import check_columns
 from dualray.data.namespaces import ArrayFunctions, ListFunctions, StringFunctions, StructFunctions, TimeFunctions
 

@@ -1,6 +1,6 @@
 """`ray.data.datatype`, of dualray."""
 
 from dualray.as_ray.refusals import refusing
-from dualray.data.choices import DataType  # noqa: F401 - a name of the module
+from dualray.data.datatype import DataType, TypeCategory  # noqa: F401 - names of the module
 
 __getattr__ = refusing("ray.data.datatype")
