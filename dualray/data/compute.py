@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import asyncio
+import inspect
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +34,27 @@ def is_count(value: Any, least: int) -> bool:
 def makes_callables(fn: Any) -> bool:
     """Whether it is a class whose instances can be called; `dict` is a function here."""
     return isinstance(fn, type) and any("__call__" in vars(base) for base in fn.__mro__)
+
+
+def is_async(call: Callable[..., Any]) -> bool:
+    """Whether it is an `async def`, or an instance of a class with such a `__call__`."""
+    tests = (inspect.iscoroutinefunction, inspect.isasyncgenfunction)
+    return any(test(each) for test in tests for each in (call, inspect.getattr_static(type(call), "__call__", None)))
+
+
+def waited(call: Callable[..., Any]) -> Callable[..., Any]:
+    """A plain function of an async one: it waits for the value, or for all values of an async generator."""
+
+    async def collected(values: AsyncIterator[Any]) -> list[Any]:
+        return [value async for value in values]
+
+    def wait(value: Any) -> Any:
+        made = call(value)
+        if inspect.isasyncgen(made):
+            return (each for each in asyncio.run(collected(made)))
+        return asyncio.run(made)
+
+    return wait
 
 
 class ComputeStrategy:

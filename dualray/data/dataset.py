@@ -22,7 +22,7 @@ from dualray.data.context import DataContext
 from dualray.data.described import described
 from dualray.data.errors import check_columns
 from dualray.data.executor import ensure_initialized, execute, in_store
-from dualray.data.expressions import Expr, StarExpr, column_of
+from dualray.data.expression_tree import Expr, UnnestExpr
 from dualray.data.grouped import GroupedData
 from dualray.data.iterator import DataIterator, Shard, check_batch_size
 from dualray.data.mapping import Call, tables_mapped
@@ -103,7 +103,7 @@ class Dataset(SummarizedRows):
             return self._then(mapping.rows_kept(_call(fn, options)))
         options.pop("compute", None)
         options.pop("concurrency", None)
-        return self._then(mapping.rows_that_meet(expr, options))
+        return self._then(mapping.rows_that_meet(expr, options, self._place))
 
     def map_batches(
         self,
@@ -142,31 +142,22 @@ class Dataset(SummarizedRows):
         """Add a column with the values of an expression: `with_column("y", col("x") * 2)`."""
         return self.with_columns({column_name: expr}, **options)
 
-    def with_columns(self, exprs: Mapping[str, Expr], **options: Any) -> Dataset:
-        """Add a column for each expression. Later expressions see the columns of earlier ones."""
+    def with_columns(self, *exprs: Mapping[str, Expr] | UnnestExpr, **options: Any) -> Dataset:
+        """Add a column for each expression. Later expressions see the columns of earlier ones.
+
+        Args:
+            exprs: dicts of expressions by the names of their columns, and `unnest(expr)` for the fields of structs.
+            options: options of the tasks.
+        """
         options.pop("compute", None)
-        return self._then(mapping.columns_computed(dict(exprs), options))
+        named = options.pop("exprs", None)
+        return self._then(mapping.columns_computed([*([named] if named else []), *exprs], options, self._place))
 
     def select_columns(self, cols: str | Sequence[str | Expr] | Expr, **options: Any) -> Dataset:
         """Keep only these columns, in this order. A column can be an expression with a name."""
         check_ignored("select_columns", options)
         chosen = [cols] if isinstance(cols, str | Expr) else list(cols)
-
-        def select(table: pa.Table) -> pa.Table:
-            columns: dict[str, Any] = {}
-            for each in chosen if table.num_columns else []:
-                if isinstance(each, StarExpr):
-                    columns |= {name: table[name] for name in table.column_names}
-                elif isinstance(each, Expr):
-                    columns[each.name or repr(each)] = column_of(each, table)
-                else:
-                    check_columns([each], table.column_names)
-                    columns[each] = table[each]
-            return pa.table(columns)
-
-        step = tables_mapped("SelectColumns", select, keeps_rows=True)
-        is_known = not any(each.calls_user_code for each in chosen if isinstance(each, Expr))
-        return self._then(step if is_known else replace(step, schema_after=None))
+        return self._then(mapping.columns_selected(chosen, self._place))
 
     def drop_columns(self, cols: str | Sequence[str], **options: Any) -> Dataset:
         """Remove these columns."""
@@ -507,6 +498,11 @@ class Dataset(SummarizedRows):
                 MaterializedDataset(Plan(tuple(mine or [part.cut(0, 0) for part in parts[:1]]), (), "materialized"))
             )
         return list(cut)
+
+    @property
+    def _place(self) -> int:
+        """The number of the next step."""
+        return len(self._plan.steps)
 
     def _then(self, step: Step) -> Dataset:
         return Dataset(self._plan.then(step))

@@ -23,7 +23,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
-from itertools import chain
+from itertools import chain, count
 from typing import Any
 
 import pyarrow as pa
@@ -37,12 +37,14 @@ from dualray.data.plan import (
     Input,
     Limit,
     Map,
+    Numbered,
     Plan,
     Read,
     Transform,
     Union,
     block_of,
-    chained,
+    fused,
+    of_block,
 )
 from dualray.exceptions import DualrayError, TaskError, UserCodeException
 
@@ -64,19 +66,19 @@ def execute(plan: Plan) -> Iterator[Held]:
         known = known.then(step)
         match step:
             case Map():
-                fused = [step.transform]
+                transforms = [step.transform]
                 name = step.name
                 while steps and isinstance(steps[0], Map) and _run_together(step, steps[0]):
                     more = steps.pop(0)
                     assert isinstance(more, Map)
                     known = known.then(more)
-                    fused.append(more.transform)
+                    transforms.append(more.transform)
                     name += f"->{more.name}"
-                stream = _by_tasks(stream, chained(fused), name, step.needs, stages, step.tasks_max)
+                stream = _by_tasks(stream, fused(transforms), name, step.needs, stages, step.tasks_max)
             case ActorMap():
                 stream = _by_actors(_held(stream, stages), step, stages)
-            case Limit(count=count):
-                stream = _limited(_held(stream, stages), count)
+            case Limit(count=most):
+                stream = _limited(_held(stream, stages), most)
             case Exchange():
                 stream = step.run(_held(stream, stages), known.blocks)
             case Union(others=others):
@@ -136,12 +138,14 @@ def _held(stream: Iterator[Input], stages: int) -> Iterator[Held]:
     return _by_tasks(whole, _nothing, "Read", {}, stages)
 
 
-def _run_read(transform: Transform, part: Read) -> tuple[pa.Table, Meta]:
-    return measured(block_of(transform, part.load()))
+def _run_read(transform: Transform | Numbered, part: Read, number: int = 0) -> tuple[pa.Table, Meta]:
+    return measured(block_of(of_block(transform, number), part.load()))
 
 
-def _run_held(transform: Transform, table: pa.Table, start: int, stop: int) -> tuple[pa.Table, Meta]:
-    return measured(block_of(transform, table.slice(start, stop - start)))
+def _run_held(
+    transform: Transform | Numbered, table: pa.Table, start: int, stop: int, number: int = 0
+) -> tuple[pa.Table, Meta]:
+    return measured(block_of(of_block(transform, number), table.slice(start, stop - start)))
 
 
 @cache
@@ -151,7 +155,7 @@ def _tasks() -> tuple[Any, Any]:
 
 def _by_tasks(
     stream: Iterator[Input],
-    transform: Transform,
+    transform: Transform | Numbered,
     name: str,
     needs: Mapping[str, Any],
     stages: int,
@@ -161,11 +165,13 @@ def _by_tasks(
     duration = {} if context.task_duration is None else {"duration": context.task_duration}
     read, map_ = (task.options(name=f"data:{name}", **duration, **needs) for task in _tasks())
     shared = api.put(transform)
+    numbers = count()
 
     def submit(part: Input) -> tuple[Any, Any]:
+        number = (next(numbers),) if isinstance(transform, Numbered) else ()
         if isinstance(part, Read):
-            return tuple(read.remote(shared, part))
-        return tuple(map_.remote(shared, in_store(part), part.start, part.stop))
+            return tuple(read.remote(shared, part, *number))
+        return tuple(map_.remote(shared, in_store(part), part.start, part.stop, *number))
 
     most = context.tasks_max_of_cluster() if tasks_max is None else tasks_max
     return _window(stream, submit, most, context.bytes_in_flight_max // stages)

@@ -5,21 +5,24 @@ A function runs in tasks. A class runs in a pool of actors: each has an instance
 
 from __future__ import annotations
 
-import asyncio
 import inspect
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
+from uuid import uuid4
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute
 
 from dualray.data import blocks
-from dualray.data.compute import ActorPoolStrategy, TaskPoolStrategy, strategy_of
-from dualray.data.expressions import Expr, column_of, parsed
+from dualray.data.compute import ActorPoolStrategy, TaskPoolStrategy, is_async, strategy_of, waited
+from dualray.data.context import DataContext
+from dualray.data.errors import check_columns
+from dualray.data.expression_tree import BlockState, Expr, StarExpr, UnnestExpr, column_of
+from dualray.data.filter_text import parsed
 from dualray.data.iterator import batched
-from dualray.data.plan import ActorMap, Map, SchemaAfter, Transform, kept
+from dualray.data.plan import ActorMap, Map, Numbered, SchemaAfter, Transform, kept
 
 TransformOf = Callable[[Callable[..., Any]], Transform]
 """Of what is called for a row or a batch: what becomes of the blocks."""
@@ -68,7 +71,7 @@ class Call:
 
         def calling(call: Callable[..., Any]) -> Transform:
             with_arguments = (lambda value: call(value, *args, **kwargs)) if args or kwargs else call
-            return transform_of(_awaited(with_arguments) if _is_async(call) else with_arguments)
+            return transform_of(waited(with_arguments) if is_async(call) else with_arguments)
 
         if isinstance(strategy, ActorPoolStrategy):
             constructor = tuple(self.fn_constructor_args or ()), dict(self.fn_constructor_kwargs or {})
@@ -125,18 +128,21 @@ def rows_kept(call: Call) -> Map | ActorMap:
     return replace(call.step("Filter", transform_of), schema_after=kept)
 
 
-def rows_that_meet(wanted: Any, needs: Mapping[str, Any]) -> Map:
+def rows_that_meet(wanted: Any, needs: Mapping[str, Any], place: int) -> Map:
     """The step of `Dataset.filter` with an expression: of Arrow, of `dualray.data.expressions`, or its text."""
     expression = parsed(wanted) if isinstance(wanted, str) else wanted
     if not isinstance(expression, Expr | pa.compute.Expression):
         raise TypeError(f"filter: expr={wanted!r} must be a text or an expression, not a {type(wanted).__name__}")
 
-    def keep(table: pa.Table) -> pa.Table:
-        if not table.num_columns or isinstance(expression, pa.compute.Expression):
-            return table.filter(expression) if table.num_columns else table
-        return table.filter(column_of(expression, table))
+    if isinstance(expression, pa.compute.Expression):
+        transform = _each(lambda table: table.filter(expression) if table.num_columns else table)
+        return Map(name=f"Filter({expression!r})", transform=transform, needs=needs, schema_after=kept)
 
-    return Map(name=f"Filter({expression!r})", transform=_each(keep), needs=needs, schema_after=kept)
+    def keep(table: pa.Table, block: BlockState) -> pa.Table:
+        return table.filter(column_of(expression, table, block)) if table.num_columns else table
+
+    numbered = _evaluating([expression], place, keep)
+    return Map(name=f"Filter({expression.in_line()})", transform=numbered, needs=needs, schema_after=kept)
 
 
 def batches_mapped(call: Call, batch_size: int | None, batch_format: str | None) -> Map | ActorMap:
@@ -174,25 +180,68 @@ def column_added(call: Call, name: str, batch_format: str | None) -> Map | Actor
     return call.step("AddColumn", transform_of, keeps_rows=True)
 
 
-def columns_computed(exprs: Mapping[str, Expr], needs: Mapping[str, Any]) -> Map:
-    """The step of `Dataset.with_column`."""
-    for name, expr in exprs.items():
+def columns_computed(wanted: Sequence[Any], needs: Mapping[str, Any], place: int) -> Map:
+    """The step of `Dataset.with_columns`.
+
+    Args:
+        wanted: dicts of expressions, and expressions of `unnest`.
+        needs: options of the tasks.
+        place: the number of the step, from which random numbers follow.
+    """
+    pairs: list[tuple[str, Expr]] = []
+    for each in wanted:
+        if not isinstance(each, Mapping | UnnestExpr):
+            raise TypeError(f"with_columns takes dicts of expressions and unnest(expr), not a {type(each).__name__}")
+        pairs += each.items() if isinstance(each, Mapping) else [("", each)]
+    for name, expr in pairs:
         if not isinstance(expr, Expr):
             raise TypeError(f"with_column: {name}={expr!r} must be an expression, such as col('x') + 1")
+        if name and isinstance(expr, UnnestExpr):
+            raise TypeError(f"with_column: {name}=unnest(...) makes several columns: use ds.with_columns(unnest(expr))")
 
-    def add(table: pa.Table) -> pa.Table:
+    def add(table: pa.Table, block: BlockState) -> pa.Table:
         if not table.num_columns:
             return table
-        for name, expr in exprs.items():
-            table = with_column(table, name, column_of(expr, table))
+        for name, expr in pairs:
+            if isinstance(expr, UnnestExpr):
+                made = expr.columns(table, block)
+            else:
+                made = {name: column_of(expr, table, block)}
+            for each, column in made.items():
+                table = with_column(table, each, column)
         return table
 
+    exprs = [expr for _, expr in pairs]
     return Map(
-        name=f"WithColumn({', '.join(exprs)})",
-        transform=_each(add),
+        name=f"WithColumn({', '.join(name or expr.in_line() for name, expr in pairs)})",
+        transform=_evaluating(exprs, place, add),
         keeps_rows=True,
         needs=needs,
-        schema_after=None if any(expr.calls_user_code for expr in exprs.values()) else _schema_of(add),
+        schema_after=_schema_of_expressions(exprs, add),
+    )
+
+
+def columns_selected(chosen: Sequence[str | Expr], place: int) -> Map:
+    """The step of `Dataset.select_columns`; `place` as above."""
+
+    def select(table: pa.Table, block: BlockState) -> pa.Table:
+        columns: dict[str, Any] = {}
+        for each in chosen if table.num_columns else []:
+            if isinstance(each, StarExpr):
+                columns |= {name: table[name] for name in table.column_names}
+            elif isinstance(each, Expr):
+                columns[each.name or each.in_line()] = column_of(each, table, block)
+            else:
+                check_columns([each], table.column_names)
+                columns[each] = table[each]
+        return pa.table(columns)
+
+    exprs = [each for each in chosen if isinstance(each, Expr)]
+    return Map(
+        name="SelectColumns",
+        transform=_evaluating(exprs, place, select),
+        keeps_rows=True,
+        schema_after=_schema_of_expressions(exprs, select),
     )
 
 
@@ -213,25 +262,10 @@ def _with_rows(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
     return (table for table in tables if table.num_rows)
 
 
-def _is_async(call: Callable[..., Any]) -> bool:
-    """Whether it is an `async def`, or an instance of a class with such a `__call__`."""
-    tests = (inspect.iscoroutinefunction, inspect.isasyncgenfunction)
-    return any(test(each) for test in tests for each in (call, inspect.getattr_static(type(call), "__call__", None)))
-
-
-def _awaited(call: Callable[..., Any]) -> Callable[..., Any]:
-    """A plain function of an async one: it waits for the value, or for all values of an async generator."""
-
-    async def collected(values: AsyncIterator[Any]) -> list[Any]:
-        return [value async for value in values]
-
-    def wait(value: Any) -> Any:
-        made = call(value)
-        if inspect.isasyncgen(made):
-            return (each for each in asyncio.run(collected(made)))
-        return asyncio.run(made)
-
-    return wait
+def _schema_of_expressions(exprs: Sequence[Expr], fn: Callable[[pa.Table, BlockState], pa.Table]) -> SchemaAfter | None:
+    if any(expr.calls_user_code for expr in exprs):
+        return None
+    return _schema_of(lambda table: fn(table, BlockState()))
 
 
 def _schema_of(fn: Callable[[pa.Table], pa.Table]) -> SchemaAfter:
@@ -244,3 +278,23 @@ def _each(fn: Callable[[pa.Table], pa.Table]) -> Transform:
         return (fn(table) for table in tables)
 
     return transform
+
+
+def _evaluating(
+    exprs: Sequence[Expr], place: int, fn: Callable[[pa.Table, BlockState], pa.Table]
+) -> Transform | Numbered:
+    """The transform of a function that evaluates these expressions; with the number of the block, if they need it."""
+    if not any(expr.follows_place for expr in exprs):
+        return _each(lambda table: fn(table, BlockState()))
+    seed, token = int(DataContext.get_current().shuffle_seed), uuid4().int
+
+    def of_block(number: int) -> Transform:
+        def transform(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
+            block = BlockState(number, place, seed, token)
+            for table in tables:
+                yield fn(table, block)
+                block.rows_before += table.num_rows
+
+        return transform
+
+    return Numbered(of_block)

@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-_Applied = Callable[[Callable[[Any], Any]], Any]
-"""Of a function of a column: the expression that computes it."""
+_Applied = Callable[[str, Callable[[Any], Any]], Any]
+"""Of a name and a function of a column: the expression that computes it."""
 
 
 class _Functions:
@@ -24,7 +24,7 @@ class _Functions:
         if name not in self.NAMES:
             raise AttributeError(f"{type(self).__name__} has no function {name!r}; it has {', '.join(self.NAMES)}")
         function = getattr(pc, self.NAMES[name])
-        return lambda *args, **kwargs: self._applied(lambda column: function(column, *args, **kwargs))
+        return lambda *args, **kwargs: self._applied(name, lambda column: function(column, *args, **kwargs))
 
 
 class StringFunctions(_Functions):
@@ -80,13 +80,14 @@ class StringFunctions(_Functions):
         function = {"right": pc.utf8_rpad, "left": pc.utf8_lpad, "both": pc.utf8_center}.get(side)
         if function is None:
             raise ValueError(f"side={side!r} must be 'left', 'right' or 'both'")
-        return self._applied(lambda column: function(column, width, fillchar))
+        return self._applied("pad", lambda column: function(column, width, fillchar))
 
     def _trimmed(self, side: str, characters: str | None) -> Any:
+        name = f"{side}strip"
         if characters is None:
-            return self._applied(getattr(pc, f"utf8_{side}trim_whitespace"))
+            return self._applied(name, getattr(pc, f"utf8_{side}trim_whitespace"))
         function = getattr(pc, f"utf8_{side}trim")
-        return self._applied(lambda column: function(column, characters))
+        return self._applied(name, lambda column: function(column, characters))
 
 
 class ListFunctions(_Functions):
@@ -96,7 +97,7 @@ class ListFunctions(_Functions):
 
     def get(self, index: int) -> Any:
         """The element with this number; a negative number counts from the end."""
-        return self._each(lambda row: row[index] if -len(row) <= index < len(row) else None, is_element=True)
+        return self._each("get", lambda row: row[index] if -len(row) <= index < len(row) else None, is_element=True)
 
     def sort(self, order: str = "ascending", null_placement: str = "at_end") -> Any:
         """The elements in order."""
@@ -108,19 +109,53 @@ class ListFunctions(_Functions):
             values = sorted((value for value in row if value is not None), reverse=order == "descending")
             return nulls + values if null_placement == "at_start" else values + nulls
 
-        return self._each(in_order)
+        return self._each("sort", in_order)
 
     def flatten(self) -> Any:
         """The elements of the lists in the list, one after another."""
-        return self._each(lambda row: [value for inner in row if inner is not None for value in inner], flattens=True)
 
-    def _each(self, function: Callable[[list[Any]], Any], *, is_element: bool = False, flattens: bool = False) -> Any:
+        def flat(row: list[Any]) -> list[Any]:
+            return [value for inner in row if inner is not None for value in inner]
+
+        return self._each("flatten", flat, flattens=True)
+
+    def __getitem__(self, which: int | slice) -> Any:
+        if not isinstance(which, slice):
+            return self.get(which)
+        start, stop, step = which.start or 0, which.stop, which.step or 1
+        if stop is None or min(start, stop, step - 1) < 0:  # Arrow counts from the start, and needs an end
+            return self._each("slice", lambda row: row[which])
+        return self.slice(start, stop, step)
+
+    def _each(
+        self, name: str, function: Callable[[list[Any]], Any], *, is_element: bool = False, flattens: bool = False
+    ) -> Any:
         def apply(column: Any) -> Any:
             made = [None if row is None else function(row) for row in column.to_pylist()]
             inner = column.type.value_type
             return pa.array(made, inner if is_element or flattens else pa.list_(inner))
 
-        return self._applied(apply)
+        return self._applied(name, apply)
+
+
+class MapFunctions(_Functions):
+    """Keys and values of maps."""
+
+    def keys(self) -> Any:
+        """The keys, as lists."""
+        return self._side("keys", 0)
+
+    def values(self) -> Any:
+        """The values, as lists."""
+        return self._side("values", 1)
+
+    def _side(self, name: str, side: int) -> Any:
+        def apply(column: Any) -> Any:
+            inner = column.type.key_type if side == 0 else column.type.item_type
+            made = [None if row is None else [pair[side] for pair in row] for row in column.to_pylist()]
+            return pa.array(made, pa.list_(inner))
+
+        return self._applied(name, apply)
 
 
 class StructFunctions(_Functions):
@@ -128,11 +163,11 @@ class StructFunctions(_Functions):
 
     def field(self, field_name: str) -> Any:
         """The field of this name."""
-        return self._applied(lambda column: pc.struct_field(column, field_name))
+        return self._applied("field", lambda column: pc.struct_field(column, field_name))
 
     def field_by_index(self, index: int) -> Any:
         """The field with this number."""
-        return self._applied(lambda column: pc.struct_field(column, [index]))
+        return self._applied("field_by_index", lambda column: pc.struct_field(column, [index]))
 
     __getitem__ = field
 
@@ -147,7 +182,7 @@ class ArrayFunctions(_Functions):
             storage = column.cast(column.type.storage_type) if hasattr(column.type, "storage_type") else column
             return storage.cast(pa.list_(storage.type.value_type))
 
-        return self._applied(apply)
+        return self._applied("to_list", apply)
 
 
 class TimeFunctions(_Functions):
@@ -157,16 +192,16 @@ class TimeFunctions(_Functions):
 
     def strftime(self, fmt: str) -> Any:
         """The time as text in this format."""
-        return self._applied(lambda column: pc.strftime(column, format=fmt))
+        return self._applied("strftime", lambda column: pc.strftime(column, format=fmt))
 
     def ceil(self, unit: str) -> Any:
         """The time, rounded up to this unit."""
-        return self._applied(lambda column: pc.ceil_temporal(column, unit=unit))
+        return self._applied("ceil", lambda column: pc.ceil_temporal(column, unit=unit))
 
     def floor(self, unit: str) -> Any:
         """The time, rounded down to this unit."""
-        return self._applied(lambda column: pc.floor_temporal(column, unit=unit))
+        return self._applied("floor", lambda column: pc.floor_temporal(column, unit=unit))
 
     def round(self, unit: str) -> Any:
         """The time, rounded to this unit."""
-        return self._applied(lambda column: pc.round_temporal(column, unit=unit))
+        return self._applied("round", lambda column: pc.round_temporal(column, unit=unit))

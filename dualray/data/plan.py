@@ -22,6 +22,13 @@ READING = "Read"
 SchemaAfter = Callable[[pa.Schema], pa.Schema | None]
 
 
+@dataclass(frozen=True, slots=True)
+class Numbered:
+    """A transform that needs the number of the block."""
+
+    of_block: Callable[[int], Transform]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Read:
     """A part of the source that one task reads.
@@ -80,7 +87,7 @@ class Map:
     """
 
     name: str
-    transform: Transform
+    transform: Transform | Numbered
     keeps_rows: bool = False
     tasks_max: int | None = None
     needs: Mapping[str, Any] = field(default_factory=dict)
@@ -184,9 +191,9 @@ class Plan:
     @property
     def maps_alone(self) -> list[Transform] | None:
         """Its transforms, if it has no other steps: then any process can make any of its blocks by itself."""
-        if not all(isinstance(step, Map) for step in self.steps):
-            return None
-        return [step.transform for step in self.steps if isinstance(step, Map)]
+        transforms = [step.transform for step in self.steps if isinstance(step, Map)]
+        plain = [each for each in transforms if not isinstance(each, Numbered)]
+        return plain if len(plain) == len(self.steps) else None
 
     @property
     def knows_rows_of_blocks(self) -> bool:
@@ -214,6 +221,19 @@ def chained(transforms: Iterable[Transform]) -> Transform:
         return tables
 
     return run
+
+
+def fused(transforms: Iterable[Transform | Numbered]) -> Transform | Numbered:
+    """Several transforms as one, which needs the number of the block if one of them does."""
+    steps = list(transforms)
+    if not any(isinstance(step, Numbered) for step in steps):
+        return chained(step for step in steps if not isinstance(step, Numbered))
+    return Numbered(lambda number: chained(of_block(step, number) for step in steps))
+
+
+def of_block(transform: Transform | Numbered, number: int) -> Transform:
+    """The transform for the block with this number."""
+    return transform.of_block(number) if isinstance(transform, Numbered) else transform
 
 
 def block_of(transform: Transform, table: pa.Table) -> pa.Table:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+from typing import Any
+from uuid import UUID, uuid4
+
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
 import dualray as ray
-from dualray.data.expressions import col, lit, udf
+from dualray.data.expressions import col, lit, monotonically_increasing_id, random, star, udf, unnest, uuid
 
 
 def ids(data: ray.data.Dataset) -> list[int]:
@@ -134,3 +139,195 @@ def test_functions_of_kinds_of_columns():
 def test_with_column_replaces_a_column(numbers):
     assert numbers.limit(2).with_column("id", col("id") + 1).take_all() == [{"id": 1}, {"id": 2}]
     assert numbers.limit(1).select_columns([col("id").alias("k"), "id"]).take_all() == [{"k": 0, "id": 0}]
+
+
+LISTS = [{"l": [1, 2, 3]}, {"l": [4]}, {"l": None}]
+
+
+@pytest.mark.parametrize(
+    ("expr", "expected"),
+    [
+        (col("l").list[0], [1, 4, None]),
+        (col("l").list[-1], [3, 4, None]),
+        (col("l").list[1], [2, None, None]),
+        (col("l").list[1:3], [[2, 3], [], None]),
+        (col("l").list[:], [[1, 2, 3], [4], None]),
+        (col("l").list[0:3:2], [[1, 3], [4], None]),
+        (col("l").list[-2:], [[2, 3], [4], None]),
+    ],
+)
+def test_parts_of_lists(expr, expected):
+    data = ray.data.from_items(LISTS).with_column("x", expr)
+    assert [row["x"] for row in data.take_all()] == expected
+
+
+def test_keys_and_values_of_maps():
+    maps = pa.array([[("a", 1), ("b", 2)], None], pa.map_(pa.string(), pa.int64()))
+    data = ray.data.from_arrow(pa.table({"m": maps}))
+    data = data.with_columns({"k": col("m").map.keys(), "v": col("m").map.values()}).drop_columns("m")
+    assert data.take_all() == [{"k": ["a", "b"], "v": [1, 2]}, {"k": None, "v": None}]
+
+
+@pytest.mark.parametrize(
+    ("expr", "lines"),
+    [
+        (
+            (col("x") + lit(5)) * col("y"),
+            [
+                *("MUL", "    ├── left: ADD", "    │   ├── left: COL('x')", "    │   └── right: LIT(5)"),
+                "    └── right: COL('y')",
+            ],
+        ),
+        (
+            1 - ~(col("x") > 1).is_null(),
+            [
+                *("SUB", "    ├── left: LIT(1)", "    └── right: NOT", "        └── operand: IS_NULL"),
+                *(
+                    "            └── operand: GT",
+                    "                ├── left: COL('x')",
+                    "                └── right: LIT(1)",
+                ),
+            ],
+        ),
+        (col("x").not_in([1]), ["NOT_IN", "    ├── left: COL('x')", "    └── right: LIT([1])"]),
+        (col("x").alias("y"), ["ALIAS('y')", "    └── COL('x')"]),
+        (udf()(len)(col("x"), y=2), ["UDF(len)", "    ├── arg[0]: COL('x')", "    └── kwarg['y']: LIT(2)"]),
+        (lit("a" * 80), ["LIT('" + "a" * 46 + "...)"]),
+        (star(), ["COL(*)"]),
+        (random(), ["RANDOM()"]),
+        (random(seed=1234), ["RANDOM(seed=1234, reseed_after_execution=True)"]),
+        (uuid(), ["UUID()"]),
+        (unnest(col("s")), ["UNNEST", "    └── COL('s')"]),
+        (monotonically_increasing_id(), ["MONOTONICALLY_INCREASING_ID()"]),
+    ],
+)
+def test_an_expression_shows_its_tree(expr, lines):
+    assert repr(expr).split("\n") == lines
+
+
+def test_a_step_shows_its_expression_in_one_line(numbers):
+    data = numbers.map(dict).filter(expr=~((col("id") + 1) * 2 > 3) | col("id").is_in([1]))
+    assert repr(data).startswith("Filter(~(((col('id') + 1) * 2) > 3) | (col('id') in [1]))\n")
+
+
+@udf()
+class AddOffset:
+    def __init__(self, offset: int, *, factor: int = 1) -> None:
+        self.offset, self.factor, self.name = offset, factor, uuid4().hex
+
+    def __call__(self, column: pa.ChunkedArray) -> pa.Array:
+        values = column.to_numpy() * self.factor + self.offset
+        worker = ray.get_runtime_context().get_worker_id()
+        columns = [values, [worker] * len(values), [self.name] * len(values)]
+        return pa.StructArray.from_arrays([pa.array(each) for each in columns], ["x", "worker", "instance"])
+
+
+def test_a_class_is_made_once_in_each_worker(numbers):
+    add_five = AddOffset(5, factor=10)
+    rows = numbers.with_columns(unnest(add_five(col("id")))).take_all()
+    assert [row["x"] for row in rows] == [10 * number + 5 for number in range(100)]
+    workers, instances = ({row[name] for row in rows} for name in ("worker", "instance"))
+    assert len(instances) == len(workers) < 7  # blocks
+    other = AddOffset(offset=5, factor=10)(col("id"))
+    assert not {row["instance"] for row in numbers.with_columns(unnest(other)).take_all()} & instances
+
+
+def test_functions_can_be_async(numbers):
+    @udf()
+    async def add_one(column: pa.ChunkedArray) -> pa.ChunkedArray:
+        await asyncio.sleep(0)
+        return pc.add(column, 1)
+
+    assert numbers.with_column("x", add_one(col("id"))).take(2) == [{"id": 0, "x": 1}, {"id": 1, "x": 2}]
+
+
+def test_unnest_makes_a_column_of_each_field():
+    data = ray.data.from_items([{"s": {"a": 1, "b": "x"}, "c": 3}])
+    expected = [{"s": {"a": 1, "b": "x"}, "c": 3, "d": 6, "a": 1, "b": "x"}]
+    assert data.with_columns({"d": col("c") * 2}, unnest(col("s"))).take_all() == expected
+    assert data.with_columns(unnest(col("s"))).columns() == ["s", "c", "a", "b"]
+    with pytest.raises(TypeError, match="unnest makes a column of each field"):
+        unnest(col("s")).alias("x")
+    with pytest.raises(TypeError, match=r"use ds.with_columns\(unnest\(expr\)\)"):
+        data.with_column("x", unnest(col("s")))
+    with pytest.raises(TypeError, match="takes dicts of expressions and unnest"):
+        data.with_columns(col("c").alias("x"))
+    with pytest.raises(TypeError, match=r"unnest: the values of col\('c'\) are of type int64"):
+        data.with_columns(unnest(col("c"))).take_all()
+    with pytest.raises(TypeError, match="takes an expression of structs, not a UnnestExpr"):
+        unnest(unnest(col("s")))
+
+
+def column(data: ray.data.Dataset, name: str) -> list[Any]:
+    return [row[name] for row in data.take_all()]
+
+
+def test_random_numbers_follow_the_seed_and_the_block(numbers):
+    data = numbers.with_column("r", random())
+    drawn = column(data, "r")
+    assert column(data, "r") == drawn == column(numbers.with_column("r", random()), "r")
+    assert len(set(drawn)) == 100
+    assert 0 <= min(drawn) < 0.2
+    assert 0.8 < max(drawn) < 1
+    two = numbers.with_columns({"r": random(), "s": random()}).with_column("t", random())
+    assert len({row[name] for row in two.take_all() for name in "rst"}) == 300
+    same = random()
+    assert all(row["x"] == 2 * row["r"] for row in numbers.with_column("x", same + same).zip(data).take(9))
+    seeded = column(numbers.with_column("r", random(seed=4)), "r")
+    assert seeded == column(numbers.with_column("r", random(seed=4, reseed_after_execution=False)), "r")
+    assert len({*drawn, *seeded, *column(numbers.with_column("r", random(seed=5)), "r")}) == 300
+
+
+def test_the_context_has_the_seed_of_random_numbers(numbers):
+    drawn = column(numbers.with_column("r", random()), "r")
+    context = ray.data.DataContext.get_current()
+    context.shuffle_seed = 7
+    try:
+        assert not set(drawn) & set(column(numbers.with_column("r", random()), "r"))
+    finally:
+        context.shuffle_seed = 0
+
+
+def test_a_task_that_runs_again_draws_the_same_numbers(numbers, tmp_path):
+    def break_once(batch):
+        with contextlib.suppress(FileExistsError):
+            (tmp_path / str(batch["id"][0])).touch(exist_ok=False)
+            raise OSError("the first try")
+        return batch
+
+    options = {"max_retries": 2, "retry_exceptions": True}
+    data = numbers.with_columns({"r": random(), "u": uuid()}, **options)
+    once, again = data.take_all(), data.map_batches(break_once, **options).take_all()
+    assert once == again
+    assert len(list(tmp_path.iterdir())) == 7
+
+
+def test_filters_and_selections_by_random_numbers(numbers):
+    kept = ids(numbers.filter(expr=random() < 0.5))
+    assert 30 < len(kept) < 70
+    assert ids(numbers.filter(expr=random() < 0.5)) == kept
+    data = numbers.select_columns([star(), random(seed=1).alias("r"), random(seed=1)])
+    assert data.columns() == ["id", "r", "random()"]
+    assert all(row["r"] == row["random()"] for row in data.take_all())
+
+
+def test_random_numbers_in_shards_are_those_of_the_dataset(numbers):
+    data = numbers.with_column("r", random())
+    assert [row for shard in data.shards(2) for row in shard.iter_rows()] == data.take_all()
+
+
+def test_each_uuid_is_new(numbers):
+    data = numbers.with_columns({"u": uuid(), "v": uuid().str.replace("-", "")})
+    rows = data.take_all()
+    assert data.take_all() == rows
+    assert len({row[name] for row in rows for name in "uv"}) == 200
+    assert all(UUID(row["u"]).version == 4 and len(row["v"]) == 32 for row in rows)
+    assert not {row["u"] for row in rows} & set(column(numbers.with_column("u", uuid()), "u"))
+
+
+def test_ids_grow_from_row_to_row():
+    data = ray.data.range(4, override_num_blocks=2).with_column("uid", monotonically_increasing_id())
+    assert column(data, "uid") == [0, 1, 8589934592, 8589934593]
+    parts = ray.data.range(6, override_num_blocks=2).map_batches(lambda batch: batch, batch_size=2)
+    ids_of_parts = column(parts.with_columns({"a": monotonically_increasing_id()}), "a")
+    assert ids_of_parts == [0, 1, 2, 8589934592, 8589934593, 8589934594]
