@@ -11,7 +11,7 @@ install 'dualray[data]'`. See docs/data.md.
 """
 
 from dualray.data import aggregate, expressions
-from dualray.data.choices import FileShuffleConfig, RandomSeedConfig, SaveMode
+from dualray.data.choices import FileShuffleConfig, MixStoppingCondition, RandomSeedConfig, SaveMode
 from dualray.data.collate_fn import ArrowBatchCollateFn, CollateFn, NumpyBatchCollateFn, PandasBatchCollateFn
 from dualray.data.compute import ActorPoolStrategy, TaskPoolStrategy
 from dualray.data.context import DataContext, ExecutionOptions, ExecutionResources, set_progress_bars
@@ -67,6 +67,7 @@ __all__ = [
     "FileShuffleConfig",
     "GroupedData",
     "MaterializedDataset",
+    "MixStoppingCondition",
     "NumpyBatchCollateFn",
     "PandasBatchCollateFn",
     "RandomSeedConfig",

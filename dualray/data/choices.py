@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
+from enum import Enum, StrEnum
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,3 +50,10 @@ class ShuffleStrategy(StrEnum):
     HASH_SHUFFLE = "hash_shuffle"
     SORT_SHUFFLE_PULL_BASED = "sort_shuffle_pull_based"
     SORT_SHUFFLE_PUSH_BASED = "sort_shuffle_push_based"
+
+
+class MixStoppingCondition(Enum):
+    """When `Dataset.mix` ends: with the first dataset that has no more rows, or with the last one."""
+
+    STOP_ON_SHORTEST = "stop_on_shortest"
+    STOP_ON_LONGEST_DROP = "stop_on_longest_drop"

@@ -1,4 +1,4 @@
-"""Steps with the rows of two datasets: zip puts them side by side, join puts those with equal keys side by side.
+"""Steps with the rows of several datasets: zip and join put them side by side, and mix takes blocks of each in turn.
 
 A zip cuts the blocks of the second dataset as those of the first are cut. A join is a shuffle of both: rows go to the
 partition that the hash of their keys names, and a task joins the two parts of each partition.
@@ -16,8 +16,9 @@ import pyarrow as pa
 
 from dualray import api
 from dualray.data import blocks, exchange
+from dualray.data.choices import MixStoppingCondition
 from dualray.data.executor import Meta, execute, held, in_store, measured
-from dualray.data.plan import Exchange, Held, Plan
+from dualray.data.plan import Exchange, Held, Plan, kept
 
 JOINS = ("inner", "left_outer", "right_outer", "full_outer", "left_semi", "right_semi", "left_anti", "right_anti")
 
@@ -73,6 +74,35 @@ def _side_by_side(own: tuple[int, int], ranges: list[tuple[int, int]], *tables: 
 @cache
 def _zip_task() -> Any:
     return api.remote(num_returns=2)(_side_by_side).options(name="data:zip")
+
+
+def mix_step(others: Sequence[Plan], weights: Sequence[float], ends: MixStoppingCondition) -> Exchange:
+    """The step that takes blocks of this plan and of others in turn, so that the rows follow the weights.
+
+    Args:
+        others: the other plans.
+        weights: the weight of this plan, and those of the others.
+        ends: when the step ends.
+    """
+    shares = [weight / sum(weights) for weight in weights]
+
+    def run(stream: Iterator[Held], _about: int) -> Iterator[Held]:
+        streams = dict(enumerate([stream, *(execute(other) for other in others)]))
+        rows = [0] * len(shares)
+        while streams:
+            total = sum(rows)
+            gaps = {number: (shares[number] * total - rows[number], shares[number]) for number in streams}
+            chosen = max(streams, key=lambda number: (gaps[number], -number))
+            part = next(streams[chosen], None)
+            if part is not None:
+                rows[chosen] += part.rows
+                yield part
+            elif ends is MixStoppingCondition.STOP_ON_SHORTEST:
+                return
+            else:
+                del streams[chosen]
+
+    return Exchange(name=f"Mix({len(others) + 1})", run=run, keeps_rows=False, schema_after=kept)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,8 @@ import pyarrow as pa
 import pyarrow.compute
 
 from dualray.data import blocks, exchange, mapping
-from dualray.data.combining import JOINS, Join, join_step, zip_step
+from dualray.data.choices import MixStoppingCondition
+from dualray.data.combining import JOINS, Join, join_step, mix_step, zip_step
 from dualray.data.compute import check_ignored, is_count
 from dualray.data.context import DataContext
 from dualray.data.described import described
@@ -285,17 +286,31 @@ class Dataset(SummarizedRows):
 
         return self._then(Exchange(name="RandomizeBlockOrder", run=run, schema_after=kept))
 
-    def sort(self, key: str | Sequence[str], descending: bool | Sequence[bool] = False) -> Dataset:
-        """Sort the rows by one or several columns; nulls and NaN come last."""
+    def sort(
+        self,
+        key: str | Sequence[str],
+        descending: bool | Sequence[bool] = False,
+        boundaries: Sequence[float] | None = None,
+    ) -> Dataset:
+        """Sort the rows by one or several columns; nulls and NaN come last.
+
+        Args:
+            key: the name of a column, or a list of names.
+            descending: the direction, or one for each column.
+            boundaries: values of the first column at which a new block starts: [5, 10] makes three blocks. Default:
+                dualray makes blocks of about equal size.
+        """
         keys = [key] if isinstance(key, str) else list(key)
         downs = [descending] * len(keys) if isinstance(descending, bool) else list(descending)
         if not keys or len(downs) != len(keys):
             raise ValueError(f"sort: {len(keys)} keys ({keys}) need as many directions, not {len(downs)} ({downs})")
+        bounds = list(boundaries or ()) or None
 
         def run(stream: Iterator[Held], about: int) -> Iterator[Held]:
-            return exchange.by_range(stream, about, keys, downs, lambda table: table, "sort")
+            return exchange.by_range(stream, about, keys, downs, lambda table: table, "sort", boundaries=bounds)
 
-        return self._then(Exchange(name=f"Sort({', '.join(keys)})", run=run, schema_after=kept))
+        outputs = len(bounds) + 1 if bounds else None
+        return self._then(Exchange(name=f"Sort({', '.join(keys)})", run=run, outputs=outputs, schema_after=kept))
 
     def groupby(self, key: str | Sequence[str] | None, num_partitions: int | None = None) -> GroupedData[Dataset]:
         """Group the rows by equal values of one or several columns; None makes one group of all rows.
@@ -304,9 +319,8 @@ class Dataset(SummarizedRows):
             key: the name of a column, or a list of names.
             num_partitions: number of blocks of the result. Default: as many as before.
         """
-        keys = [] if key is None else [key] if isinstance(key, str) else list(key)
         outputs = None if num_partitions is None else _positive("num_partitions", num_partitions)
-        return GroupedData(keys, self._then, self.columns, outputs)
+        return GroupedData(self, key, self._then, self.columns, outputs)
 
     def limit(self, limit: int) -> Dataset:
         """Keep only the first rows."""
@@ -325,6 +339,29 @@ class Dataset(SummarizedRows):
             ValueError: the datasets have different numbers of rows.
         """
         return self._then(zip_step([_plan_of(other, "zip") for other in others]))
+
+    def mix(
+        self,
+        *other: Dataset,
+        weights: Sequence[float] | None = None,
+        stopping_condition: MixStoppingCondition = MixStoppingCondition.STOP_ON_LONGEST_DROP,
+    ) -> Dataset:
+        """Take blocks of this and other datasets in turn, so that the numbers of rows follow the weights.
+
+        Args:
+            other: the other datasets, with the same columns.
+            weights: the weight of this dataset, and of each other one. Default: equal weights.
+            stopping_condition: whether the result ends with the first dataset that has no more rows, or with the last
+                one (the default).
+
+        Raises:
+            ValueError: there are not as many weights as datasets, or a weight is not positive.
+        """
+        chosen = [1.0] * (len(other) + 1) if weights is None else list(weights)
+        if len(chosen) != len(other) + 1 or min(chosen) <= 0:
+            raise ValueError(f"mix: {len(other) + 1} datasets need as many weights, all above 0, not {chosen}")
+        plans = [_plan_of(each, "mix") for each in other]
+        return self._then(mix_step(plans, chosen, MixStoppingCondition(stopping_condition)))
 
     def join(
         self,

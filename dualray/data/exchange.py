@@ -174,22 +174,17 @@ def by_range(
     finish: Callable[[pa.Table], pa.Table],
     name: str,
     needs: Mapping[str, Any] | None = None,
+    boundaries: Sequence[Any] | None = None,
 ) -> Iterator[Held]:
     """Blocks in the order of `keys`, and rows within them; equal values of the first key are in one block. `finish` is
-    applied to each. Nulls come last."""
+    applied to each. Nulls come last. `boundaries` are the first values of the blocks after the first one; without them,
+    samples say where to cut."""
     parts = list(stream)
     if not parts:
         return iter(())
     first, is_descending = keys[0], descending[0]
-    asked = [_remote().sample.remote(list(keys), in_store(part), part.start, part.stop) for part in parts]
-    try:
-        samples = api.get(asked)
-    except DualrayError:
-        give_up(asked)
-        raise
-    values = np.sort(np.concatenate([sample for sample in samples if len(sample)] or [np.zeros(0)]))
-    outputs = max(1, min(outputs, len(values)))
-    bounds = values[[number * len(values) // outputs for number in range(1, outputs)]]
+    bounds = _bounds(parts, keys, outputs) if boundaries is None else np.sort(np.asarray(boundaries))
+    outputs = len(bounds) + 1
 
     def split(table: pa.Table, _number: int) -> list[pa.Table]:
         if not table.num_columns:
@@ -212,6 +207,19 @@ def by_range(
         return finish(blocks.taken(table, np.asarray(indices.to_numpy())))
 
     return shuffle(iter(parts), outputs, split, merge, name, needs)
+
+
+def _bounds(parts: list[Held], keys: Sequence[str], outputs: int) -> Any:
+    """The values of the first key that cut the rows into about this number of equal blocks, from samples."""
+    asked = [_remote().sample.remote(list(keys), in_store(part), part.start, part.stop) for part in parts]
+    try:
+        samples = api.get(asked)
+    except DualrayError:
+        give_up(asked)
+        raise
+    values = np.sort(np.concatenate([sample for sample in samples if len(sample)] or [np.zeros(0)]))
+    outputs = max(1, min(outputs, len(values)))
+    return values[[number * len(values) // outputs for number in range(1, outputs)]]
 
 
 def _plain(column: pa.ChunkedArray) -> Any:

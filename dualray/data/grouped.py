@@ -16,6 +16,8 @@ from dualray.data import blocks, exchange
 from dualray.data.aggregate import AggregateFn, Count, Max, Mean, Min, Std, Sum, aggregated, runs
 from dualray.data.compute import makes_callables
 from dualray.data.errors import check_columns
+from dualray.data.expression_tree import BlockState, Expr, UnnestExpr, column_of
+from dualray.data.mapping import with_column
 from dualray.data.plan import Exchange, Held
 
 D = TypeVar("D")
@@ -37,12 +39,21 @@ class GroupedData(Generic[D]):
     """The rows of a dataset, grouped by one or several columns; from `Dataset.groupby`."""
 
     def __init__(
-        self, keys: Sequence[str], make: Callable[[Exchange], D], columns: Callable[[], list[str]], outputs: int | None
+        self,
+        dataset: D,
+        key: str | Sequence[str] | None,
+        make: Callable[[Exchange], D],
+        columns: Callable[[], list[str]],
+        outputs: int | None,
     ) -> None:
-        self._keys = list(keys)
+        self._dataset, self._key = dataset, key
+        self._keys = [] if key is None else [key] if isinstance(key, str) else list(key)
         self._make = make
         self._columns = columns
         self._outputs = outputs
+
+    def __repr__(self) -> str:
+        return f"GroupedData(dataset={self._dataset!r}, key={self._key!r})"
 
     def count(self) -> D:
         """Count the rows of each group, in a column `count()`."""
@@ -120,6 +131,27 @@ class GroupedData(Generic[D]):
             return blocks.joined(blocks.table_of_batch(batch, "map_groups' function") for batch in made)
 
         return self._finished(finish, "MapGroups", needs)
+
+    def with_column(self, column_name: str, expr: Expr, **needs: Any) -> D:
+        """Add a column with the values of an expression, which a task computes for each group.
+
+        Args:
+            column_name: the name of the column.
+            expr: the expression; a `udf` in it gets the rows of one group.
+            needs: options of the tasks.
+
+        Raises:
+            TypeError: it is no expression of one column, or its values follow from the number of a block.
+        """
+        if isinstance(expr, UnnestExpr) or not isinstance(expr, Expr):
+            raise TypeError(f"with_column: {column_name}={expr!r} must be an expression, such as col('x') + 1")
+        if expr.follows_place:
+            raise TypeError("with_column: a group has no random(), uuid() or ids; add this column before groupby")
+
+        def add(table: pa.Table) -> pa.Table:
+            return with_column(table, column_name, column_of(expr, table, BlockState()))
+
+        return self.map_groups(add, batch_format="pyarrow", **needs)
 
     def _each(self, make: Callable[[str], AggregateFn], on: str | Sequence[str] | None) -> D:
         if on is None:

@@ -34,6 +34,39 @@ class BlockMetadata:
     input_files: Sequence[str] | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class BlockEntry:
+    """A block in the object store.
+
+    Attributes:
+        ref: the reference to the block.
+        metadata: its rows and bytes.
+    """
+
+    ref: Any
+    metadata: BlockMetadata
+
+
+@dataclass(frozen=True, slots=True)
+class RefBundle:
+    """Neighbouring blocks in the object store; from `Dataset.iter_internal_ref_bundles`."""
+
+    blocks: tuple[BlockEntry, ...]
+
+    @property
+    def block_refs(self) -> list[Any]:
+        """The references to the blocks."""
+        return [entry.ref for entry in self.blocks]
+
+    def num_rows(self) -> int:
+        """Return the number of rows."""
+        return sum(entry.metadata.num_rows or 0 for entry in self.blocks)
+
+    def size_bytes(self) -> int:
+        """Return the bytes of memory that the rows take."""
+        return sum(entry.metadata.size_bytes or 0 for entry in self.blocks)
+
+
 class ReadTask:
     """A part of a source, which one task reads. The task calls `read_fn`, which returns blocks.
 

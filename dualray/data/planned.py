@@ -25,7 +25,7 @@ from dualray.data import blocks
 from dualray.data.context import DataContext
 from dualray.data.errors import check_columns
 from dualray.data.executor import ensure_initialized, execute, give_up, in_store, load, of_user_code
-from dualray.data.interfaces import Datasink
+from dualray.data.interfaces import BlockEntry, BlockMetadata, Datasink, RefBundle
 from dualray.data.iterator import DataIterator
 from dualray.data.plan import Held, Plan
 from dualray.data.targets import write_with
@@ -77,6 +77,12 @@ class PlannedRows(DataIterator):
         """References to arrays of a column, one for each block; without a column, to dicts of arrays."""
         convert = remote(_arrays_of_rows).options(name="data:to_numpy_refs")
         return [convert.remote(column, in_store(part), part.start, part.stop) for part in execute(self._plan)]
+
+    def iter_internal_ref_bundles(self) -> Iterator[RefBundle]:
+        """Iterate over the blocks in the object store; dualray frees each when nothing refers to it."""
+        for part in execute(self._plan):
+            metadata = BlockMetadata(part.rows, part.size_bytes, input_files=part.files)
+            yield RefBundle((BlockEntry(_whole(part), metadata),))
 
     def get_internal_block_refs(self) -> list[Any]:
         """References to the blocks, as `to_arrow_refs`."""
@@ -188,10 +194,8 @@ class PlannedRows(DataIterator):
 
 def _whole(part: Held) -> Any:
     """A reference to a table of just these rows."""
-    if isinstance(part.block, pa.Table) or part.start:
-        return put(blocks.compacted(load(part)))
-    table = load(part)
-    return part.block if table.num_rows == part.rows and part.stop == part.rows else put(blocks.compacted(table))
+    is_whole = not isinstance(part.block, pa.Table) and get(part.block).num_rows == part.rows
+    return part.block if is_whole else put(blocks.compacted(load(part)))
 
 
 def _frame_of_rows(table: pa.Table, start: int, stop: int) -> Any:
