@@ -24,7 +24,7 @@ _NAMES: Final = {
     _FRAMES: ("from_daft", "from_dask", "from_mars", "from_modin", "from_spark", "from_tf"),
     _OWN_SOURCE: (*("BlockBasedFileDatasink", "RowBasedFileDatasink", "block", "datasource"),),
     _KNOB: (
-        *("DatasetSummary", "list_stats_summaries", "MixStoppingCondition", "NodeIdStr", "checkpoint"),
+        *("DatasetSummary", "list_stats_summaries", "NodeIdStr", "checkpoint"),
         *("stats", "random_access_dataset"),
     ),
     "dualray does not have Ray's preprocessors; transform rows with map_batches()": ("Preprocessor", "preprocessors"),
