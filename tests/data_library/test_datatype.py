@@ -115,10 +115,16 @@ def test_kinds_that_hold_others():
     assert not DataType.int8().is_of("no such kind")
 
 
+def types_of(data):
+    schema = data.schema()
+    assert schema is not None
+    return schema.types
+
+
 def test_types_cast_columns(numbers):
     data = numbers.limit(2).with_column("x", col("id").cast(DataType.from_numpy("float32")))
     assert data.schema().types == [pa.int64(), pa.float32()]
     tensors = ray.data.from_numpy(np.zeros((4, 3, 2), np.float32))
-    assert DataType.from_arrow(tensors.schema().types[0]) == DataType.tensor((3, 2), DataType.float32())
+    assert DataType.from_arrow(types_of(tensors)[0]) == DataType.tensor((3, 2), DataType.float32())
     ragged = ray.data.from_items([{"x": np.zeros(size)} for size in (1, 2)])
-    assert DataType.from_arrow(ragged.schema().types[0]) == DataType.variable_shaped_tensor(DataType.float64(), 1)
+    assert DataType.from_arrow(types_of(ragged)[0]) == DataType.variable_shaped_tensor(DataType.float64(), 1)

@@ -251,7 +251,7 @@ def test_unnest_makes_a_column_of_each_field():
     with pytest.raises(TypeError, match=r"use ds.with_columns\(unnest\(expr\)\)"):
         data.with_column("x", unnest(col("s")))
     with pytest.raises(TypeError, match="takes dicts of expressions and unnest"):
-        data.with_columns(col("c").alias("x"))
+        data.with_columns(col("c").alias("x"))  # type: ignore[arg-type]  # refused
     with pytest.raises(TypeError, match=r"unnest: the values of col\('c'\) are of type int64"):
         data.with_columns(unnest(col("c"))).take_all()
     with pytest.raises(TypeError, match="takes an expression of structs, not a UnnestExpr"):

@@ -98,7 +98,7 @@ def test_a_column_of_each_group():
     with pytest.raises(TypeError, match="add this column before groupby"):
         data.groupby("g").with_column("r", random())
     with pytest.raises(TypeError, match="must be an expression"):
-        data.groupby("g").with_column("r", 5)
+        data.groupby("g").with_column("r", 5)  # type: ignore[arg-type]  # refused
 
 
 @pytest.mark.parametrize("key", ["id", ["id"], None])

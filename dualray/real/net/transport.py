@@ -50,7 +50,6 @@ from dualray.real.net.frames import (
 from dualray.real.net.handshake import ACCEPT, DUPLICATE, HandedOver, Handshake, Identity, PeerGone, PeerStarved
 from dualray.real.net.loop import Loop
 from dualray.real.net.peers import RETRY_LAST_S, Connection, Peer
-from dualray.real.net.spare import SpareDescriptor
 from dualray.shared.model.ids import Address, is_driver
 
 _log = logging.getLogger(__name__)
@@ -154,7 +153,7 @@ class Transport:
         """Called again and again when that has lasted for _STARVED_S, before whoever connects gives up."""
         self._closed = False
         self._path = socket_path(socket_dir, address)
-        self._listener = listen(self._path)
+        self.listener = listen(self._path)
         self._inode = self._path.stat().st_ino
         if not loop.call_soon(self._resume_accepting):
             self.close()
@@ -224,10 +223,6 @@ class Transport:
         if known is not None:
             self._remove(known, why)
         self.forget(peer)
-
-    def refuse_waiting(self, spare: SpareDescriptor) -> None:
-        """Refuse the connections that wait to be accepted. On the loop's thread."""
-        spare.refuse_waiting(self._listener)
 
     def close(self) -> None:
         """Close every socket and remove ours from the directory; queued bytes are dropped. Idempotent."""
@@ -346,11 +341,11 @@ class Transport:
     def _resume_accepting(self) -> None:
         if not (self._accepting or self._closed):
             self._accepting = True
-            self._loop.add_reader(self._listener.fileno(), self._accept)
+            self._loop.add_reader(self.listener.fileno(), self._accept)
 
     def _pause_accepting(self) -> None:
         self._accepting = False
-        self._loop.remove_reader(self._listener.fileno())
+        self._loop.remove_reader(self.listener.fileno())
 
     def _accept(self) -> None:
         for _ in range(_ACCEPTS_PER_TURN):
@@ -358,7 +353,7 @@ class Transport:
                 self._pause_accepting()  # until one of them ends
                 return
             try:
-                sock, _ = self._listener.accept()
+                sock, _ = self.listener.accept()
             except BlockingIOError:
                 return
             except OSError as error:  # no descriptor or memory left: the queue keeps them a moment
@@ -591,7 +586,7 @@ class Transport:
             self._close_connection(connection)
         if self._accepting:
             self._pause_accepting()
-        self._listener.close()
+        self.listener.close()
         with contextlib.suppress(FileNotFoundError):
             if self._path.stat().st_ino == self._inode:  # a successor may have taken the address
                 self._path.unlink()

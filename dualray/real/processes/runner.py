@@ -129,7 +129,7 @@ class MachineProcess:
 
     def refuse_when_starved(self, transport: Transport) -> None:
         """Without a descriptor for a connection, say so to whoever connects: others need this process to go on."""
-        transport.on_starved = lambda _: transport.refuse_waiting(self._spare)
+        transport.on_starved = lambda _: self._spare.refuse_waiting(transport.listener)
 
     # ---- Events in -------------------------------------------------------------------------------------------
 

@@ -33,7 +33,7 @@ head = transport.Transport(
     on_message=lambda peer, header, buffers: print(bytes(header).decode(), flush=True), on_peer_lost=lambda peer: None,
 )
 spare = SpareDescriptor()
-head.on_starved = lambda error: head.refuse_waiting(spare)
+head.on_starved = lambda error: spare.refuse_waiting(head.listener)
 print("begins", flush=True)
 loop.run()
 """
