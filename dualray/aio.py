@@ -43,7 +43,9 @@ async def call_and_await(
         return result
     except asyncio.CancelledError as cancelled:
         name = getattr(function, "__qualname__", function)
-        raise TaskCancelledError(f"the coroutine {name} was cancelled inside its actor") from cancelled
+        raise TaskCancelledError(
+            f"the async method {name} raised CancelledError, although no process cancelled the call"
+        ) from cancelled
 
 
 async def construct(cls: type[Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

@@ -178,8 +178,8 @@ def init_for(verb: str) -> None:
         return
     if not settings["auto_init"].value:
         raise NotInitializedError(
-            f"{verb} was called before dualray.init(), and auto_init=False ({settings['auto_init'].source}) keeps it "
-            f"from starting a cluster. Call dualray.init() first."
+            f"{verb} was called before dualray.init(), and auto_init=False ({settings['auto_init'].source}) forbids "
+            f"{verb} to start a cluster. Call dualray.init() first."
         )
     _start(settings)
 

@@ -191,11 +191,11 @@ class VirtualNode(ClusterNode):
 
     @property
     def directory(self) -> Path:
-        raise DualrayError(f"{self.node_id} has no directory, because it is a node of a simulation")
+        raise DualrayError(f"node {self.node_id} has no directory, because simulated nodes write no files")
 
     @property
     def pid(self) -> int:
-        raise DualrayError(f"{self.node_id} has no daemon and no pid, because it is a node of a simulation")
+        raise DualrayError(f"node {self.node_id} has no daemon and no pid, because simulated nodes have no processes")
 
     def processes(self, *, daemon: bool = False) -> list[psutil.Process]:
         return []
@@ -277,7 +277,9 @@ class Cluster:
         self._secret = secrets.token_hex(32).encode()
         self._is_connected = False
         if connect and not initialize_head:
-            raise ValueError("connect=True needs initialize_head=True, because there is no other head to connect to")
+            raise ValueError(
+                "connect=True needs initialize_head=True, because a Cluster without a head cannot be joined"
+            )
         try:
             if initialize_head:
                 self.add_node(**(head_node_args or {}))
@@ -539,17 +541,21 @@ def _check_ports(given: Mapping[str, Any]) -> None:
     for name, port in named.items():
         same = [other for other in named if named[other] == port and other != name]
         if same:
-            raise ValueError(f"add_node: {name}={port} is the port of {same[0]}, too; give each its own port")
+            raise ValueError(f"add_node: {name} and {same[0]} are both {port}; give each its own port")
     text = given.get("worker_port_list") or ""
     ports = [int(port) for port in text.split(",")] if text else []
     taken = [port for port in ports if port in named.values()]
     if taken:
-        raise ValueError(f"add_node: worker_port_list has {taken}, which are the ports of other processes")
+        raise ValueError(f"add_node: worker_port_list has {taken}, but other processes already use these ports")
     least, most = given.get("min_worker_port"), given.get("max_worker_port")
     if least and most:
         taken = [port for port in named.values() if least <= port <= most]
         if taken:
-            raise ValueError(f"add_node: ports of workers from {least} to {most} include {taken} of other processes")
+            raise ValueError(
+                f"add_node: the ports of workers, from {least} to {most}, include {taken}, which other processes "
+                "already "
+                "use"
+            )
 
 
 def _alive() -> set[str]:

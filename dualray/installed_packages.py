@@ -43,8 +43,8 @@ def requirements(what: str, tool: str, said: Any) -> tuple[str, ...]:
         return tuple(_checked(f"{what}: {tool}", line) for line in _lines(f"{what}: {tool}", Path(said).expanduser()))
     if not isinstance(said, Sequence) or not all(isinstance(each, str) for each in said):
         raise TypeError(
-            f"{what}: {tool}={said!r} must be a list of requirements such as ['numpy>=2'], the path of a file of them, "
-            f"or a dict with 'packages'"
+            f"{what}: {tool}={said!r} must be a list of requirements such as ['numpy>=2'], the path of a requirements "
+            "file, or a dict with 'packages'"
         )
     return tuple(_checked(f"{what}: {tool}", each) for each in said)
 

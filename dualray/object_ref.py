@@ -53,8 +53,8 @@ class CountedReference(Reference):
         if self.holder.is_closed:
             runtime.check_no_fork(f"a function that reads {self!r}")
             raise ReferenceEndedError(
-                f"{self!r} belongs to a cluster that was shut down: create it again after dualray.init(). "
-                f"(It might be dead or it's from a different cluster.)"
+                f"{self!r} belongs to a cluster that was shut down: create the actor or object again after "
+                "dualray.init(). (It might be dead or it's from a different cluster.)"
             )
 
 
@@ -266,8 +266,8 @@ def _of_bytes(id: bytes) -> tuple[Any, UserVerbs]:  # noqa: A002 - Ray's name
         raise TypeError(f"ObjectRef takes the bytes of an id, not {id!r}")
     if len(id) not in (OBJECT_ID_BYTES, _RAYS_ID_BYTES):
         raise ValueError(
-            f"ObjectRef: an ID string needs to have length {OBJECT_ID_BYTES}, or {_RAYS_ID_BYTES} as in Ray, got "
-            f"{len(id)}: {id!r}"
+            f"ObjectRef: an ID string needs to have length {OBJECT_ID_BYTES} bytes, or {_RAYS_ID_BYTES} as in Ray, "
+            f"got {len(id)}: {id!r}"
         )
     here = runtime.current_or_none()
     found = here.verbs.find(id) if here is not None and len(id) == OBJECT_ID_BYTES else None

@@ -275,7 +275,9 @@ def _in_todays_names(changes: Mapping[str, Any], what: str, before: Any) -> dict
     if words is not None:
         words.warn_of_old_group_option()
     if chosen is not None:
-        raise ValueError(f"{what}: placement_group= and scheduling_strategy= both choose where it runs; leave one out")
+        raise ValueError(
+            f"{what}: placement_group= and scheduling_strategy= both choose the node; leave one of the two out"
+        )
     found["scheduling_strategy"] = _GroupOfOldOption(group, index, captures)
     return found
 
@@ -314,8 +316,8 @@ def _check(options: TaskOptions | ActorOptions | MethodOptions, what: str) -> No
     elif duration is not None and not callable(duration) and duration != "measured":
         if isinstance(duration, bool) or not isinstance(duration, int | float):
             raise TypeError(
-                f"{what}: duration={duration!r} must be a number of seconds, a text such as '2s', or a function of "
-                "the arguments"
+                f"{what}: duration={duration!r} must be a number of seconds, a text such as '2s', or a function of the "
+                "arguments"
             )
         if not duration >= 0:
             raise ValueError(f"{what}: duration={duration!r} must not be negative")

@@ -199,7 +199,7 @@ class RuntimeContext:
         """
         here = self._here
         if here.task_id is None:
-            raise RuntimeError("is_canceled() is for tasks and methods of actors, and was called in the driver")
+            raise RuntimeError("is_canceled() was called in the driver; call it in a task or a method of an actor")
         if here.is_cancelled is None:
             raise RuntimeError(
                 "is_canceled() is not supported in async actors: cancel() cancels the coroutine. (This method is not "

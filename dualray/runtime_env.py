@@ -268,7 +268,7 @@ def _path(what: str, said: Any) -> str:
     if not isinstance(said, str | Path):
         raise TypeError(f"{what}={said!r} must be a path")
     if "://" in str(said):
-        raise ValueError(f"{what}={said!r} must be a local path, because dualray downloads nothing")
+        raise ValueError(f"{what}={said!r} must be a local path, because dualray downloads no files")
     return str(Path(said).expanduser().absolute())
 
 

@@ -72,7 +72,7 @@ class Table:
     def add_row(self, *cells: str) -> None:
         """Add a row at the bottom; cells that are left out are empty."""
         if len(cells) > len(self.columns):
-            raise ValueError(f"a row of {len(cells)} cells in a table of {len(self.columns)} columns: {cells!r}")
+            raise ValueError(f"a row has {len(cells)} cells, but the table has {len(self.columns)} columns: {cells!r}")
         self._rows.append((*cells, *[""] * (len(self.columns) - len(cells))))
 
     @property

@@ -84,7 +84,7 @@ def test_a_stream_without_these_lines_gets_others(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_row_of_too_many_cells_is_refused():
-    with pytest.raises(ValueError, match="a row of 3 cells in a table of 2 columns"):
+    with pytest.raises(ValueError, match="a row has 3 cells, but the table has 2 columns"):
         made(("one", "2", "3"))
 
 

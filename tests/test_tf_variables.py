@@ -121,7 +121,7 @@ def test_keras_models(package):
     assert (one.get_weights()["2/kernel"].ravel() == [16, 17, 18, 19]).all()
     with pytest.raises(TypeError, match="needs no session"):
         one.set_session(None)
-    with pytest.raises(ValueError, match=r"has to be built first|not yet been created"):
+    with pytest.raises(ValueError, match=r"Build a Keras model first|not yet been created"):
         TensorFlowVariables(keras.Sequential([keras.layers.Dense(4)]))
 
 

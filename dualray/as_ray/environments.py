@@ -104,7 +104,7 @@ class RuntimeEnv(dict[str, Any]):
             isinstance(env_vars, Mapping)
             and all(isinstance(name, str) and isinstance(value, str) for name, value in env_vars.items())
         ):
-            raise TypeError(f"runtime_env['env_vars'] must be of type Dict[str, str], and is {env_vars!r}")
+            raise TypeError(f"runtime_env['env_vars'] must be of type Dict[str, str], not {env_vars!r}")
 
     def to_dict(self) -> dict[str, Any]:
         """A plain dict of it."""

@@ -39,7 +39,7 @@ def _validate_bundle_label_selector(bundle_label_selector: Any) -> None:
         if not isinstance(selector, Mapping) or not all(
             isinstance(text, str) for pair in selector.items() for text in pair
         ):
-            raise ValueError(f"{what} must be a list of string dictionary elements")
+            raise ValueError(f"{what} must be a list of dicts whose keys and values are str")
         try:
             parse_selector(f"bundle_label_selector[{number}]", selector)
         except (TypeError, ValueError) as error:
@@ -62,7 +62,8 @@ def validate_placement_group(
     if bundle_label_selector is not None:
         if len(bundles) != len(bundle_label_selector):
             raise ValueError(
-                f"bundle_label_selector has {len(bundle_label_selector)} selectors for {len(bundles)} bundles"
+                f"bundle_label_selector has {len(bundle_label_selector)} selectors for {len(bundles)} bundles; give "
+                "one selector for each bundle"
             )
         _validate_bundle_label_selector(bundle_label_selector)
     if strategy not in VALID_PLACEMENT_GROUP_STRATEGIES:

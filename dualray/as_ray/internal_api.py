@@ -28,7 +28,7 @@ def free(object_refs: ObjectRef[Any] | Sequence[ObjectRef[Any]], local_only: boo
     refs = [object_refs] if isinstance(object_refs, ObjectRef) else list(object_refs)
     for ref in refs:
         if not isinstance(ref, ObjectRef):
-            raise TypeError(f"free() takes references, not {ref!r}")
+            raise TypeError(f"free() takes ObjectRefs, not {ref!r}")
     warnings.warn("free() has no effect: dualray frees an object when its last reference is gone", stacklevel=2)
 
 

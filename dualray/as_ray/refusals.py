@@ -30,7 +30,7 @@ def refusing(module: str, homes: Mapping[str, str] = MappingProxyType({})) -> Ca
             if hasattr(sys.modules[module], "__path__") and find_spec(f"{module}.{name}") is not None:
                 return import_module(f"{module}.{name}")
             raise _error_for(sys._getframe(1))(absent(f"{module}.{name}"))
-        raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        raise AttributeError(f"module {module!r} has no attribute {name!r} in dualray")
 
     return __getattr__
 

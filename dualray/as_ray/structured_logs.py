@@ -51,8 +51,8 @@ class LoggingConfig:
         for name in self.additional_log_standard_attrs:
             if name not in _STANDARD:
                 raise ValueError(
-                    f"Unknown python logging standard attribute: additional_log_standard_attrs has {name!r}, but must "
-                    f"have some of {', '.join(sorted(_STANDARD))}"
+                    f"Unknown python logging standard attribute: additional_log_standard_attrs has {name!r}, but may "
+                    f"only have {', '.join(sorted(_STANDARD))}"
                 )
 
     def to_dict(self) -> dict[str, object]:

@@ -99,7 +99,8 @@ def _parse_selectors(selectors: Any, count: int) -> list[Mapping[str, str]]:
         )
     if len(selectors) != count:
         raise ValueError(
-            f"request_resources: bundle_label_selectors has {len(selectors)} selectors for {count} bundles"
+            f"request_resources: bundle_label_selectors has {len(selectors)} selectors for {count} bundles; give one "
+            "selector for each bundle"
         )
     for index, selector in enumerate(selectors):
         parse_selector(f"request_resources: bundle_label_selectors[{index}]", selector)

@@ -290,7 +290,7 @@ def actor(*targets: Any, **options: Any) -> Any:
         return remote(**options)(target)
 
     if len(targets) > 1 or (targets and options):
-        raise TypeError("actor takes either one class or keyword options")
+        raise TypeError("actor() takes either one class or keyword options, not both")
     return decorate(targets[0]) if targets else decorate
 
 
@@ -317,7 +317,8 @@ def _actor_class(
     changed = with_changes(before, changes, what)
     if interval > 0 and changed.max_concurrency not in (None, 1):
         raise ValueError(
-            f"{what}: checkpoint_interval={interval} needs calls that run one at a time; leave out max_concurrency"
+            f"{what}: checkpoint_interval={interval} works only if the actor runs one call at a time; leave out "
+            "max_concurrency"
         )
     return ClassicActorClass(cls, changed, interval)
 

@@ -190,7 +190,10 @@ class InlineProcess(InlineRefusals):
         total = dict(self._shared.total.units)
         if not fits(total, template.placement):
             lacks = shortfall(total, template.placement)
-            raise error(f"{template.name} can never run here: {NODE} has {self._shared.total} and lacks {lacks}.")
+            raise error(
+                f"{template.name} can never run in this process: node {NODE} has {self._shared.total} and lacks "
+                f"{lacks}."
+            )
 
     @contextmanager
     def _devices_for(self, template: FunctionTemplate, *, keep: bool) -> Iterator[tuple[int, ...]]:
@@ -270,7 +273,7 @@ class InlineProcess(InlineRefusals):
         else:
             values = list(result) if count else []
             if len(values) != count:
-                raise ValueError(f"{template.name} has num_returns={count} and returned {len(values)} values")
+                raise ValueError(f"{template.name} has num_returns={count}, but returned {len(values)} values")
         what = f"return value of {template.name}"
         stored = [serialize(value, what) for value in values]
         self._write_task_row(execution, template, TaskState.FINISHED)

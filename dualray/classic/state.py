@@ -149,7 +149,7 @@ def _one_or_all(rows: dict[str, Any], wanted: Any, what: str) -> dict[str, Any]:
         return rows
     key = wanted if isinstance(wanted, str) else wanted.hex()
     if key not in rows:
-        raise KeyError(f"the {what} table has no {key}; it has {len(rows)} rows")
+        raise KeyError(f"the {what} table has no row for {key}; the table has {len(rows)} rows")
     row: dict[str, Any] = rows[key]
     return row
 

@@ -77,7 +77,7 @@ def init(
             else f"driver_mode={driver_mode!r}"
         )
         names = ", ".join(f"ray.{name}" for name in DRIVER_MODES)
-        raise ValueError(f"{what}: it must be one of {names}")
+        raise ValueError(f"{what} must be one of {names}")
     if node_ip_address is not None:
         ipaddress.ip_address(node_ip_address.partition(":")[0])  # raises with the address in it
     _check_count("num_workers", num_workers)

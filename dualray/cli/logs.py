@@ -102,7 +102,7 @@ def logs_command(
             query = log_files.of_file(entries[0], places)
         else:
             if which is not None and id_ is not None:
-                raise ValueError(f"{which!r} and --id {id_!r} both give the id; leave one out")
+                raise ValueError(f"{which!r} and --id {id_!r} both give an id; leave one of the two out")
             query = _query(places, what, which or id_, pid, attempt, "err" if err else "out", may_come=follow)
     except ValueError as error:
         refuse(error)
@@ -137,7 +137,7 @@ def _query(
             f"dualray logs {what} needs {_id_of(what)}{'' if what == 'task' else ', or --pid PID, and not both'}"
         )
     if pid is not None and what == "task":
-        raise ValueError("--pid names a worker or an actor, not a task; use: dualray logs worker --pid PID")
+        raise ValueError("--pid chooses a worker or an actor, not a task; use: dualray logs worker --pid PID")
     if attempt is not None and what != "task":
         raise ValueError(f"--attempt-number is for tasks; leave it out of `dualray logs {what}`")
     if pid is not None:

@@ -189,7 +189,7 @@ def explain_command(
         return
     try:
         if log is not None and source is not None:
-            raise ValueError(f"--log {str(log)!r} and {str(source)!r} name two runs; leave one out")
+            raise ValueError(f"--log {str(log)!r} and {str(source)!r} name two runs; leave one of the two out")
         origin = source or log
         if regret and (origin is None or origin.suffix not in SCENARIO_SUFFIXES):
             raise ValueError("--regret runs a scenario again: name a scenario file, not a finished run")
@@ -247,7 +247,7 @@ def _record_of(source: Path | None, seed: int | None) -> Record:
     if source.suffix not in SCENARIO_SUFFIXES:
         if seed is not None:
             raise ValueError(
-                f"--seed {seed} cannot be used with {str(source)!r}, a finished run; it is for scenario files"
+                f"--seed {seed} is only for scenario files, but {str(source)!r} is a finished run; leave out --seed"
             )
         return read_record(source)
     scenario = _scenario_of(source, seed)

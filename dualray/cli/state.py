@@ -175,7 +175,7 @@ def find_row(found: state.State, table: str, resource: str, wanted: str) -> stat
     length = shortest(str(row[key]) for row in rows)
     shown = "".join(f"\n  {str(row[key])[:length]}  {row.get('state') or ''}" for row in matching[:LISTED_MAX])
     more = f"\n  and {len(matching) - LISTED_MAX} more" if len(matching) > LISTED_MAX else ""
-    raise ValueError(f"{len(matching)} {table} match {wanted!r}; give one of these ids:{shown}{more}")
+    raise ValueError(f"{wanted!r} matches {len(matching)} {table}; give one of these ids:{shown}{more}")
 
 
 @app.add("summary")

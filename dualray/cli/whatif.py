@@ -314,7 +314,11 @@ def predict_command(
             )
             raise Exit(_show_growing(loaded, with_cluster, as_json=as_json))
         if idle_timeout is not None:
-            raise ValueError("--idle-timeout needs --autoscale FILE: it sets when idle nodes of that file leave")
+            raise ValueError(
+                "--idle-timeout needs --autoscale FILE, because only nodes of that file leave the cluster when "
+                "they are "
+                "idle"
+            )
         own = loaded.own
         configs = configurations(
             nodes=_list(nodes) or [],  # type: ignore[arg-type]  # texts are read there

@@ -145,7 +145,11 @@ def in_order(last: DAGNode) -> Iterator[tuple[DAGNode, Parts]]:
         following = next((each for each in needed if each._uuid not in done), None)
         if following is not None:
             if following._uuid in open_nodes:
-                raise ValueError(f"{type(following).__name__} {following.get_stable_uuid()} is among its own arguments")
+                raise ValueError(
+                    f"{type(following).__name__} {following.get_stable_uuid()} is one of its own arguments, but a "
+                    "graph "
+                    "must not have cycles"
+                )
             enter(following)
             continue
         stack.pop()

@@ -162,7 +162,8 @@ class DirectoryFeed:
         self.tables.head.update(run=uuid4().hex, name=self.name, source="run", state="waiting", error="")
         if program is None and not any(directory.glob(TRACES)):
             raise ValueError(
-                f"{str(directory)!r} has no trace ({TRACES}); a run writes one with decision_log={str(directory)!r}"
+                f"{str(directory)!r} has no trace ({TRACES}); to write a trace, run the program with "
+                f"decision_log={str(directory)!r}"
             )
 
     def refresh(self) -> bool:
@@ -278,7 +279,7 @@ class DirectoryFeed:
         if name == OUTPUT and self._output is not None:
             return "\n".join(self._output.read_text(errors="replace").split("\n")[-LOG_LINES:])
         if self._logs is None:
-            raise ValueError(f"the run has no log {name!r}; `--logs DIR` gives the directory of its logs")
+            raise ValueError(f"the run has no log {name!r}; give the directory of the run's logs with `--logs DIR`")
         return _text(state.get_log(filename=name, node_id=node or None, directory=self._logs, tail=LOG_LINES))
 
     def close(self) -> None:

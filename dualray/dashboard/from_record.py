@@ -129,7 +129,9 @@ class RecordFeed:
         return bool(self._pending)
 
     def story(self, wanted: str) -> dict[str, Any]:
-        raise ValueError(f"a record has no decisions about {wanted!r}: run the program with decision_log=DIR for them")
+        raise ValueError(
+            f"a record has no decisions about {wanted!r}: to see decisions, run the program with decision_log=DIR"
+        )
 
     def answer(self) -> str:
         with self._reading:
@@ -141,7 +143,7 @@ class RecordFeed:
         return []
 
     def log(self, name: str, node: str) -> str:
-        raise ValueError(f"there is no log {name!r}: a record has no logs")
+        raise ValueError(f"the log {name!r} does not exist, because a record has no logs")
 
     def close(self) -> None:
         """Nothing was started for it."""

@@ -71,7 +71,7 @@ class AggregateFn:
         if not isinstance(name, str):
             raise TypeError(f"name={name!r} must be a str: the name of the column of the result")
         if (accumulate_row is None) == (accumulate_block is None):
-            raise ValueError("give either accumulate_row or accumulate_block")
+            raise ValueError("AggregateFn: give either accumulate_row or accumulate_block, not both")
         self.name = name
         self.init = init
         self.merge = merge

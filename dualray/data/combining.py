@@ -37,7 +37,9 @@ def zip_step(others: Sequence[Plan]) -> Exchange:
 def _zipped(left: list[Held], right: list[Held]) -> Iterator[Held]:
     counts = [sum(part.rows for part in side) for side in (left, right)]
     if counts[0] != counts[1]:
-        raise ValueError(f"zip: the datasets have {counts[0]} and {counts[1]} rows, and must have the same number")
+        raise ValueError(
+            f"zip: the datasets must have the same number of rows, but have {counts[0]} and {counts[1]} rows"
+        )
     task = _zip_task()
     before = 0
     for part in left:
@@ -155,7 +157,9 @@ class Join:
                 for name in names:
                     new = f"{name}{suffix or ''}" if name in clash else name
                     if new in columns:
-                        raise ValueError(f"join: two columns would have the name {new!r}; give other suffixes")
+                        raise ValueError(
+                            f"join: two columns of the result would have the name {new!r}; give other suffixes"
+                        )
                     columns[new] = _taken(table[name], found[side])
         return pa.table(columns)
 

@@ -73,7 +73,7 @@ class TaskPoolStrategy(ComputeStrategy):
 
     def __post_init__(self) -> None:
         if self.size is not None and not is_count(self.size, 1):
-            raise ValueError(f"size={self.size!r} must be an int of at least 1, or None")
+            raise ValueError(f"ActorPoolStrategy: size={self.size!r} must be None or a number of actors, at least 1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +137,9 @@ def strategy_of(fn: Any, compute: Any, concurrency: int | Sequence[int] | None) 
         return compute
     if isinstance(concurrency, tuple | list):
         if not wants_actors or len(concurrency) not in (2, 3):
-            raise ValueError(f"concurrency={concurrency!r} must be an int, or for a class (least, most)")
+            raise ValueError(
+                f"concurrency={concurrency!r} must be an int, or for a class a pair of ints: (least, most)"
+            )
         return ActorPoolStrategy(min_size=concurrency[0], max_size=concurrency[1])
     if concurrency is None:
         return ActorPoolStrategy() if wants_actors else TaskPoolStrategy()

@@ -99,7 +99,7 @@ class Dataset(SummarizedRows):
         if isinstance(fn, Expr | pa.compute.Expression):
             fn, expr = None, fn
         if (fn is None) == (expr is None):
-            raise ValueError("filter: give either a function or expr=")
+            raise ValueError("filter: give either a function or expr=, not both")
         if expr is None:
             return self._then(mapping.rows_kept(_call(fn, options)))
         options.pop("compute", None)
@@ -192,7 +192,7 @@ class Dataset(SummarizedRows):
             seed: seed of the draws. Default: the context's `shuffle_seed`.
         """
         if not 0 <= fraction <= 1:
-            raise ValueError(f"fraction={fraction!r} must be from 0 to 1")
+            raise ValueError(f"random_sample: fraction={fraction!r} must be between 0 and 1")
         chosen = _seed(seed)
 
         def sample(table: pa.Table) -> pa.Table:
@@ -227,7 +227,7 @@ class Dataset(SummarizedRows):
             strict: accepted as in Ray, and without effect.
         """
         if (num_blocks is None) == (target_num_rows_per_block is None):
-            raise ValueError("repartition: give either num_blocks= or target_num_rows_per_block=")
+            raise ValueError("repartition: give either num_blocks= or target_num_rows_per_block=, not both")
         if target_num_rows_per_block is not None:
             most = _positive("target_num_rows_per_block", target_num_rows_per_block)
             return self._then(
@@ -303,7 +303,10 @@ class Dataset(SummarizedRows):
         keys = [key] if isinstance(key, str) else list(key)
         downs = [descending] * len(keys) if isinstance(descending, bool) else list(descending)
         if not keys or len(downs) != len(keys):
-            raise ValueError(f"sort: {len(keys)} keys ({keys}) need as many directions, not {len(downs)} ({downs})")
+            raise ValueError(
+                f"sort: descending= must have one value for each of the {len(keys)} keys ({keys}), not {len(downs)} "
+                f"values ({downs})"
+            )
         bounds = list(boundaries or ()) or None
 
         def run(stream: Iterator[Held], about: int) -> Iterator[Held]:
@@ -449,7 +452,9 @@ class Dataset(SummarizedRows):
         """
         shares = list(proportions)
         if not shares or any(share <= 0 for share in shares) or sum(shares) >= 1:
-            raise ValueError(f"split_proportionately: {shares} must be above 0, and below 1 together")
+            raise ValueError(
+                f"split_proportionately: each of the shares {shares} must be above 0, and their sum must be below 1"
+            )
         whole = self.materialize()
         total = whole.count()
         bounds = [0, *(int(total * sum(shares[: number + 1])) for number in range(len(shares))), total]
@@ -463,7 +468,9 @@ class Dataset(SummarizedRows):
         total = whole.count()
         size = round(total * test_size) if 0 < test_size < 1 else int(test_size)
         if not 0 < size < total:
-            raise ValueError(f"test_size={test_size!r} leaves one of the parts of {total} rows empty")
+            raise ValueError(
+                f"train_test_split: test_size={test_size!r} leaves one of the two parts of the {total} rows empty"
+            )
         return whole._cut_at([0, total - size, total])
 
     def shards(self, n: int) -> list[Shard]:

@@ -91,7 +91,10 @@ def asked_of(paths: Paths, endings: tuple[str, ...] | None, options: dict[str, A
     """
     for each in ("partition_filter", "include_row_hash", "tensor_column_schema", "skip_paths"):
         if options.pop(each, None):
-            raise TypeError(f"{name}: dualray does not have the argument {each}; filter the rows or the paths")
+            raise TypeError(
+                f"{name}: dualray does not have the argument {each}; filter the rows, or give only the paths that "
+                "you need"
+            )
     check_filesystem(options.pop("filesystem", None))
     given = options.pop("file_extensions", None)
     endings = endings if given is None else tuple(f".{each.lstrip('.')}" for each in given)
@@ -310,7 +313,8 @@ def read_sql(sql: str, connection_factory: Callable[[], Any], *, sql_params: Any
     """
     if options.pop("shard_keys", None):
         raise TypeError(
-            "read_sql: dualray does not have the argument shard_keys; use a dataset for each part, and union"
+            "read_sql: dualray does not have the argument shard_keys; read each part as a dataset, and combine the "
+            "datasets with union()"
         )
 
     def read() -> pa.Table:
@@ -392,7 +396,7 @@ def _files(paths: Paths, endings: tuple[str, ...] | None, *, is_lenient: bool = 
             )
         found += here
     if not found:
-        raise ValueError("no path stands for a file that exists")
+        raise ValueError("none of the paths is an existing file")
     return found
 
 

@@ -85,7 +85,7 @@ class Call:
                 needs=needs,
             )
         if self.fn_constructor_args or self.fn_constructor_kwargs:
-            raise TypeError(f"{kind}({short}): only a class takes constructor arguments, and this is a function")
+            raise TypeError(f"{kind}({short}): {short} is a function, and only a class takes constructor arguments")
         tasks_max = strategy.size if isinstance(strategy, TaskPoolStrategy) else None
         return Map(name=name, transform=calling(fn), keeps_rows=keeps_rows, needs=needs, tasks_max=tasks_max)
 
@@ -132,7 +132,7 @@ def rows_that_meet(wanted: Any, needs: Mapping[str, Any], place: int) -> Map:
     """The step of `Dataset.filter` with an expression: of Arrow, of `dualray.data.expressions`, or its text."""
     expression = parsed(wanted) if isinstance(wanted, str) else wanted
     if not isinstance(expression, Expr | pa.compute.Expression):
-        raise TypeError(f"filter: expr={wanted!r} must be a text or an expression, not a {type(wanted).__name__}")
+        raise TypeError(f"filter: expr={wanted!r} must be a str or an expression, not a {type(wanted).__name__}")
 
     if isinstance(expression, pa.compute.Expression):
         transform = _each(lambda table: table.filter(expression) if table.num_columns else table)

@@ -102,7 +102,11 @@ class ListFunctions(_Functions):
     def sort(self, order: str = "ascending", null_placement: str = "at_end") -> Any:
         """The elements in order."""
         if order not in ("ascending", "descending") or null_placement not in ("at_end", "at_start"):
-            raise ValueError(f"sort: {order!r} and {null_placement!r} must be Arrow's words for an order")
+            raise ValueError(
+                f"sort: order={order!r} must be 'ascending' or 'descending', and "
+                f"null_placement={null_placement!r} must "
+                "be 'at_start' or 'at_end'"
+            )
 
         def in_order(row: list[Any]) -> list[Any]:
             nulls = [value for value in row if value is None]

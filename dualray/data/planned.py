@@ -61,7 +61,10 @@ class PlannedRows(DataIterator):
         """
         table = blocks.joined(self._tables())
         if limit is not None and table.num_rows > limit:
-            raise ValueError(f"to_pandas: the dataset has {table.num_rows} rows, more than limit={limit}")
+            raise ValueError(
+                f"to_pandas: the dataset has {table.num_rows} rows, but limit={limit}; give a higher limit, or "
+                "limit=None"
+            )
         return blocks.batch_of(table, "pandas")
 
     def to_arrow_refs(self) -> list[Any]:
@@ -266,7 +269,10 @@ _OF_RAY = frozenset(
 def check_filesystem(filesystem: Any) -> None:
     """Raises ValueError for a file system that is not the nodes' own."""
     if filesystem is not None and not isinstance(filesystem, pa.fs.LocalFileSystem):
-        raise ValueError(f"filesystem={filesystem!r}: dualray reads and writes files at paths that every node sees")
+        raise ValueError(
+            f"filesystem={filesystem!r} must be left out: dualray reads and writes files only at paths that every node "
+            "sees"
+        )
 
 
 def local_path(path: str | Path) -> str:
@@ -280,7 +286,9 @@ def local_path(path: str | Path) -> str:
     if not rest:
         return text
     if scheme not in ("local", "file"):
-        raise ValueError(f"{text!r}: dualray reads and writes files at paths that every node sees; mount the store")
+        raise ValueError(
+            f"{text!r} is not a local path: mount the file system on every node, and give the path where it is mounted"
+        )
     return rest
 
 

@@ -41,7 +41,9 @@ class SummarizedRows(PlannedRows):
             return list(self.iter_rows())
         rows = self.take(limit + 1)
         if len(rows) > limit:
-            raise ValueError(f"take_all: the dataset has more than {limit} rows")
+            raise ValueError(
+                f"take_all: the dataset has more rows than limit={limit}; give a higher limit, or leave it out"
+            )
         return rows
 
     def take_batch(self, batch_size: int = SHOWN, *, batch_format: str | None = "numpy") -> Any:

@@ -40,7 +40,9 @@ def get_object_locations(
     timeout_s = timeout_ms / 1e3 if timeout_ms >= 0 else _ANSWER_TIMEOUT_S
     rows, missing = verbs.state_rows("object_locations", round(timeout_s * 1e9))
     if missing and timeout_ms >= 0:
-        raise GetTimeoutError(f"get_object_locations: {', '.join(missing)} did not answer within {timeout_ms} ms")
+        raise GetTimeoutError(
+            f"get_object_locations: the processes {', '.join(missing)} did not answer within {timeout_ms} ms"
+        )
     known = {row["object_id"]: row for row in rows}
     found = {}
     for ref in wanted:

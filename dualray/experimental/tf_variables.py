@@ -73,7 +73,7 @@ class _GraphWeights:
     def _checked_session(self) -> Any:
         if self.session is None:
             raise RuntimeError(
-                "these TensorFlowVariables have no session: give one to the constructor, or call set_session(sess)"
+                "TensorFlowVariables has no session: pass a session to the constructor, or call set_session(sess)"
             )
         return self.session
 
@@ -125,8 +125,8 @@ class TensorFlowVariables:
             self._weights = _of_graph(loss, sess, extra)
         if not self._weights.variables:
             raise ValueError(
-                f"{loss!r} depends on no variable. A Keras model has to be built first (call it, or give it an input "
-                f"shape). Name variables that were created with collections=[] in input_variables"
+                f"{loss!r} depends on no variable. Build a Keras model first: call the model, or give it an input "
+                "shape. Pass variables that have collections=[] as input_variables"
             )
 
     @property

@@ -215,5 +215,6 @@ def _found(handle: Any) -> ActorInfo:
     if own is not None and handle._actor_id.hex() == ray.get_runtime_context().get_actor_id():
         return ActorInfo(Actor(handle), type(own).__name__, None, ActorLimits(0), type(own))
     raise ActorHandleNotFoundError(
-        f"{handle!r} is not an actor that dualray created, so its class is not known. Use the actor through ray itself."
+        f"dualray did not create the actor {handle!r}, so dualray does not know its class. Use the actor through ray "
+        "itself."
     )

@@ -132,11 +132,12 @@ def _split(result: Any, count: int, name: str) -> Any:
         values = list(islice(result, count) if isinstance(result, GeneratorType) else result)
     except TypeError:
         raise TypeError(
-            f"{name} has num_returns={count} and returned one {type(result).__name__}, which cannot be split"
+            f"{name} has num_returns={count}, but returned one {type(result).__name__}, which cannot be split into "
+            f"{count} values"
         ) from None
     if len(values) != count:
         verb = "yielded" if isinstance(result, GeneratorType) else "returned"
-        raise ValueError(f"{name} has num_returns={count} and {verb} {len(values)} values")
+        raise ValueError(f"{name} has num_returns={count}, but {verb} {len(values)} values")
     return values
 
 
@@ -152,14 +153,14 @@ def _stream(
     try:
         if not hasattr(made, "__next__"):
             kind = type(made).__name__
-            raise TypeError(f"{name} has num_returns='streaming' and returned a {kind}, not a generator")
+            raise TypeError(f"{name} has num_returns='streaming', but returned a {kind}, not a generator")
         for item in made:  # and not `yield from`: Ray sends values into it, which other iterators do not take
             yield item
             yielded += 1
             if yielded == count > 1:
                 break
         if yielded < count and count > 1:
-            raise ValueError(f"{name} has num_returns={count} and yielded {yielded} values")
+            raise ValueError(f"{name} has num_returns={count}, but yielded {yielded} values")
     except ActorExit:
         _exit()
     except _OF_RAY:

@@ -21,7 +21,7 @@ def to_ray(reference: Any) -> Any:
     """
     behind: Any = reference.ref if isinstance(reference, Reference) else None
     if not isinstance(behind, Value | Item) or behind.ray is None:
-        raise TypeError(f"to_ray takes an ObjectRef of mode='ray', not {reference!r}")
+        raise TypeError(f"to_ray takes an ObjectRef that dualray created in mode='ray', not {reference!r}")
     return behind.ray
 
 

@@ -105,7 +105,7 @@ class Stream:
             return expected
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("only the process that called a generator can read its items")
+        raise TypeError("only the process that called a generator task can read its items")
 
 
 class Item:

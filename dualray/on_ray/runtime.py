@@ -171,7 +171,7 @@ def start(settings: Mapping[str, Any], config: Any) -> RayRuntime:
         _say_waits(waits)
         adopted = RayRuntime(is_worker=is_worker, owns_connection=False, waits_for_nodes=waits)
         if settings["record"] is not None and is_worker:
-            raise ValueError("init(record=...) cannot be used in a task of Ray; pass record= to the driver's init")
+            raise ValueError("init(record=...) cannot be used in a task; pass record= to init() in the driver")
         adopted.begin(settings["record"])
         return adopted
     address = settings["address"] or os.environ.get("RAY_ADDRESS") or "local"

@@ -196,7 +196,7 @@ class RayTasks:
             ray.cancel(reference.ray, force=force, recursive=recursive)
         except (ValueError, TypeError) as error:
             raise ValueError(
-                f"cancel: {error} (force=True is not supported for methods of actors: use kill)"
+                f"cancel: {error} (force=True is not supported for methods of actors: use kill())"
             ) from error
 
 

@@ -183,7 +183,7 @@ def _hex(text: str | None) -> str:
     try:
         return base64.b64decode(text or "", validate=True).hex()
     except (binascii.Error, ValueError):
-        raise ValueError(f"{text!r} is not an id of Ray: it is not base64") from None
+        raise ValueError(f"{text!r} is not an id of Ray, because it is not base64") from None
 
 
 def _calls(rows: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Call], dict[str, str], dict[str, str]]:
@@ -251,7 +251,7 @@ def _chosen(job: str | None, jobs: Mapping[str, str], calls: Mapping[str, Call])
         return job
     if len(counts) > 1:
         listed = "; ".join(f"{each} ({counts[each]} calls, {jobs.get(each) or 'unknown'})" for each in sorted(counts))
-        raise ValueError(f"the events have several jobs; choose one with --job: {listed}")
+        raise ValueError(f"the events belong to several jobs; choose one with --job: {listed}")
     return next(iter(counts), "")
 
 

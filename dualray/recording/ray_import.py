@@ -83,12 +83,14 @@ def _lost_words(read: RayJob) -> str:
 def _given_sizes(path: Path, read: RayJob) -> dict[str, int]:
     given = _json(path, "--sizes")
     if not isinstance(given, dict) or not all(type(size) is int and size >= 0 for size in given.values()):
-        raise ValueError(f'--sizes={path} must be a JSON object such as {{"function": 1048576}}, of bytes')
+        raise ValueError(
+            f'--sizes={path} must be a JSON object of functions and bytes, such as {{"function": 1048576}}'
+        )
     names = {call.name for call in read.calls}
     for name in given:
         if name not in names:
             raise ValueError(
-                f"--sizes={path} names {name!r}, which no task calls; the job calls {', '.join(sorted(names))}"
+                f"--sizes={path} names the function {name!r}, but the job only calls {', '.join(sorted(names))}"
             )
     return given
 

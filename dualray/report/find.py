@@ -51,7 +51,8 @@ def find_id(lives: Lives, wanted: str) -> str:
     if named:
         raise ValueError(f"{wanted!r} is the name of {len(named):,} tasks; give one of these ids:{_told(lives, named)}")
     raise ValueError(
-        f"no task or object of this run has the name {wanted!r} or an id that begins with it{_nearest(lives, text)}"
+        f"no task or object of this run has the name {wanted!r}, or an id that begins with "
+        f"{wanted!r}{_nearest(lives, text)}"
     )
 
 

@@ -72,7 +72,7 @@ def page(record: Record, *, title: str = "", subtitle: str = "", checks: Sequenc
     lives = Lives(record)
     if not lives.tasks:
         where = f"{record.directory}: " if record.directory is not None else ""
-        raise ValueError(f"{where}the trace has no tasks, so there is nothing to draw")
+        raise ValueError(f"{where}the trace has no tasks, so the report would be empty")
     path = critical_path(lives)
     went = where_time_went(lives, path)
     used = resources(lives)

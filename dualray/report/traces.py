@@ -49,7 +49,8 @@ def _files(directory: Path, pattern: str, what: str) -> list[Path]:
     found: Sequence[Path] = sorted(directory.glob(pattern), key=lambda path: natural(path.name))
     if not found:
         raise ValueError(
-            f"{directory} has no {what} ({pattern}); a run writes them with decision_log={str(directory)!r}"
+            f"{directory} has no {what} ({pattern}); to write these files, run the program with "
+            f"decision_log={str(directory)!r}"
         )
     return list(found)
 

@@ -67,7 +67,7 @@ def labels_of_nodes(labels: Any, nodes: int) -> list[Pairs]:
     if labels is None or isinstance(labels, Mapping):
         return [as_pairs(labels or {})] * nodes
     if len(labels) > nodes:
-        raise ValueError(f"labels describes {len(labels)} nodes, but the cluster has {nodes}")
+        raise ValueError(f"labels= has labels for {len(labels)} nodes, but the cluster has {nodes} nodes")
     return [as_pairs(each) for each in labels] + [()] * (nodes - len(labels))
 
 

@@ -132,7 +132,7 @@ class SimRuntime:
     def shutdown(self) -> None:
         fibers = self.cluster.fibers
         if fibers.current() is not fibers.driver:
-            raise RuntimeError("a thread called dualray.shutdown(), and only the main thread can end a simulation")
+            raise RuntimeError("a thread called dualray.shutdown(), but only the main thread can end a simulation")
         unregister(self.shutdown)
         ended_ns = self.cluster.kernel.now_ns
         never = never_happened(self.cluster) if self.warns_of_faults else []

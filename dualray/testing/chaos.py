@@ -130,7 +130,9 @@ def soak(
     check_plan(plan, names)
     for fault in plan:
         if fault.kind is FaultKind.KILL_HEAD:
-            raise ValueError(f"fault '{fault}': every workload fails with it, so `dualray chaos` cannot check one")
+            raise ValueError(
+                f"fault '{fault}': every workload fails under this fault, so `dualray chaos` cannot check a workload"
+            )
     work = lanes(workload) if isinstance(workload, str) else workload
     classes = ACTORS.get(workload, ()) if isinstance(workload, str) else ()
     right = expected(work, seed)

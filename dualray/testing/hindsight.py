@@ -82,8 +82,8 @@ def hindsight_of(
     found = teller.placement_of(subject)
     if found is None:
         raise ValueError(
-            f"the head did not place {subject[:8]}, so dualray cannot try another node: its own node "
-            "granted it, it is a call of an actor, or it is not a task"
+            f"the head chose no node for {subject[:8]}, so dualray cannot try another node. The head chooses no node "
+            "for calls of actors, and for tasks that start on the node of their caller"
         )
     choice, number = found
     usual = _Diversion(choice.request.request_id, number, None)

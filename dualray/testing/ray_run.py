@@ -68,12 +68,12 @@ def run_on_ray(scenario: Scenario, program: Path | Callable[[], Any]) -> Outcome
     check_plan(plan, [name for name, _ in nodes])
     if scenario.cluster.scaling:
         raise ValueError(
-            "cluster: groups: mode ray launches no nodes; run it with --mode sim, or give a number of nodes"
+            "cluster: groups: mode ray launches no nodes; run the scenario with --mode sim, or give a number of nodes"
         )
     if len(nodes) > NODES_MAX:
         raise ValueError(
-            f"cluster: {len(nodes):,} nodes: mode ray starts each of them on this machine, at most {NODES_MAX}; run it "
-            "with --mode sim"
+            f"cluster: {len(nodes):,} nodes are too many: mode ray starts at most {NODES_MAX} nodes, all on this "
+            "machine; run the scenario with --mode sim"
         )
     with _cluster(nodes) as cluster, _Performer(cluster, plan, [_options(group) for _, group in nodes]) as faults:
         began_s = time.monotonic()
@@ -95,8 +95,8 @@ def check_plan(plan: Sequence[Fault], names: Sequence[str]) -> None:
     for fault in plan:
         if fault.kind not in PERFORMED or fault.keeps_store or fault.group:
             raise ValueError(
-                f"fault '{fault}': mode ray does not perform it; leave out --mode ray. "
-                f"It performs: {', '.join(sorted(PERFORMED))}"
+                f"fault '{fault}': mode ray does not perform this fault; leave out --mode ray. Mode ray performs: "
+                f"{', '.join(sorted(PERFORMED))}"
             )
         if fault.at_ns is None and fault.event not in _EVENTS:
             raise ValueError(
@@ -106,7 +106,7 @@ def check_plan(plan: Sequence[Fault], names: Sequence[str]) -> None:
         for name in {fault.node, fault.on_node} - {"", *names}:
             raise ValueError(f"fault '{fault}': there is no {name!r}; nodes are {', '.join(names)}")
         if fault.node == names[0]:
-            raise ValueError(f"fault '{fault}': {fault.node} has the driver and the head; name another node")
+            raise ValueError(f"fault '{fault}': the driver and the head run on {fault.node}; name another node")
         if fault.kind in (FaultKind.SLOW_NODE, FaultKind.SLOW_WORKER) and fault.factor <= 1:
             raise ValueError(
                 f"fault '{fault}': mode ray can slow processes down, but not speed them up: the factor must be above 1"

@@ -123,7 +123,7 @@ def tell_node(node: ClusterNode, order: dict[str, Any]) -> bool:
     try:
         return bool(ask_door(node.directory / NODE_DOOR, order)["done"])
     except OSError as error:
-        raise DualrayError(f"{node.node_id} does not accept faults: {error}") from error
+        raise DualrayError(f"node {node.node_id} does not accept faults: {error}") from error
 
 
 def orders_of(fault: Fault, number: int) -> tuple[dict[str, Any], dict[str, Any] | None]:

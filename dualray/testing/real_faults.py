@@ -75,7 +75,9 @@ def check_plan(plan: Sequence[Fault], names: Sequence[str], *, instead: str = ""
             raise ValueError(f"fault '{fault}': there is no {name!r}; nodes are {', '.join(names)}")
         if fault.node == names[0] and fault.kind not in _OF_ANY_NODE:
             known = ", ".join(names[1:]) or "none"
-            raise ValueError(f"fault '{fault}': {fault.node!r} does not accept such faults; nodes that do: {known}")
+            raise ValueError(
+                f"fault '{fault}': node {fault.node!r} does not accept this fault; only these nodes do: {known}"
+            )
         doors.check_links(fault, names)
         if fault.kind is FaultKind.ADD_NODES and fault.group:
             raise ValueError(f"fault '{fault}': real mode launches no nodes of a group; leave out 'of {fault.group}'")
@@ -395,7 +397,7 @@ class FaultPerformer:
         assert head_node is not None
         head = means.head_process(head_node.processes(daemon=True))
         if head is None:
-            raise DualrayError("there is no head process any more")
+            raise DualrayError("the head process has already ended")
         if fault.kind is FaultKind.KILL_HEAD:
             head.kill()
             self._note(fault, "")

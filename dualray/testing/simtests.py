@@ -143,8 +143,8 @@ def _run(scenario: Scenario, test: Callable[[], Any], seeds: int, faults: tuple[
             ) from failure.__cause__
     if never:
         raise SimtestFailure(
-            f"these faults did not happen with any seed: {', '.join(sorted(never))}; "
-            f"the test ended earlier, or no task or actor has the name"
+            f"these faults did not happen with any seed: {', '.join(sorted(never))}; the test ended before them, or "
+            "no task or actor has the name in the fault"
         )
 
 

@@ -335,7 +335,7 @@ def call_counter(seconds: float, counter: Any, calls: int) -> list[int]:
     """Another caller of an actor: what it sees must rise."""
     seen = dualray.get([counter.add.remote(1) for _ in range(calls)])
     if seen != sorted(set(seen)):
-        raise AssertionError(f"the calls of one caller were answered out of order: {seen}")
+        raise AssertionError(f"the actor ran the calls of one caller out of order: {seen}")
     return seen
 
 

@@ -157,7 +157,10 @@ def current_or_none() -> Session | None:
 def _current(what: str) -> Session:
     session = current_or_none()
     if session is None:
-        raise RuntimeError(f"train.{what} was called outside a training function, which a trainer's `fit` runs")
+        raise RuntimeError(
+            f"train.{what} was called outside a training function; call it only in the function that you give to "
+            "a trainer"
+        )
     return session
 
 

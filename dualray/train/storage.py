@@ -59,8 +59,8 @@ class RunFolder:
             except FileExistsError:
                 if is_given:
                     raise FileExistsError(
-                        f"{path} has a run already. Choose another RunConfig(name=...), or continue that run with "
-                        f"Trainer.restore({str(path)!r})"
+                        f"the directory {path} already has a run. Choose another RunConfig(name=...), or continue "
+                        f"that run with Trainer.restore({str(path)!r})"
                     ) from None
             number += 1
 

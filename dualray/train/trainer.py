@@ -124,7 +124,7 @@ class DataParallelTrainer:
             ValueError: there is no run, or its datasets are missing.
         """
         if not cls.can_restore(path):
-            raise ValueError(f"{cls.__name__}.restore: {str(path)!r} has no run of this trainer")
+            raise ValueError(f"{cls.__name__}.restore: the directory {str(path)!r} has no run of this trainer")
         folder = RunFolder.open(Path(path).absolute())
         arguments = folder.read_trainer()
         names = arguments.pop("dataset_names")
@@ -186,9 +186,9 @@ class DataParallelTrainer:
                 if not goes_on:
                     result = run.result(error)
                     raise TrainingFailedError(
-                        f"training {run.folder.path.name} failed after {len(result.history)} valid reports, "
-                        f"failures: {len(run.failures)} (max_failures={self._run.failure_config.max_failures}). "
-                        f"Last: {_text_of(error)}",
+                        f"training {run.folder.path.name} failed {len(run.failures)} times, with "
+                        f"max_failures={self._run.failure_config.max_failures}, after {len(result.history)} valid "
+                        f"reports. Last error: {_text_of(error)}",
                         result,
                     ) from error
             else:
@@ -369,14 +369,14 @@ def _follow(run: _Run, ledger: Any, ends: dict[Any, int]) -> None:
                 [coming] = api.get(ledger.next.remote())
             case Uneven(exchanging=(_, *_)) as uneven:
                 raise _UnevenReportsError(
-                    f"workers {list(uneven.waiting)} wait in a report for the others, after {uneven.number} reports, "
-                    f"and workers {list(uneven.exchanging)} wait in a collective: all workers must report and train "
-                    "equally often"
+                    f"after {uneven.number} reports, workers {list(uneven.waiting)} wait in train.report() and "
+                    f"workers {list(uneven.exchanging)} wait in a collective operation: all workers must report and "
+                    "train equally often"
                 )
             case Uneven() as uneven:
                 raise _UnevenReportsError(
-                    f"workers {list(uneven.waiting)} wait for the others after {uneven.number} reports, and workers "
-                    f"{list(uneven.ended)} have ended: all workers must report and train equally often"
+                    f"after {uneven.number} reports, workers {list(uneven.waiting)} wait in train.report(), but "
+                    f"workers {list(uneven.ended)} have ended: all workers must report and train equally often"
                 )
 
 

@@ -94,7 +94,7 @@ class ActorPool:
                 again to get this result.
         """
         if not self.has_next():
-            raise StopIteration("the pool has no more results")
+            raise StopIteration("the actor pool has no more results")
         while self._returned not in self._refs:  # taken without order, or dropped
             self._returned += 1
         ref = self._refs[self._returned]
@@ -104,7 +104,7 @@ class ActorPool:
         self._returned += 1
         returned = self._take(ref, when_done=is_late)
         if is_late:
-            raise TimeoutError(f"result {self._returned - 1} did not come within {timeout} s, and is ignored")
+            raise TimeoutError(f"result {self._returned - 1} did not come within {timeout} s, so the pool ignores it")
         return api.get(returned)
 
     def get_next_unordered(self, timeout: float | None = None, ignore_if_timedout: bool = False) -> Any:
@@ -115,7 +115,7 @@ class ActorPool:
             TimeoutError: no call ended within the timeout. With `ignore_if_timedout`, the pool drops the oldest result.
         """
         if not self.has_next():
-            raise StopIteration("the pool has no more results")
+            raise StopIteration("the actor pool has no more results")
         ready, _ = api.wait(list(self._running), timeout=timeout)
         if not ready:
             if ignore_if_timedout:

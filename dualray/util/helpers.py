@@ -56,7 +56,7 @@ def map_unordered(
         Exception: the exception that a call raises.
     """
     if backpressure_size is not None and backpressure_size <= 0:
-        raise ValueError(f"backpressure_size must be positive, or None for any number; it is {backpressure_size!r}")
+        raise ValueError(f"backpressure_size must be positive, or None for no limit, not {backpressure_size!r}")
     _check_chunks(chunk_size, kwargs)
     waiting: list[ObjectRef[Any]] = []
     for item in items:
@@ -69,6 +69,6 @@ def map_unordered(
 
 def _check_chunks(chunk_size: int, kwargs: dict[str, Any]) -> None:
     if chunk_size < 1:
-        raise ValueError(f"`chunk_size` must be >= 1; it is {chunk_size!r}")
+        raise ValueError(f"`chunk_size` must be >= 1, not {chunk_size!r}")
     if "num_returns" in kwargs:
         raise ValueError("Use the `chunk_size` argument instead of `num_returns`")

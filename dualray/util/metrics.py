@@ -72,7 +72,9 @@ class Metric:
         """
         for key in default_tags:
             if key not in self._tag_keys:
-                raise ValueError(f"metric {self._name}: Unrecognized tag key {key}; it has {self._tag_keys}")
+                raise ValueError(
+                    f"metric {self._name}: Unrecognized tag key {key}; the metric has the tag keys {self._tag_keys}"
+                )
         self._check_values(default_tags)
         self._default_tags = dict(default_tags)
         return self

@@ -250,7 +250,10 @@ class Queue:
         batch = list(items)
         excess = api.get(self._keeper().put_many.remote(batch))
         if excess:
-            raise Full(f"no space for {len(batch)} items: {excess} too many for maxsize={self.maxsize}")
+            raise Full(
+                f"the queue has no space for {len(batch)} items: with maxsize={self.maxsize}, {excess} of them are too "
+                "many"
+            )
 
     def get_nowait_batch(self, num_items: int) -> list[Any]:
         """Remove the oldest `num_items` items and return them, all or none.
@@ -324,5 +327,5 @@ def _deadline(timeout: float | None) -> float | None:
     if timeout is None:
         return None
     if timeout < 0:
-        raise ValueError(f"timeout={timeout!r} must not be negative; it counts seconds")
+        raise ValueError(f"timeout={timeout!r} must not be negative; the unit is seconds")
     return time.monotonic() + timeout

@@ -148,8 +148,8 @@ class State:
         found, missing = self._source(table, timeout)
         if missing and raise_on_missing_output:
             raise DualrayError(
-                f"{', '.join(missing)} did not answer within {timeout:g} s; try again, or get the other answers "
-                f"with raise_on_missing_output=False"
+                f"the processes {', '.join(missing)} did not answer within {timeout:g} s; try again, or get the other "
+                "answers with raise_on_missing_output=False"
             )
         fields = list(dict.fromkeys(field for row in found for field in row))
         rows = [Row({field: row.get(field) for field in fields}) for row in found]
@@ -457,7 +457,7 @@ def get_log(
     ]
     if len(given) != 1:
         raise ValueError(
-            f"get_log needs one of filename, actor_id, task_id and pid, and got {' and '.join(given) or 'none'}"
+            f"get_log needs exactly one of filename, actor_id, task_id and pid, but got {' and '.join(given) or 'none'}"
         )
     chunks = _logs(directory).read(
         "get_log",

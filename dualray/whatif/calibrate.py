@@ -252,7 +252,9 @@ class _Replays:
         )
         replayed = cluster.run()
         if replayed.failed:
-            raise RuntimeError(f"{measured.program.name}: the replay of a micro-run has failed: {replayed.failed}")
+            raise RuntimeError(
+                f"the calibration run {measured.program.name} failed when dualray simulated it: {replayed.failed}"
+            )
         return [max(each, 1.0) / 1e9 for each in _differences(replayed.marks)]
 
 

@@ -50,10 +50,13 @@ def difference(before: Sequence[Replayed], after: Sequence[Replayed]) -> Differe
         ValueError: a replay has failed, or they are not of the same seeds.
     """
     if len(before) != len(after) or not before:
-        raise ValueError(f"{len(before)} and {len(after)} replays cannot be paired; replay both with the same seeds")
+        raise ValueError(
+            f"{len(before)} and {len(after)} simulated runs cannot be compared in pairs; simulate both with the "
+            "same seeds"
+        )
     for replayed in (*before, *after):
         if replayed.failed:
-            raise ValueError(f"a replay failed, so dualray cannot compare it: {replayed.failed}")
+            raise ValueError(f"a simulated run failed, so dualray cannot compare it: {replayed.failed}")
     logs = [log(max(two.makespan_ns, 1) / max(one.makespan_ns, 1)) for one, two in zip(before, after, strict=True)]
     if not any(logs):
         return Difference(0.0, 0.0, 0.0)

@@ -111,7 +111,9 @@ def configurations(
         for each in product(nodes, cpus, gpus, store, network, policy, eviction, faults, memory)
     ]
     if len(found) > CONFIGURATIONS_MAX:
-        raise ValueError(f"{len(found):,} configurations are more than {CONFIGURATIONS_MAX:,}; give fewer values")
+        raise ValueError(
+            f"the values make {len(found):,} configurations, but the limit is {CONFIGURATIONS_MAX:,}; give fewer values"
+        )
     if not found:
         raise ValueError("there is nothing to predict, because one of the lists of values is empty")
     for path in dict.fromkeys(each.faults for each in found if each.faults):

@@ -231,4 +231,4 @@ def _ray_words() -> str:
 
 
 def _no_ray() -> NoReturn:
-    raise DualrayError('--engine ray measures Ray, which is not installed: pip install "dualray[ray]"')
+    raise DualrayError('--engine ray needs Ray, which is not installed: pip install "dualray[ray]"')

@@ -98,7 +98,9 @@ def parse_prices(text: str) -> dict[str, float]:
         except ValueError:
             price = -1.0
         if not equals or not name.strip() or not 0 <= price < float("inf"):
-            raise ValueError(f"price: {part!r} must be a group and its price for an hour, such as cpu=0.40")
+            raise ValueError(
+                f"price: {part!r} must be a group and the price of its nodes for an hour, such as cpu=0.40"
+            )
         prices[name.strip()] = price
     return prices
 

@@ -79,7 +79,9 @@ def what_would_help(
         raise ValueError(f"{base.words} is not one of this prediction's configurations")
     lacks = next((replayed.failed for replayed in before if replayed.failed), "")
     if lacks:
-        raise ValueError(f"the program cannot run on {base.words}, so there is nothing to compare with: {lacks}")
+        raise ValueError(
+            f"the program cannot run on {base.words}, so dualray cannot compare other clusters with it: {lacks}"
+        )
     asked = single_changes(base) if changes is None else changes
     pieces: list[_Piece] = [(config, seed) for seed in range(len(before)) for _, config in asked]
     runs = [(base, seed, replayed) for seed, replayed in enumerate(before)]
@@ -169,7 +171,7 @@ def predict(
         asked.setdefault("store", [own.store_bytes])
         configs = configurations(**asked)
     elif asked:
-        raise TypeError(f"give configs, or {', '.join(asked)}, not both")
+        raise TypeError(f"give either configs or {', '.join(asked)}, not both")
     cost_model = CostModel()
     if calibration is not None:
         cost_model = cost_model.with_changes(calibration.costs, "calibration")

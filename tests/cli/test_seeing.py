@@ -93,7 +93,7 @@ def test_what_cannot_be_written_is_refused_before_the_run(
 def test_report_and_timeline_refuse_what_is_no_record(tmp_path: Path):
     for command in ("report", "timeline"):
         output = in_process(command, tmp_path, "-o", tmp_path / "x", code=2)
-        assert f"{tmp_path} has no traces (*.trace); a run writes them with decision_log=" in output
+        assert f"{tmp_path} has no traces (*.trace); to write these files, run the program with decision_log=" in output
         output = in_process(command, tmp_path / "nowhere", "-o", tmp_path / "x", code=2)
         assert "nowhere is not a directory" in output
     assert list(tmp_path.iterdir()) == []
@@ -123,8 +123,8 @@ def test_explain_runs_a_scenario(scenario: Path):
     [
         (["feed", "--address", "127.0.0.1:9"], "or a directory that a run wrote with --decision-log DIR"),
         (["feed", "--seed", "3"], "--seed needs a scenario file"),
-        (["feed", "LOG"], "no task or object of this run has the name 'feed' or an id that begins with it; "),
-        (["feed", "LOG", "--seed", "3"], "a finished run; it is for scenario files"),
+        (["feed", "LOG"], "no task or object of this run has the name 'feed' or an id that begins with 'feed'; "),
+        (["feed", "LOG", "--seed", "3"], "is only for scenario files"),
         (["feed", "nowhere"], "nowhere is not a directory"),
         (["feed", "nowhere.yaml"], "nowhere.yaml: cannot be read: No such file or directory"),
         (["load", "LOG"], "'load' is the name of 3 tasks; give one of these ids:"),

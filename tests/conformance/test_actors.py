@@ -199,7 +199,7 @@ def test_num_returns_of_a_method():
 def test_a_method_that_returns_a_wrong_number_of_values():
     dog = ray.remote(Dog).remote("Rex")
     for ref in dog.pair.options(num_returns=3).remote():
-        with pytest.raises(ValueError, match=r"Dog\.pair has num_returns=3 and returned 2 values"):
+        with pytest.raises(ValueError, match=r"Dog\.pair has num_returns=3, but returned 2 values"):
             get(ref)
 
 

@@ -55,7 +55,7 @@ def test_a_generator_that_yields_too_little_is_an_error_of_what_lacks():
     assert get(values) == [0, 1]
     error = error_of(missing)
     assert isinstance(error.as_instanceof_cause(), ValueError)
-    assert "has num_returns=3 and yielded 2 values" in str(error.cause)
+    assert "has num_returns=3, but yielded 2 values" in str(error.cause)
 
 
 def test_a_generator_that_could_yield_more_is_closed():

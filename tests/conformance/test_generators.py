@@ -144,7 +144,7 @@ def test_num_returns_streaming_takes_any_iterator_and_nothing_else():
 
     assert values_of(letters.remote()) == ["a", "b"]
     [only] = listed.remote()
-    with pytest.raises(TypeError, match=r"listed has num_returns='streaming' and returned a list, not a generator"):
+    with pytest.raises(TypeError, match="listed has num_returns='streaming', but returned a list, not a generator"):
         get(only)
 
 

@@ -73,7 +73,7 @@ def test_calls_are_made_as_their_results_are_taken():
 
 def test_sizes_that_cannot_be_are_refused():
     refs = [square.remote(1)]
-    with pytest.raises(ValueError, match=r"chunk_size` must be >= 1; it is 0"):
+    with pytest.raises(ValueError, match=r"chunk_size` must be >= 1, not 0"):
         list(as_completed(refs, chunk_size=0))
     with pytest.raises(ValueError, match="instead of `num_returns`"):
         list(as_completed(refs, num_returns=1))

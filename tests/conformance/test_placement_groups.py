@@ -101,7 +101,9 @@ def test_a_group_has_a_name(make):
     group = make({"CPU": 1}, name="named")
     assert get_placement_group("named") == group
     assert get_placement_group("named").bundle_specs == [{"CPU": 1.0}]
-    with pytest.raises(PlacementGroupUnschedulableError, match="a group exists with the name 'named'") as refused:
+    with pytest.raises(
+        PlacementGroupUnschedulableError, match="a placement group with the name 'named' already exists"
+    ) as refused:
         make({"CPU": 1}, name="named")
     assert isinstance(refused.value, RaySystemError), "as in Ray"
     with pytest.raises(ValueError, match=r"Did you mean 'named'\?"):
@@ -449,7 +451,7 @@ def test_the_options_of_earlier_releases_name_a_group():
     assert get(whereabouts.options(placement_group="default").remote())[0] in node_ids()
     default = PlacementGroupSchedulingStrategy(placement_group="default")
     assert get(whereabouts.options(scheduling_strategy=default).remote())[0] in node_ids()
-    with pytest.raises(ValueError, match="both choose where it runs"):
+    with pytest.raises(ValueError, match="both choose the node"):
         whereabouts.options(placement_group=group, scheduling_strategy="SPREAD")
     in_group = PlacementGroupSchedulingStrategy(placement_group=group)
     with pytest.raises(ValueError, match="both choose where it runs"):

@@ -167,7 +167,7 @@ def test_num_returns_1_is_one_reference_and_not_a_list():
 
 @pytest.mark.parametrize(
     ("value", "words"),
-    [((1, 2, 3), "num_returns=2 and returned 3 values"), ((1,), "returned 1 values")],
+    [((1, 2, 3), "num_returns=2, but returned 3 values"), ((1,), "returned 1 values")],
 )
 def test_a_wrong_number_of_results_is_an_error_of_every_reference(value, words):
     for ref in returns.remote(value):

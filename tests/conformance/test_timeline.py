@@ -47,7 +47,7 @@ def test_a_run_that_is_not_recorded_says_how_to(start, mode):
     if mode == "sim":
         assert ray.timeline() is not None
         return
-    with pytest.raises(DualrayError, match=r"no decision log. Start it with init\(decision_log='DIR'\)"):
+    with pytest.raises(DualrayError, match=r"no decision log. Start the cluster with init\(decision_log='DIR'\)"):
         ray.timeline()
 
 

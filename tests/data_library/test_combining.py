@@ -81,7 +81,7 @@ def test_what_cannot_be_joined(sides):
 
 def test_shares_and_samples(numbers):
     assert [part.count() for part in numbers.split_proportionately([0.2, 0.3])] == [20, 30, 50]
-    with pytest.raises(ValueError, match="must be above 0, and below 1 together"):
+    with pytest.raises(ValueError, match="must be above 0, and their sum must be below 1"):
         numbers.split_proportionately([0.5, 0.6])
     sample = [row["id"] for row in numbers.random_sample(0.5, seed=1).take_all()]
     assert 30 < len(sample) < 70 and sample == [row["id"] for row in numbers.random_sample(0.5, seed=1).take_all()]
@@ -145,7 +145,7 @@ def test_classes_and_strategies_for_rows(numbers):
         numbers.map(dict, compute=pool)
     with pytest.raises(ValueError, match="Times is a class, which needs an ActorPoolStrategy"):
         numbers.map_batches(Times, compute=ray.data.TaskPoolStrategy())
-    with pytest.raises(ValueError, match="size=0 must be an int of at least 1"):
+    with pytest.raises(ValueError, match="size=0 must be None or a number of actors, at least 1"):
         ray.data.ActorPoolStrategy(size=0)
     with pytest.raises(ValueError, match="max_size=1 must be at least min_size=2"):
         ray.data.ActorPoolStrategy(min_size=2, max_size=1)

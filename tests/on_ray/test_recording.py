@@ -177,6 +177,8 @@ def test_a_task_cannot_record_by_itself(ray_head: str, tmp_path: Path):
         return "recorded"
 
     try:
-        assert "pass record= to the driver's init" in ray.get(inside.remote(str(tmp_path / "no.parquet")), timeout=60)
+        assert "pass record= to init() in the driver" in ray.get(
+            inside.remote(str(tmp_path / "no.parquet")), timeout=60
+        )
     finally:
         ray.shutdown()

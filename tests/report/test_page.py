@@ -210,7 +210,7 @@ def test_many_workers_share_rows_and_many_functions_share_a_colour():
 
 
 def test_nothing_to_draw():
-    with pytest.raises(ValueError, match="the trace has no tasks, so there is nothing to draw"):
+    with pytest.raises(ValueError, match="the trace has no tasks, so the report would be empty"):
         page(Record(events=[]))
 
 

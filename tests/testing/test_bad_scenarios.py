@@ -41,12 +41,12 @@ BAD = {
     "what belongs to another fault": (
         "{at: 2ms, reboot: node-1, back_after: 1s}",
         "{at: 2ms, kill: node-1, by: 3.0}",
-        "5: faults[0]: by belongs to slow and skew, not to kill",
+        "5: faults[0]: by can be used with slow and skew, but not with kill",
     ),
     "a link to somewhere": (
         "{at: 2ms, reboot: node-1, back_after: 1s}",
         "{at: 2ms, link: node-1, to: node-2, latency: 10.0}",
-        "5: faults[0]: to belongs to partition, not to link",
+        "5: faults[0]: to can be used with partition, but not with link",
     ),
     "a link that does not change": (
         "{at: 2ms, reboot: node-1, back_after: 1s}",
@@ -74,7 +74,7 @@ BAD = {
     "a head among nodes": (
         "{at: 2ms, reboot: node-1, back_after: 1s}",
         "{at: 2ms, kill: [head, node-1]}",
-        "5: faults[0]: kill: head cannot be in a list with others; write a fault for it alone",
+        "5: faults[0]: kill: head cannot be in a list with other names; write a separate fault for head",
     ),
     "an object at a time": (
         "{at: 2ms, reboot: node-1, back_after: 1s}",
@@ -97,7 +97,7 @@ BAD = {
     "the store of what does not reboot": (
         "{at: 2ms, reboot: node-1, back_after: 1s}",
         "{at: 2ms, pause: node-1, for: 1s, store: kept}",
-        "5: faults[0]: store belongs to reboot and restart, not to pause",
+        "5: faults[0]: store can be used with reboot and restart, but not with pause",
     ),
     "the store of a head": (
         "{at: 2ms, reboot: node-1, back_after: 1s}",
@@ -107,7 +107,7 @@ BAD = {
     "what no program survives among what is drawn": (
         "expect:",
         "swarm: {kinds: [kill node, kill head]}\nexpect:",
-        "6: swarm.kinds: kill head cannot be chosen at random; write it under faults",
+        "6: swarm.kinds: a random choice of faults cannot include kill head; write this fault under faults",
     ),
     "every so often, and not how often": (
         "at: 2ms",
@@ -148,7 +148,7 @@ BAD = {
     "a counter in short that is wrong": (
         "makespan: {max: 60s}",
         "no_leak: true\n  retries: many",
-        "8: expect.retries: 'many' must be a whole number, or bounds such as {min: 1, max: 5}",
+        "8: expect.retries: 'many' must be a whole number, or limits such as {min: 1, max: 5}",
     ),
     "a counter in short that is impossible": (
         "makespan: {max: 60s}",
@@ -163,27 +163,27 @@ BAD = {
     "a counter that is said twice": (
         "makespan: {max: 60s}",
         "retries: 0\n  counters: {retries: 0}",
-        "6: expect: retries is given here and in counters; leave one out",
+        "6: expect: retries is given both here and in counters; leave one of the two out",
     ),
     "a partition's word of another fault": (
         "{at: 2ms, reboot: node-1, back_after: 1s}",
         "{at: 2ms, slow: node-1, by: 2.0, heal_after: 1s}",
-        "5: faults[0]: heal_after belongs to partition and link, not to slow",
+        "5: faults[0]: heal_after can be used with partition and link, but not with slow",
     ),
     "a distribution without quotes": (
         "expect:",
         "durations: {piece: uniform(1s, 3s)}\nexpect:",
-        "6: durations.piece: YAML splits the text at its comma; quote it: 'uniform(1s, 3s)'",
+        "6: durations.piece: YAML splits this text at its comma; write it in quotes: 'uniform(1s, 3s)'",
     ),
     "two of them": (
         "expect:",
         "durations:\n  {piece: uniform(1s, 3s), count: normal(2s, 3s)}\nexpect:",
-        "7: durations.piece: YAML splits the text at its comma; quote it: 'uniform(1s, 3s)'",
+        "7: durations.piece: YAML splits this text at its comma; write it in quotes: 'uniform(1s, 3s)'",
     ),
     "one in a list": (
         "{tasks: 5}",
         "{tasks: 5, strategy: [exponential(1s, 3s)]}",
-        "3: workload.kwargs.strategy[0]: YAML splits the text at its comma; quote it: 'exponential(1s, 3s)'",
+        "3: workload.kwargs.strategy[0]: YAML splits this text at its comma; write it in quotes: 'exponential(1s, 3s)'",
     ),
     "an argument with a unit": (
         "tasks: 5",

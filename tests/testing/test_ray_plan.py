@@ -34,15 +34,15 @@ def test_what_is_performed(words: str):
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        ("partition node-1 at 1s for 1s", "mode ray does not perform it; leave out --mode ray"),
-        ("fill node-1 to 0.9 at 1s", "It performs: .*kill node"),
-        ("reboot node-1 with its store at 1s for 2s", "does not perform it"),
+        ("partition node-1 at 1s for 1s", "mode ray does not perform this fault; leave out --mode ray"),
+        ("fill node-1 to 0.9 at 1s", "Mode ray performs: .*kill node"),
+        ("reboot node-1 with its store at 1s for 2s", "does not perform this fault"),
         (
             "kill node-1 when object_stored 3",
             "only sees when calls are submitted, start and end, not object_stored",
         ),
         ("kill node-7 at 1s", "there is no 'node-7'; nodes are node-0, node-1, node-2"),
-        ("kill node-0 at 1s", "node-0 has the driver and the head"),
+        ("kill node-0 at 1s", "the driver and the head run on node-0"),
         ("slow node-1 by 0.5 at 1s", "the factor must be above 1"),
     ],
 )

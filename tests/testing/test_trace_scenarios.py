@@ -148,7 +148,7 @@ BAD = {
     "arguments": (
         "{trace: run.parquet}",
         "{trace: run.parquet, kwargs: {tasks: 5}}",
-        "3: workload: a trace takes no args and no kwargs, because it runs again as it was recorded",
+        "3: workload: a trace takes no args and no kwargs, because dualray repeats the trace as it was recorded",
     ),
     "a function, too": (
         "{trace: run.parquet}",

@@ -156,7 +156,7 @@ def test_too_many_failures_and_going_on_with_the_run(config, tmp_path):
     assert list(restored.metrics_dataframe["epoch"]) == [0, 1, 2, 3, 4]
     assert restored.path == result.path
     assert DataParallelTrainer.restore(result.path).fit().metrics == restored.metrics  # it has ended: only read
-    with pytest.raises(FileExistsError, match=r"has a run already"):
+    with pytest.raises(FileExistsError, match="already has a run"):
         trainer.fit()
     with pytest.raises(ValueError, match="has no run of this trainer"):
         DataParallelTrainer.restore(tmp_path)

@@ -44,9 +44,9 @@ def test_what_both_have_in_common_cancels_out():
 def test_a_small_difference_is_not_sure_and_none_is_none():
     assert not difference(replays(10.0, 10.0), replays(9.5, 9.5)).is_sure
     assert difference(replays(10.0, 9.0), replays(10.0, 9.0)).high == 0.0
-    with pytest.raises(ValueError, match="cannot be paired"):
+    with pytest.raises(ValueError, match="cannot be compared in pairs"):
         difference(replays(10.0), replays(9.0, 9.0))
-    with pytest.raises(ValueError, match="a replay failed, so dualray cannot compare it: no room"):
+    with pytest.raises(ValueError, match="a simulated run failed, so dualray cannot compare it: no room"):
         difference(replays(10.0), replays(9.0, failed="no room"))
 
 

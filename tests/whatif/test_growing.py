@@ -160,7 +160,7 @@ def test_prices_of_groups() -> None:
     with pytest.raises(ValueError, match=r"the cluster has no group 'cpus'. Did you mean 'cpu'?"):
         with_prices(growth, {"cpus": 1.5})
     for wrong in ("0.4", "cpu=", "cpu=-1", "=3", "cpu=many"):
-        with pytest.raises(ValueError, match="must be a group and its price for an hour"):
+        with pytest.raises(ValueError, match="must be a group and the price of its nodes for an hour"):
             parse_prices(wrong)
 
 
@@ -173,7 +173,7 @@ def test_the_command_prints_a_table(tmp_path: Path) -> None:
     assert "grows, 5s idle" in ended.output
     assert "fixed, max: 4" in ended.output
     for more, message in (
-        (["--price", "0.4"], "'0.4' must be a group and its price"),
+        (["--price", "0.4"], "'0.4' must be a group and the price of its nodes"),
         (["--idle-timeout", "soon"], "--idle-timeout: 'soon' is not understood"),
     ):
         refused = CliRunner().invoke(app, [*words, *more])

@@ -62,7 +62,8 @@ def read_secret(path: Path | None) -> bytes | None:
             secret = (read_pipe(path) if path.parent == _OPEN_FILES else read_bytes(path)).strip()
         except OSError as error:
             raise ValueError(
-                f"--secret-file {path}: {error.strerror}; give a copy of the file that `dualray start --head` names"
+                f"--secret-file {path} cannot be read: {error.strerror}; give a copy of the file that `dualray start "
+                "--head` names"
             ) from error
         if mode & 0o077:
             raise ValueError(f"{path} is readable for other users: run chmod 600 {path}")
@@ -71,7 +72,9 @@ def read_secret(path: Path | None) -> bytes | None:
     else:
         return None
     if len(secret) < SECRET_BYTES_MIN:
-        raise ValueError(f"the secret in {source} has {len(secret)} bytes: it needs at least {SECRET_BYTES_MIN}")
+        raise ValueError(
+            f"the secret in {source} has {len(secret)} bytes, but a secret needs at least {SECRET_BYTES_MIN} bytes"
+        )
     return secret
 
 
@@ -180,5 +183,5 @@ def next_driver(session: Session) -> int:
             return int(client.call("HINCRBY", _CLUSTER, "drivers", 1))
     except (OSError, ReplyError, AuthenticationError) as error:
         raise DualrayError(
-            f"the {HEAD} of the cluster at {session.cluster.address} does not answer {session.node}: {error}"
+            f"the {HEAD} of the cluster at {session.cluster.address} does not answer node {session.node}: {error}"
         ) from error

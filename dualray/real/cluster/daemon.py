@@ -230,7 +230,7 @@ class Daemon:
         while not condition():
             self.children.check()
             if time.monotonic() > deadline or self._is_told_to_end:
-                raise DualrayError(f"the start took too long: {what}{self.children.last_logs()}")
+                raise DualrayError(f"the node did not start in time: {what}{self.children.last_logs()}")
             time.sleep(_POLL_S)
 
     # ---- Supervision -----------------------------------------------------------------------------------------

@@ -467,7 +467,7 @@ def _receive_exactly(sock: socket.socket, count: int, deadline: float) -> bytes:
     while len(data) < count:
         left_s = deadline - time.monotonic()
         if left_s <= 0:
-            raise TimeoutError(f"{count} bytes took too long to arrive")
+            raise TimeoutError(f"the peer did not send {count} bytes in time")
         sock.settimeout(left_s)
         piece = sock.recv(count - len(data))
         if not piece:

@@ -39,7 +39,7 @@ def find_session(address: str) -> Session:
         if len(clusters) > 1:
             raise DualrayError(
                 f"address='auto': several clusters run on this machine: {', '.join(clusters)}. Pass the address of "
-                "one of them."
+                "one cluster."
             )
         fitting = running
     else:
@@ -51,7 +51,7 @@ def find_session(address: str) -> Session:
             if address == "auto"
             else f"`dualray start --address {address}`"
         )
-        raise DualrayError(f"{what} runs on this machine for this user: run {where} here first")
+        raise DualrayError(f"{what} runs on this machine for this user: run {where} on this machine first")
     return min(fitting, key=lambda session: (not _has_head(session), int(session.node.removeprefix("node-"))))
 
 
@@ -59,7 +59,11 @@ def _session_at(path: Path) -> Session:
     for session in sessions.all_running():
         if path.resolve().is_relative_to(session.directory.resolve()):
             return session
-    raise DualrayError(f"no cluster of this user has its session at {path}: its program has ended, or never ran here")
+    raise DualrayError(
+        f"no running cluster of this user has the session directory {path}: the cluster has ended, or never ran "
+        "on this "
+        "machine"
+    )
 
 
 def _sessions_of_programs(*, are_of_ancestors: bool) -> list[Session]:
@@ -73,7 +77,7 @@ def _only(found: list[Session]) -> Session:
     if len(found) > 1:
         places = ", ".join(str(session.directory) for session in found)
         raise DualrayError(
-            f"address='auto': several clusters run on this machine: {places}. Pass the directory of one of them."
+            f"address='auto': several clusters run on this machine: {places}. Pass the directory of one cluster."
         )
     return found[0]
 

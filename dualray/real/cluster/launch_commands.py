@@ -67,7 +67,9 @@ class Ledger:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._file = path.open("a+", encoding="utf-8")
         except OSError as error:
-            raise DualrayError(f"the ledger of launches {path} cannot be written: {error.strerror}") from error
+            raise DualrayError(
+                f"the file {path}, which lists the launched machines, cannot be written: {error.strerror}"
+            ) from error
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -154,7 +156,7 @@ class CommandStarter:
             if attempt:
                 time.sleep(self._pause_s)
             if launch.is_unwanted:
-                raise LaunchRefusedError("the cluster no longer needs it")
+                raise LaunchRefusedError("the cluster no longer needs the machine")
             status, problem = self._call("launch", environment)
             if status == 0:
                 return launch_id

@@ -195,7 +195,9 @@ class ControlPlane:
         deadline = time.monotonic() + self._limits.reconnect_timeout_s
         while not listener.wait_for(_name(channel), self._limits.retry_last_s):
             if time.monotonic() > deadline or self._closing.is_set():
-                raise ControlPlaneError(f"cannot subscribe to {channel} at {self._socket_path}")
+                raise ControlPlaneError(
+                    f"the control plane at {self._socket_path} did not confirm the subscription to {channel}"
+                )
 
     # -- the end ---------------------------------------------------------------------------------------------
 

@@ -127,7 +127,7 @@ class RequestReader:
             return None
         digits = self._data[start + 1 : end]
         if not digits.isdigit() or (value := int(digits)) > bound:
-            raise _BadRequest(f"{bytes(digits)!r} is not a length up to {bound}")
+            raise _BadRequest(f"{bytes(digits)!r} is not a length between 0 and {bound}")
         self._position = end + 2
         return value
 

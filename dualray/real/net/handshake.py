@@ -288,7 +288,7 @@ def _take_over(status: int, handed: list[socket.socket]) -> NoReturn:
     if status == HANDED and len(handed) == 1:
         raise HandedOver(handed.pop())
     if status == GONE:
-        raise PeerGone("its machine's gateway reports that its process has ended")
+        raise PeerGone("the gateway of the peer's machine reports that the peer's process has ended")
     if status == NOT_YET:
-        raise ConnectionError("the gateway cannot reach it yet")
+        raise ConnectionError("the gateway cannot reach the peer's process yet")
     raise Refusal("bad_preambles", f"a gateway sent the status {status} with {len(handed)} connections")

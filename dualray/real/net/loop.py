@@ -282,7 +282,7 @@ class Loop:
         """Serve until `stop`, whenever no other thread pumps. A second run is refused."""
         with self._lock:
             if self._is_running or self._ended:
-                raise RuntimeError("a Loop runs once; make a new one")
+                raise RuntimeError("a Loop can run only once; create a new Loop")
             self._is_running = True
         try:
             while not self._stopping:

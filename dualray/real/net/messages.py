@@ -129,5 +129,5 @@ def decode_messages(header: memoryview, buffers: Sequence[memoryview]) -> list[t
                 payloads = [(key, bytes(next(following)) if data is None else data) for key, data in pairs]
                 decoded.append((decode(fields), payloads))
     except (TypeError, StopIteration) as error:
-        raise ValueError(f"a frame of {len(header)} bytes has no valid messages: {error!r}") from error
+        raise ValueError(f"a frame of {len(header)} bytes cannot be decoded: {error!r}") from error
     return decoded

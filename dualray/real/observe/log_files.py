@@ -132,8 +132,8 @@ def places_in(directory: Path) -> list[LogPlace]:
             found.append(LogPlace(each.name, nodes[0], each, running.get(each.resolve())))
     if not found:
         raise ValueError(
-            f"{str(directory)!r} has no logs of a session, such as node-0.log; give the directory that "
-            f"init(log_directory=DIR) got, or one session's directory in it"
+            f"{str(directory)!r} has no logs of a session, such as node-0.log; give the directory of "
+            "init(log_directory=DIR), or the subdirectory of one session"
         )
     return sorted(found, key=lambda place: (place.directory / f"{place.node}.log").stat().st_mtime_ns)
 
@@ -234,10 +234,10 @@ def of_worker(places: Sequence[LogPlace], worker: str, *, stream: str = "out") -
                     here.append(place)
     if stem not in by_stem:
         addresses = ["/w".join(known.rsplit("-w", 1)) for known in by_stem]
-        raise ValueError(f"no worker {worker!r} has printed anything here{_nearest_of(worker, addresses)}")
+        raise ValueError(f"these logs have no output of worker {worker!r}{_nearest_of(worker, addresses)}")
     if len(by_stem[stem]) > 1:
         sessions = ", ".join(place.session for place in by_stem[stem])
-        raise ValueError(f"several sessions have a worker {worker!r}; choose one of {sessions}")
+        raise ValueError(f"several sessions have a worker {worker!r}; choose one of the sessions {sessions}")
     return LogQuery(tuple(by_stem[stem]), f"{literally(stem)}.{stream}*", None)
 
 
@@ -255,7 +255,7 @@ def of_pid(places: Sequence[LogPlace], pid: int, *, stream: str = "out") -> LogQ
     pids = {printer.pid for printer in _printers(places)}
     if pid not in pids:
         raise ValueError(
-            f"no worker with pid {pid} has printed anything here{_nearest_of(str(pid), map(str, sorted(pids)))}"
+            f"these logs have no output of a worker with pid {pid}{_nearest_of(str(pid), map(str, sorted(pids)))}"
         )
     return LogQuery(_of_one_cluster(places, wanted, f"pid {pid}"), f"*.{stream}*", wanted)
 
@@ -343,7 +343,9 @@ def _whole_id(what: str, given: str, known: dict[str, str], *, may_come: bool) -
     if len(found) == 1:
         return found[0]
     if len(found) > 1:
-        raise ValueError(f"{what} {given!r} can be any of {_named(found, known)}; give more characters of the id")
+        raise ValueError(
+            f"{what} {given!r} matches several ids: {_named(found, known)}; give more characters of the id"
+        )
     if may_come and re.fullmatch(rf"[0-9a-f]{{{_TASK_ID_HEX}}}", given):
         return given
     called = [each for each, name in known.items() if name == given]
@@ -351,10 +353,10 @@ def _whole_id(what: str, given: str, known: dict[str, str], *, may_come: bool) -
         raise ValueError(f"{given!r} is a name, but `logs` needs an id: {_named(called, known)}")
     way_out = f"dualray.util.state.list_{what}s() has the ids; a {what} that prints nothing is in no log"
     if not known:
-        raise ValueError(f"no {what} {given!r} has printed anything here, and neither has any other {what}: {way_out}")
+        raise ValueError(f"these logs have no output of {what} {given!r}, or of any other {what}: {way_out}")
     close = nearest(given, known)
     hint = close if close.endswith("?") else f"; the logs have {_named(list(known), known)}."
-    raise ValueError(f"no {what} {given!r} has printed anything here{hint} {way_out}")
+    raise ValueError(f"these logs have no output of {what} {given!r}{hint} {way_out}")
 
 
 def _named(ids: Sequence[str], names: dict[str, str]) -> str:

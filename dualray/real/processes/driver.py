@@ -208,7 +208,9 @@ class RealRuntime(ProcessRuntime):
     def trace_source(self) -> Path:
         directory = self.session.record_directory
         if directory is None:
-            raise DualrayError("timeline: this run has no decision log. Start it with init(decision_log='DIR').")
+            raise DualrayError(
+                "timeline: this run has no decision log. Start the cluster with init(decision_log='DIR')."
+            )
         return directory
 
     # ---- End -------------------------------------------------------------------------------------------------
@@ -241,4 +243,4 @@ class RealRuntime(ProcessRuntime):
 
 
 def _refuse_tasks() -> None:
-    raise AssertionError("a driver runs no tasks, but received some")
+    raise AssertionError("the driver received tasks, but a driver runs no tasks")

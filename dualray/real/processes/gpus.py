@@ -104,7 +104,7 @@ def parse_mask(text: str | None) -> list[str] | None:
         if not entry.isdigit() and not entry.startswith(("GPU-", "MIG-")):
             break  # -1 among others: CUDA shows what comes before it
         if entry in entries:
-            raise ValueError(f"{GPU_MASK}={text!r} names {entry} twice, and CUDA then shows no GPU; name each once")
+            raise ValueError(f"{GPU_MASK}={text!r} names {entry} twice, so CUDA shows no GPU; name each GPU once")
         entries.append(entry)
     return entries
 

@@ -379,7 +379,7 @@ class UserProcess:
     is_ahead = False
 
     def end_later(self, task: RunTask | TaskPushed, size_bytes: int, start_ns: int) -> None:
-        raise NotImplementedError("a task on real processes ends when its code returns")
+        raise NotImplementedError("in real mode, a task ends only when its code returns")
 
     @property
     def is_on_loop(self) -> bool:

@@ -143,7 +143,7 @@ class Template:
 
     def _obey(self, size: int, fds: list[int], *, complete: bool) -> None:
         if not complete:
-            raise ValueError(f"a request of more than {REQUEST_BYTES_MAX} bytes")
+            raise ValueError(f"a request to the worker template has more than {REQUEST_BYTES_MAX} bytes")
         request: dict[str, Any] = _when_there_is_memory(lambda: json.loads(self._buffer[:size]))
         worker: str = request["worker"]
         if request["op"] == "signal":

@@ -185,7 +185,7 @@ class Arena:
     def insert(self, object_id: bytes, offset: int, size: int) -> bool:
         """Note where an object lies, which must not be noted yet; False when the index is full. The node manager's."""
         if not 0 < len(object_id) <= OBJECT_ID_BYTES_MAX:
-            raise ValueError(f"an object id of {len(object_id)} bytes: 1 to {OBJECT_ID_BYTES_MAX} are possible")
+            raise ValueError(f"an object id has {len(object_id)} bytes, but must have 1 to {OBJECT_ID_BYTES_MAX} bytes")
         slot = zlib.crc32(object_id) & self._mask
         for _ in range(self.layout.slots):
             place = PAGE + slot * _SLOT.size

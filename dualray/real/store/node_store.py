@@ -103,7 +103,7 @@ class NodeStore:
             free = shutil.disk_usage(directory).free
             raise DualrayError(
                 f"{directory.parent} has {free:,} bytes free, but the index of the object store needs "
-                f"{layout.data_offset:,}: free some space, or lower the limit store_objects_max"
+                f"{layout.data_offset:,} bytes: free some space, or lower the limit store_objects_max"
             ) from error
         self._store = SharedMemoryStore(directory)
         self._store.attach()  # later there may be no address space for it

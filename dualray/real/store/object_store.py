@@ -105,7 +105,7 @@ class SharedMemoryStore:
         arena = self.attach()
         found = arena.find(object_id)
         if found is None:
-            raise KeyError(f"object {object_id.hex()} is not in {arena.path}")
+            raise KeyError(f"object {object_id.hex()} is not in the object store {arena.path}")
         return self._view(arena, found, object_id, on_release)
 
     def open_at(
@@ -164,9 +164,11 @@ class SharedMemoryStore:
     def _place(self, arena: Arena, object_id: bytes, size: int) -> int:
         found = arena.find(object_id)
         if found is None:
-            raise KeyError(f"no room was reserved for object {object_id.hex()} in {arena.path}")
+            raise KeyError(f"the object store {arena.path} has no space reserved for object {object_id.hex()}")
         if found[1] != size:
-            raise ValueError(f"object {object_id.hex()} has {size} bytes, and room was reserved for {found[1]}")
+            raise ValueError(
+                f"object {object_id.hex()} has {size} bytes, but the object store reserved {found[1]} bytes for it"
+            )
         return found[0]
 
     def _map_pages(self, arena: Arena, offset: int, size: int) -> None:

@@ -127,7 +127,7 @@ class SpillDirectory:
     def _read(self, object_id: bytes, target: memoryview) -> None:
         with os.fdopen(files.open_file(object_id.hex(), within=self._opened()), "rb", buffering=0) as file:
             if os.fstat(file.fileno()).st_size != len(target):
-                raise OSError(f"the file of object {object_id.hex()} does not have {len(target):,} bytes")
+                raise OSError(f"the spilled file of object {object_id.hex()} does not have {len(target):,} bytes")
             self._pass(file.readinto, target)
 
     def _delete(self, object_id: bytes) -> None:
@@ -139,8 +139,8 @@ class SpillDirectory:
         position = 0
         while position < len(data):
             if self._is_stopping:
-                raise OSError("the store is being closed")
+                raise OSError("the object store is being closed")
             count = step(data[position : position + _STEP_BYTES])
             if not count:
-                raise OSError("the file ends too early")
+                raise OSError("the spilled file ends too early")
             position += count

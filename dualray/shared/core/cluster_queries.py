@@ -166,8 +166,8 @@ class CoreQueries(CoreWaiting):
         """
         if len(demands) > self.config.bundles_max:
             raise ValueError(
-                f"request_resources: {len(demands)} different bundles, but the limit bundles_max allows only "
-                f"{self.config.bundles_max}"
+                f"request_resources: the request has {len(demands)} different bundles, but the limit bundles_max "
+                f"allows only {self.config.bundles_max}"
             )
         self.dispatch(
             ResourcesWanted(

@@ -250,7 +250,7 @@ def check_is_iterator(spec: TaskSpec, items: Any) -> None:
     """Raise when what was called with num_returns="streaming" or "dynamic" has returned something else."""
     if not isinstance(items, Iterator):
         raise TypeError(
-            f"{spec.template.name} has num_returns={spec.template.streaming.value!r} and returned a "
+            f"{spec.template.name} has num_returns={spec.template.streaming.value!r}, but returned a "
             f"{type(items).__name__}, not a generator: yield the items, or return iter(...)"
         )
 

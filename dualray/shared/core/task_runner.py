@@ -307,7 +307,7 @@ class TaskRunner:
                 core.is_in_user_code = False
                 generator.close()
             if len(values) < count:
-                raise ValueError(f"{name} has num_returns={count} and yielded {len(values)} values")
+                raise ValueError(f"{name} has num_returns={count}, but yielded {len(values)} values")
         except Exception as exception:
             if not values or self._is_tried_again(task, exception):
                 raise
@@ -455,8 +455,9 @@ def _split(returned: Any, count: int, name: str) -> list[Any]:
         values = list(returned)
     except TypeError:
         raise TypeError(
-            f"{name} has num_returns={count} and returned one {type(returned).__name__}, which cannot be split"
+            f"{name} has num_returns={count}, but returned one {type(returned).__name__}, which cannot be split into "
+            f"{count} values"
         ) from None
     if len(values) != count:
-        raise ValueError(f"{name} has num_returns={count} and returned {len(values)} values")
+        raise ValueError(f"{name} has num_returns={count}, but returned {len(values)} values")
     return values

@@ -149,7 +149,7 @@ class _Source:
         if dataclasses.is_dataclass(hint):
             self.converter(hint, way)
             return f"{way}_{cast(type, hint).__name__}({{}})"
-        raise TypeError(f"no codec for {hint!r}: use plain types, ids, enums, tuples or dataclasses in events")
+        raise TypeError(f"events cannot contain {hint!r}: use plain types, ids, enums, tuples or dataclasses")
 
     def _optional_or_union(self, hint: Any, way: str) -> str:
         members = [member for member in typing.get_args(hint) if member is not type(None)]
@@ -170,7 +170,7 @@ class _Source:
             return f"({listed} if {{}} else ())" if way == "encode" else f"(tuple({listed}) if {{}} else ())"
         if not any(self._convert(member, way) for member in members):
             return ""
-        raise TypeError(f"no codec for the tuple of {members!r}")
+        raise TypeError(f"events cannot contain a tuple of {members!r}")
 
     def converter(self, cls: Any, way: str, tag: int | None = None) -> str:
         """The name of the converter of a dataclass, which is written when it is first asked for; one with a tag has it
@@ -223,7 +223,7 @@ class _Source:
         missing = fields[len(values) - is_tagged :]
         if len(values) - is_tagged > len(fields) or not all(type(each.default) in _PLAIN_DEFAULTS for each in missing):
             raise ValueError(
-                f"{kind.__name__} has {len(fields)} fields, and these are {len(values) - is_tagged} values"
+                f"{kind.__name__} has {len(fields)} fields, but the message has {len(values) - is_tagged} values"
             )
         return [*values, *(each.default for each in missing)]
 
@@ -334,4 +334,4 @@ def decode(fields: Any) -> Any:
     try:
         return _CODEC.decode(fields)
     except (TypeError, ValueError, KeyError, IndexError, AttributeError, RecursionError) as error:
-        raise ValueError(f"these values are not an event or a command: {error}") from error
+        raise ValueError(f"the message is neither an event nor a command: {error}") from error

@@ -85,7 +85,7 @@ def check_accelerators(resources: Mapping[str, float] | None) -> None:
         if kind.amounts and amount not in kind.amounts:
             choices = ", ".join(map(str, kind.amounts[:-1]))
             raise ValueError(
-                f"resources[{name!r}]={amount!r}: a task or actor can hold {choices} or {kind.amounts[-1]} {name}s. "
+                f"resources[{name}]={amount}: a task or actor can hold only {choices} or {kind.amounts[-1]} {name}s. "
                 f"(The number of requested '{name}' was set to {amount} which is not a supported chip configuration. "
                 f"Supported configs: {kind.amounts})"
             )

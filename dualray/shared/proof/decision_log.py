@@ -141,7 +141,9 @@ def read_log(data: bytes) -> Log:
         except StopIteration:
             return Log(spec=spec, seed=seed, decisions=decisions, is_cut_off=end < len(data))
         except (TypeError, ValueError) as error:
-            raise ValueError(f"decision {len(decisions)} of the log cannot be read: {_words(error)}") from error
+            raise ValueError(
+                f"decision {len(decisions)} of the decision log cannot be read: {_words(error)}"
+            ) from error
         end = stream.tell()
 
 

@@ -61,7 +61,9 @@ class TopologyModel(Model):
     @model_validator(mode="after")
     def _consistent(self) -> TopologyModel:
         if self.oversubscription is not None and self.uplink is not None:
-            raise ValueError("oversubscription and uplink set the same thing; leave one out")
+            raise ValueError(
+                "oversubscription and uplink both set the speed of a rack's uplink; leave one of the two out"
+            )
         return self
 
 
@@ -153,7 +155,7 @@ class ScalingGroup(NodeGroup):
         if self.max < self.min:
             raise ValueError(f"max: {self.max} is less than min: {self.min}")
         if "count" in self.model_fields_set:
-            raise ValueError("count belongs to nodes; a group that grows and shrinks has min and max")
+            raise ValueError("groups do not take count, which is for nodes; give the group min and max")
         return self
 
 
@@ -172,7 +174,7 @@ def _number_or_groups(value: Any) -> Any:
             raise ValueError(f"{value} must be between 1 and {NODES_MAX:,} nodes")
         return [{"count": value}]
     if not value:
-        raise ValueError("the list must not be empty: the driver runs on a node of the cluster")
+        raise ValueError("the list must have at least one node, because the driver runs on a node of the cluster")
     return value
 
 

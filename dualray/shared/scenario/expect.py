@@ -35,7 +35,7 @@ def _bounds(value: Any) -> Any:
     if isinstance(value, int) and not isinstance(value, bool):
         return {"min": value, "max": value}
     if not isinstance(value, dict | Bounds):
-        raise ValueError(f"{value!r} must be a whole number, or bounds such as {{min: 1, max: 5}}")
+        raise ValueError(f"{value!r} must be a whole number, or limits such as {{min: 1, max: 5}}")
     return value
 
 
@@ -164,7 +164,7 @@ class Expect(Model):
         short = {name: value for name, value in said.items() if name in COUNTERS}
         for name in short:
             if name in counters:
-                raise ValueError(f"{name} is given here and in counters; leave one out")
+                raise ValueError(f"{name} is given both here and in counters; leave one of the two out")
         rest = {name: value for name, value in said.items() if name not in short}
         return {**rest, "counters": {**counters, **short}} if short else said
 
@@ -179,7 +179,7 @@ class Expect(Model):
     @model_validator(mode="after")
     def _consistent(self) -> Expect:
         if self.error is not None and (self.has_result or self.figures or self.same_as_without_faults):
-            raise ValueError("a program that ends with an error has no result; leave out result or error")
+            raise ValueError("a program that ends with an error has no result; leave out either result or error")
         return self
 
     @property

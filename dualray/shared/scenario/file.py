@@ -94,7 +94,7 @@ def parse_scenario(text: str, name: str, read: Read | None = None) -> Scenario:
 def _text_of(read: Read | None, source: object) -> str:
     """The text of a file that a scenario names."""
     if read is None or not isinstance(source, str):
-        raise ValueError(f"{source!r} must be the name of a file beside this one")
+        raise ValueError(f"{source!r} must be the name of a file in the same directory as the scenario")
     try:
         return read(source)
     except OSError as error:
@@ -235,7 +235,7 @@ def _load(text: str, name: str) -> YamlMapping:
             raise ScenarioError(f"{name}:{line}: the key {error.key!r} is given twice; leave one out") from None
         if "{{" in lines[line - 1]:
             raise ScenarioError(
-                f"{name}:{line}: the file is a template: replace the part from {{{{ to }}}} first"
+                f"{name}:{line}: the file is a template: first replace each part between {{ and }}"
             ) from None
         problem = str(error.problem or error.context or error).splitlines()[0]
         raise ScenarioError(f"{name}:{line}: the file is not valid YAML: {problem}") from None
@@ -269,7 +269,7 @@ def _check_commas(tree: Any, name: str) -> None:
     """
     for path, words in _cut_in_two(tree, ()):
         where = f"{name}:{_line(tree, path)}: {_where(path)}"
-        raise ScenarioError(f"{where}YAML splits the text at its comma; quote it: {words!r}")
+        raise ScenarioError(f"{where}YAML splits this text at its comma; write it in quotes: {words!r}")
 
 
 def _cut_in_two(here: Any, path: Path) -> Iterator[tuple[Path, str]]:

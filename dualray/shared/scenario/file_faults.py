@@ -223,7 +223,8 @@ class FaultModel(Model):
         if self.skew is not None:
             if not isinstance(self.by, str):
                 raise ValueError(
-                    "`skew` needs `by`: how far the node's clock is ahead, such as 30s. With -30s the clock is behind"
+                    "`skew` needs `by`, the time by which the node's clock is ahead, such as 30s; with -30s the "
+                    "clock is behind"
                 )
             parse_skew_ns(self.by, "by")
         if self.fill is not None and self.share is None:
@@ -231,7 +232,7 @@ class FaultModel(Model):
         if self.fill_memory is not None and self.share is None:
             raise ValueError("fill_memory needs share, the part of the memory to take, such as 0.9")
         if len([it for it in (self.lasting, self.heal_after, self.back_after) if it is not None]) > 1:
-            raise ValueError("for, heal_after and back_after set the same thing; leave all but one out")
+            raise ValueError("for, heal_after and back_after all set when the fault ends; give only one of the three")
         return self
 
     def _check_details(self, action: str) -> None:
@@ -241,10 +242,10 @@ class FaultModel(Model):
             owners = _BELONGS_TO[name]
             if action not in owners:
                 said = fields[name].alias or name
-                raise ValueError(f"{said} belongs to {' and '.join(owners)}, not to {action}")
+                raise ValueError(f"{said} can be used with {' and '.join(owners)}, but not with {action}")
         self._check_target(action)
         if action == "link" and not self.model_fields_set & _OF_LINKS:
-            raise ValueError(f"link needs one or more of {', '.join(sorted(_OF_LINKS))}")
+            raise ValueError(f"a fault of a link needs one or more of {', '.join(sorted(_OF_LINKS))}")
 
     def _check_target(self, action: str) -> None:
         """Workers, objects, the head and Redis stand alone, and not everything can happen to them."""
@@ -252,7 +253,9 @@ class FaultModel(Model):
         for name in target if isinstance(target, tuple) else ():
             can = [known for known, whom in _NO_NODES if whom == name]
             if action in can and len(target) > 1:
-                raise ValueError(f"{action}: {name} cannot be in a list with others; write a fault for it alone")
+                raise ValueError(
+                    f"{action}: {name} cannot be in a list with other names; write a separate fault for {name}"
+                )
             if can and action not in can and (name != HEAD_NAME or action not in ("link", "partition")):
                 raise ValueError(f"{action} takes nodes; the faults of {name} are: {' and '.join(can)}")
 
@@ -267,7 +270,9 @@ class FaultModel(Model):
             return
         if self.trace is not None:
             if self._spot is None:
-                raise ValueError(f"trace: {self.trace!r} was not read: give the scenario as a file")
+                raise ValueError(
+                    f"trace: {self.trace!r} can only be read for a scenario in a file; write the scenario into a file"
+                )
             yield from self._spot.faults(sum(1 for _ in cluster.each_node()), seed)
             return
         for fault in self._of_each_node(cluster):

@@ -51,7 +51,9 @@ class Workload(Model):
             words = " and ".join(given) or "none"
             raise ValueError(f"give exactly one of script, function, generate and trace, not {words}")
         if self.trace is not None and (self.args or self.kwargs):
-            raise ValueError("a trace takes no args and no kwargs, because it runs again as it was recorded")
+            raise ValueError(
+                "a trace takes no args and no kwargs, because dualray repeats the trace as it was recorded"
+            )
         if self.as_ray and self.script is None:
             raise ValueError("as_ray is for a script; a function uses the imports of its module")
         if self.args and self.script is None:
@@ -86,7 +88,7 @@ class Swarm(Model):
     def _can_be_drawn(cls, value: list[FaultKind]) -> list[FaultKind]:
         for kind in value:
             if kind in NEVER_DRAWN:
-                raise ValueError(f"{kind} cannot be chosen at random; write it under faults")
+                raise ValueError(f"a random choice of faults cannot include {kind}; write this fault under faults")
         return value
 
 

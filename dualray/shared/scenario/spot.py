@@ -118,14 +118,18 @@ def parse_spot(text: str, path: str) -> SpotTrace:
         raise ValueError(f"{path}: metadata.gap_seconds={gap!r} must be a number of seconds above 0")
     data = content.get("data")
     if not isinstance(data, list) or not data:
-        raise ValueError(f"{path}: data must be a list with the number of available machines at each tick")
+        raise ValueError(
+            f"{path}: data must be a list of numbers, one for each interval: the machines that are available"
+        )
     for index, count in enumerate(data):
         if type(count) is not int or count < 0:
             raise ValueError(f"{path}: data[{index}]={count!r} must be a whole number of machines")
     prices = content.get("prices", [])
     if not isinstance(prices, list) or len(prices) not in (0, len(data)):
-        raise ValueError(f"{path}: prices must be a list of as many prices as data has numbers, {len(data)}")
+        raise ValueError(f"{path}: prices must be a list of {len(data)} prices, one for each number in data")
     for index, price in enumerate(prices):
         if isinstance(price, bool) or not isinstance(price, int | float) or not 0 <= price < float("inf"):
-            raise ValueError(f"{path}: prices[{index}]={price!r} must be what a machine costs for an hour, 0 or more")
+            raise ValueError(
+                f"{path}: prices[{index}]={price!r} must be the price of a machine for an hour, at least 0"
+            )
     return SpotTrace(path, round(gap * 1e9), tuple(data), tuple([float(price) for price in prices]))

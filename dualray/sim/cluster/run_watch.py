@@ -59,7 +59,10 @@ class RunWatch:
         if self._kernel.now_ns != self._standstill_ns:
             self._standstill_ns, self._standstill_since = self._kernel.now_ns, events
         elif events - self._standstill_since >= STANDSTILL_EVENTS_MAX:
-            raise self._stuck(f"{STANDSTILL_EVENTS_MAX:,} events passed at {self._now_words()}, an endless loop")
+            raise self._stuck(
+                f"the simulation handled {STANDSTILL_EVENTS_MAX:,} events, but its time stayed at {self._now_words()}: "
+                "the program is in an endless loop"
+            )
 
     def lift_time_limit(self) -> None:
         """The program has ended: its time limit is no concern of what comes after it."""

@@ -89,9 +89,9 @@ class CostModel:
         for it in fields(self):
             value = getattr(self, it.name)
             if type(value) is not int or value < 0:
-                raise ValueError(f"{it.name} must be an int of at least 0, not {value!r}")
+                raise ValueError(f"the cost {it.name} must be an int of at least 0, not {value!r}")
             if value == 0 and it.name.endswith("_bytes_per_s"):
-                raise ValueError(f"{it.name} must be above 0")
+                raise ValueError(f"the cost {it.name} must be above 0")
 
     @classmethod
     def params(cls) -> list[Param]:

@@ -113,7 +113,8 @@ class TaskCosts:
         if isinstance(said, str):
             if said == MEASURED:
                 raise ValueError(
-                    f"{what}: a duration function cannot return '{MEASURED}'; set it for the task or the method itself"
+                    f"{what}: a duration function cannot return '{MEASURED}'; set duration='{MEASURED}' for the task "
+                    "or the method"
                 )
             distribution = self._distributions.get(said)
             if distribution is None:
@@ -121,11 +122,12 @@ class TaskCosts:
             return self._draw_ns(distribution, task)
         if isinstance(said, bool) or not isinstance(said, Real):
             raise TypeError(
-                f"{what} returned {said!r}: it must be seconds, or a distribution such as 'exponential(2s)'"
+                f"{what} returned {said!r}, but must return a number of seconds, or a distribution such as "
+                "'exponential(2s)'"
             )
         seconds = float(said)
         if not 0 <= seconds < inf:
-            raise ValueError(f"{what} returned {said!r}: it must be seconds, at least 0")
+            raise ValueError(f"{what} returned {said!r}, but must return a number of seconds, at least 0")
         return round(seconds * 1e9)
 
     def whole_ns(self, seconds: float) -> int:

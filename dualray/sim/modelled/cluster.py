@@ -196,7 +196,7 @@ class ModelledCluster(Cluster):
         )
         why = why_infeasible(shape, nodes)
         if why is not None:
-            raise ValueError(f"{template.name} can never run here: {why}")
+            raise ValueError(f"{template.name} can never run on this cluster: {why}")
         demand = template.resources.units
         cpu_units = demand[0][1] if demand and demand[0][0] == CPU else 0
         is_small = max(what.sizes, default=0) <= self.config.inline_bytes_max
@@ -259,7 +259,7 @@ class ModelledCluster(Cluster):
         """Nobody reads the tables."""
 
     def driver_fails(self, why: str) -> None:
-        raise SimulationDeadlockError(f"{why}, and the program has not ended")
+        raise SimulationDeadlockError(f"{why}, but the program has not ended")
 
     def _stuck(self, why: str) -> SimulationDeadlockError:
         lines = list(self.head.control.explain())

@@ -182,7 +182,7 @@ class Isolation:
     def install(self) -> None:
         """Isolate from now on. Raises when another simulation of this process does."""
         if self._collecting is not None:
-            raise RuntimeError("this isolation is installed already")
+            raise RuntimeError("the isolation of this simulation is already installed")
         if self._installed is None:
             installed = Substitutions([*self.substitutions(), *self._also], self._of_modules)
             installed.install()
@@ -232,7 +232,7 @@ class Isolation:
     def rewrite_function(self, function: object) -> None:
         """Put the replacements into a function that came by value: `Substitutions.rewrite_function`."""
         if self._installed is None:
-            raise RuntimeError("the isolation is not installed")
+            raise RuntimeError("the isolation of this simulation is not installed")
         if id(function) in self._rewritten:
             return
         if isinstance(function, FunctionType):

@@ -189,7 +189,7 @@ class Substitutions:
     def install(self) -> None:
         """Put every replacement into its place and into the modules that bound the original earlier."""
         if self.installed:
-            raise RuntimeError("these substitutions are installed already")
+            raise RuntimeError("the simulation has already replaced these functions")
         stored = [_stored(entry.holder, entry.name) for entry in self._substitutions]
         if any(isinstance(original, Replacement) for original in stored):
             raise RuntimeError("another simulation runs in this process: shut it down first")

@@ -193,8 +193,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
 def _refusing(name: str) -> Callable[..., Any]:
     def refuse(self: VirtualLoop, *args: Any, **kwargs: Any) -> Any:
         raise NotImplementedError(
-            f"{name}: an event loop of a simulation has no sockets, pipes, subprocesses or signals, because a seed "
-            f"cannot repeat their order. Run this program in real mode"
+            f"{name}: an event loop of a simulation has no sockets, pipes, subprocesses or signals, because a "
+            "simulation cannot repeat their order. Run this program in real mode"
         )
 
     refuse.__name__ = name

@@ -86,7 +86,10 @@ class TensorflowTrainer(DataParallelTrainer):
         resume_from_checkpoint: Checkpoint | None = None,
     ) -> None:
         if tensorflow_config is not None and tensorflow_backend is not None:
-            raise TypeError("TensorflowTrainer: tensorflow_config and tensorflow_backend are one argument; give one")
+            raise TypeError(
+                "TensorflowTrainer: tensorflow_config and tensorflow_backend are two names of one argument; give "
+                "only one"
+            )
         super().__init__(
             train_loop_per_worker,
             train_loop_config=train_loop_config,

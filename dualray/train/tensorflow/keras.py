@@ -84,5 +84,7 @@ def _events(what: str, given: str | Sequence[str]) -> set[str]:
     found = [given] if isinstance(given, str) else list(given)
     for event in found:
         if event not in EVENTS:
-            raise ValueError(f"ReportCheckpointCallback: {what}={event!r} is no event of Keras{nearest(event, EVENTS)}")
+            raise ValueError(
+                f"ReportCheckpointCallback: {what}={event!r} is not an event of Keras{nearest(event, EVENTS)}"
+            )
     return set(found)

@@ -139,7 +139,7 @@ def create_collective_group(
     _check_backend(backend)
     if sorted(ranks) != list(range(world_size)) or len(actors) != world_size:
         raise RuntimeError(
-            f"ranks={ranks} must have each rank from 0 to world_size - 1 once, for {len(actors)} actors and "
+            f"ranks={ranks} must have each rank from 0 to world_size - 1 once, with {len(actors)} actors and "
             f"world_size={world_size}"
         )
     try:
@@ -307,14 +307,18 @@ def _joined(group_name: str) -> Group:
 
 def _check_backend(backend: str) -> None:
     if not is_backend_available(Backend(backend)):
-        raise RuntimeError(f"the backend {backend} is not available: use backend='gloo', with tensors of the CPU")
+        raise RuntimeError(f"the backend {backend} is not available: use backend='gloo', with tensors on the CPU")
 
 
 def _check_rank(rank: int, group: Group, *, is_other: bool = False) -> None:
     if not 0 <= rank < group.world_size:
-        raise ValueError(f"rank {rank} is not in the collective group {group.name!r} of {group.world_size}")
+        raise ValueError(
+            f"rank {rank} is not in the collective group {group.name!r}, which has {group.world_size} ranks"
+        )
     if is_other and rank == group.rank:
-        raise RuntimeError(f"rank {rank} is this process's own: it can send to other ranks, and receive from them")
+        raise RuntimeError(
+            f"rank {rank} is the rank of this process, which can only send to other ranks and receive from other ranks"
+        )
 
 
 def _check_list(arrays: list[Any], group: Group, verb: str) -> None:
@@ -336,7 +340,7 @@ def _array(tensor: Any, *, is_written: bool = True) -> np.ndarray[Any, Any]:
     if type(tensor).__module__.partition(".")[0] == "torch" and tensor.device.type == "cpu":
         array = tensor.detach().numpy()
     if not isinstance(array, np.ndarray):
-        raise RuntimeError(f"a tensor must be a numpy array or a torch tensor of the CPU, not {type(tensor).__name__}")
+        raise RuntimeError(f"a tensor must be a numpy array or a torch tensor on the CPU, not {type(tensor).__name__}")
     if is_written and not array.flags.writeable:
         raise ValueError("the tensor is read-only, like a result of get() and an argument of a task: copy it first")
     return array

@@ -148,7 +148,7 @@ class Pool:
         ray_remote_args: Mapping[str, Any] | None = None,
     ) -> None:
         if processes is not None and (isinstance(processes, bool) or not isinstance(processes, int)):
-            raise TypeError(f"processes={processes!r} must be an int, or None for one for each CPU")
+            raise TypeError(f"processes={processes!r} must be an int, or None for one process on each CPU")
         if processes is not None and processes <= 0:
             raise ValueError(f"processes={processes!r}: Processes in the pool must be >0")
         if initializer is not None and not callable(initializer):

@@ -190,8 +190,8 @@ def test_methods_that_print_at_a_time_are_told_apart(printed):
     [
         (["heed.log"], "no log file is called 'heed.log'. Did you mean 'head.log'?"),
         (["*.xyz"], "known are head.log"),
-        (["worker", "node-0/w99"], "no worker 'node-0/w99' has printed anything here. Did you mean 'node-0/w"),
-        (["worker", "--pid", "1"], "no worker with pid 1 has printed"),
+        (["worker", "node-0/w99"], "these logs have no output of worker 'node-0/w99'. Did you mean 'node-0/w"),
+        (["worker", "--pid", "1"], "these logs have no output of a worker with pid 1"),
         (["worker"], "an address, such as node-0/w3, or --pid PID"),
         (["task", "ffff"], "list_tasks() has the ids"),
         (["task", "say"], "'say' is a name, but `logs` needs an id"),
@@ -200,7 +200,7 @@ def test_methods_that_print_at_a_time_are_told_apart(printed):
         (["tsk", "ffff"], "Did you mean 'task'?"),
         (["head.log", "--err"], "--err needs one of task, actor, worker before it"),
         (["actor", "ffff", "-a", "1"], "--attempt-number is for tasks"),
-        (["task", "--pid", "1"], "--pid names a worker or an actor"),
+        (["task", "--pid", "1"], "--pid chooses a worker or an actor"),
         (["--node", "node-1"], "this machine has no logs of node 'node-1'. Did you mean 'node-0'?"),
         (["--format", "xml"], "must be table or json"),
     ],
@@ -214,7 +214,7 @@ def test_an_unknown_session_is_named(printed):
 
 
 def test_in_python_wrong_arguments_are_named(printed):
-    with pytest.raises(ValueError, match="one of filename, actor_id, task_id and pid, and got none"):
+    with pytest.raises(ValueError, match="one of filename, actor_id, task_id and pid, but got none"):
         get_log()
     with pytest.raises(ValueError, match="got filename and pid"):
         get_log(filename="head.log", pid=1)

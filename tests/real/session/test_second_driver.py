@@ -167,7 +167,9 @@ def test_the_end_of_the_first_program_is_an_error_for_the_second(tmp_path):
 
 
 def test_a_session_that_has_ended_is_named():
-    with pytest.raises(DualrayError, match="no cluster of this user has its session at /tmp/dualray-1-gone"):
+    with pytest.raises(
+        DualrayError, match="no running cluster of this user has the session directory /tmp/dualray-1-gone"
+    ):
         ray.init(address="/tmp/dualray-1-gone")
 
 

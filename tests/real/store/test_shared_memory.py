@@ -122,12 +122,12 @@ def test_a_process_without_room_for_numpy_reads_all_the_same(
 
 
 def test_a_process_that_was_promised_nothing_gets_nothing(node: Node, store: SharedMemoryStore) -> None:
-    with pytest.raises(KeyError, match="no room was reserved"):
+    with pytest.raises(KeyError, match="no space reserved"):
         store.create(ID, 5)
     with pytest.raises(KeyError, match="is not in"):
         store.open(ID)
     assert node.reserve(ID, 5) is None
-    with pytest.raises(ValueError, match="has 6 bytes, and room was reserved for 5"):
+    with pytest.raises(ValueError, match="has 6 bytes, but the object store reserved 5 bytes"):
         store.create(ID, 6)
     with pytest.raises(KeyError):
         store.seal(ID)
@@ -479,7 +479,7 @@ assert list((place / "session").iterdir()) == []
 
 def test_an_id_that_fits_no_slot_is_refused(node: Node) -> None:
     for object_id in (b"", bytes(41)):
-        with pytest.raises(ValueError, match="1 to 40 are possible"):
+        with pytest.raises(ValueError, match="must have 1 to 40 bytes"):
             node.store.reserve(object_id, 5, lambda error: None)
 
 

@@ -182,13 +182,13 @@ def test_tags_are_the_places_of_names_and_those_of_0_1_0_stay():
         ((-1,), "no event or command has the tag -1"),
         ((True,), "no event or command has the tag True"),
         (("Started",), "no event or command has the tag 'Started'"),
-        ((), "these values are not an event or a command"),
-        (7, "these values are not an event or a command"),
-        (None, "these values are not an event or a command"),
-        ((NAMES.index("TimerFired"),), "these values are not an event or a command"),
-        ((NAMES.index("TimerFired"), "a", "b"), "these values are not an event or a command"),
+        ((), "the message is neither an event nor a command"),
+        (7, "the message is neither an event nor a command"),
+        (None, "the message is neither an event nor a command"),
+        ((NAMES.index("TimerFired"),), "the message is neither an event nor a command"),
+        ((NAMES.index("TimerFired"), "a", "b"), "the message is neither an event nor a command"),
         ((NAMES.index("ValueReported"), b"id", "NO SUCH STATE", 0, None), "'NO SUCH STATE' is not a valid ValueState"),
-        ((NAMES.index("TaskSubmitted"), 5), "these values are not an event or a command"),
+        ((NAMES.index("TaskSubmitted"), 5), "the message is neither an event nor a command"),
     ],
 )
 def test_values_that_nobody_encoded_are_refused(fields, message):
@@ -201,7 +201,7 @@ def test_orders_nested_without_end_are_refused():
     fields: Any = (NAMES.index("Started"),)
     for _ in range(5000):
         fields = (NAMES.index("Send"), "head", fields, ())
-    with pytest.raises(ValueError, match="these values are not an event or a command"):
+    with pytest.raises(ValueError, match="the message is neither an event nor a command"):
         decode(fields)
 
 

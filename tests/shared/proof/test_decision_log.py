@@ -208,7 +208,7 @@ def test_a_log_of_an_unknown_setting_is_refused_with_its_name():
     ids=range(6),
 )
 def test_a_decision_that_nobody_logged_is_refused_with_its_number(decision):
-    with pytest.raises(ValueError, match=r"^decision 4 of the log cannot be read: "):
+    with pytest.raises(ValueError, match=r"^decision 4 of the decision log cannot be read: "):
         read_log(WHOLE + decision)
 
 

@@ -179,7 +179,7 @@ def read_nothing(name: str) -> str:
         (
             "groupName: small",
             "groupName: {{ .Values.name }}",
-            ": the file is a template: replace the part from {{ to }} first",
+            ": the file is a template: first replace each part between {{ and }}",
         ),
         ('cpu: "1500m", ', "", "spec.workerGroupSpecs[0].template: the number of CPUs of a node is missing"),
         ("memory: 4Gi", "memory: 4Gx", "spec.workerGroupSpecs[0].memory: '4Gx' must be an amount, such as"),

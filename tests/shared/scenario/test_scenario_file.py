@@ -102,7 +102,7 @@ def test_a_scenario_is_written_and_read_back():
         (
             "{max: 3}",
             "some",
-            "expect.counters.retries: 'some' must be a whole number, or bounds such as",
+            "expect.counters.retries: 'some' must be a whole number, or limits such as",
         ),
         ("{max: 60s}", "{max: 0s}", "expect.makespan: no run can meet this: max is 0s"),
         ("name: pong", "name: pong\nname: p", "the key 'name' is given twice"),

@@ -61,13 +61,15 @@ def test_what_cannot_be_meant_is_refused_with_its_place(text, words):
 
 def test_a_file_that_cannot_be_used_is_refused_with_the_place_that_names_it():
     text = "faults: {trace: spot.json, format: skypilot-spot}"
-    with pytest.raises(ScenarioError, match=r"spot.yaml:4.*prices must be a list of as many prices as data"):
+    with pytest.raises(ScenarioError, match=r"spot.yaml:4.*one for each number in data"):
         read(text, '{"metadata": {"gap_seconds": 10}, "data": [2, 2], "prices": [1]}')
     with pytest.raises(
         ScenarioError, match="2 spot machines were never available at the same time; at most 1 were; give at most 2"
     ):
         read(text, '{"metadata": {"gap_seconds": 10}, "data": [1, 0]}')
-    with pytest.raises(ScenarioError, match=r"'spot.json' must be the name of a file beside this one"):
+    with pytest.raises(
+        ScenarioError, match=r"'spot.json' must be the name of a file in the same directory as the scenario"
+    ):
         parse_scenario(f"{HEAD}{text}\n", "spot.yaml")
 
 

@@ -97,7 +97,7 @@ def test_head_log_and_clock_can_be_read_while_a_paced_run_goes_on(
 
 
 def test_pace_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    for wrong, words in (("0", "must be more than 0"), ("fast", "must be a number"), ("-1", "between 0")):
+    for wrong, words in (("0", "must be above 0"), ("fast", "must be a number"), ("-1", "between 0")):
         monkeypatch.setenv("DUALRAY_PACE", wrong)
         with pytest.raises(ValueError, match=words) as refused:
             resolve({})

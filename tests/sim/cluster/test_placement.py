@@ -221,7 +221,7 @@ def test_bundles_go_where_their_labels_say(start):
 
 
 def test_more_labels_than_nodes_are_refused():
-    with pytest.raises(ValueError, match="labels describes 2 nodes, but the cluster has 1"):
+    with pytest.raises(ValueError, match="labels= has labels for 2 nodes, but the cluster has 1"):
         ray.init(mode="sim", nodes=1, labels=[{}, {}])
     with pytest.raises(ValueError, match="dualray sets the label"):
         ray.init(mode="sim", labels={"ray.io/node-id": "x"})

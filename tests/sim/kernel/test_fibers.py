@@ -447,7 +447,7 @@ def test_a_scheduler_has_one_driver_and_is_closed_by_it(sim: Simulation) -> None
     with pytest.raises(RuntimeError, match="already has a driver"):
         sim.fibers.adopt_current(Owner())
     sim.kernel.call_after(1, sim.fibers.close)
-    with pytest.raises(RuntimeError, match="only the driver can close"):
+    with pytest.raises(RuntimeError, match="only the driver can end"):
         sim.fibers.park()
 
 

@@ -75,7 +75,10 @@ def test_a_topology_is_written_and_read_back(topology: str) -> None:
         (
             "{racks: 2, oversubscription: 2, uplink: 1Gbps}",
             "8",
-            "x.yaml:5: cluster.topology: oversubscription and uplink set the same thing; leave one out",
+            (
+                "x.yaml:5: cluster.topology: oversubscription and uplink both set the speed of a rack's uplink; "
+                "leave one of the two out"
+            ),
         ),
         ("{racks: 2, uplink: 0bps}", "8", "x.yaml:5: cluster.topology.uplink: '0bps' is too little: at least 1"),
         (

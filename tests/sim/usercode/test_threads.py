@@ -551,8 +551,8 @@ def test_signals_are_the_virtual_process_s(tmp_path):
 @pytest.mark.parametrize(
     ("said", "error", "words"),
     [
-        (lambda: -1, ValueError, "duration returned -1: it must be seconds, at least 0"),
-        (lambda: float("nan"), ValueError, "duration returned nan: it must be seconds, at least 0"),
+        (lambda: -1, ValueError, "duration returned -1, but must return a number of seconds, at least 0"),
+        (lambda: float("nan"), ValueError, "duration returned nan, but must return a number of seconds, at least 0"),
         (lambda: None, TypeError, "duration returned None: it must be seconds, or a distribution"),
         (lambda: "soon", ValueError, "duration: 'soon' is not understood"),
     ],

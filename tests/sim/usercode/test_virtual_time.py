@@ -404,6 +404,6 @@ def test_substitutions_are_a_context_manager() -> None:
     kernel = Kernel()
     with Substitutions(VirtualTime(kernel, FiberScheduler(kernel)).substitutions()) as standing:
         assert time.sleep is not ORIGINALS["sleep"]
-        with pytest.raises(RuntimeError, match="installed already"):
+        with pytest.raises(RuntimeError, match="already replaced"):
             standing.install()
     standing.uninstall()

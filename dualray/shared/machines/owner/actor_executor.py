@@ -191,7 +191,7 @@ class ActorExecutor:
     def _run(self, group: Group, pushed: TaskPushed) -> None:
         task_id = pushed.spec.task_id
         if task_id in self.calls:
-            raise InvariantViolation(f"call {short(task_id)} was to start, and has not ended")
+            raise InvariantViolation(f"the executor started call {short(task_id)} again before the call ended")
         self.calls[task_id] = Call(pushed, group, self.out.now_ns)
         group.running += 1
         self.out.commands.append(RunTask(spec=pushed.spec, attempt=pushed.attempt, device_ids=pushed.device_ids))

@@ -363,7 +363,7 @@ class Executor:
     def on_ran(self, event: TaskRan) -> None:
         """The function returned or raised."""
         if self.current is None or self.current.spec.task_id != event.task_id:
-            raise InvariantViolation(f"task {short(event.task_id)} ended and was not in hand")
+            raise InvariantViolation(f"task {short(event.task_id)} ended, but this worker was not running the task")
         self._take_exception(event)
         self._end(event)
 
@@ -383,7 +383,9 @@ class Executor:
         """The actor wants to end: nothing begins any more, and the call in hand is never reported."""
         pushed = self.current
         if pushed is None or pushed.spec.task_id != event.task_id:
-            raise InvariantViolation(f"task {short(event.task_id)} ends an actor and was not in hand")
+            raise InvariantViolation(
+                f"task {short(event.task_id)} ended its actor, but this worker was not running the task"
+            )
         name, actor_id = pushed.spec.template.name, pushed.spec.actor_id
         if actor_id is None:
             creates = pushed.spec.creates
@@ -401,7 +403,7 @@ class Executor:
         for outcome in event.outcomes:
             pushed = self.current
             if pushed is None or pushed.spec.task_id != outcome[0]:
-                raise InvariantViolation(f"task {short(outcome[0])} ended and was not in hand")
+                raise InvariantViolation(f"task {short(outcome[0])} ended, but this worker was not running the task")
             if first is not None and not is_reported_with(pushed, first):
                 self._report(first, group)
                 group = []

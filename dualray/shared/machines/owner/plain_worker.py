@@ -307,7 +307,7 @@ class PlainWorker:
         if self.owner is not None:
             self.owner.check_invariants()
         elif self.current is None and (self._queue or self._handed):
-            raise InvariantViolation(f"tasks wait on {self.address} and none is in hand")
+            raise InvariantViolation(f"tasks are waiting on {self.address}, but {self.address} runs no task")
 
 
 _new = object.__new__

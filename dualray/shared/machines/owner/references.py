@@ -142,7 +142,7 @@ class References:
             value = self.table[ref.object_id]
             value.task_uses -= 1
             if value.task_uses < 0:
-                raise InvariantViolation(f"object {short(ref.object_id)} was released by a task twice")
+                raise InvariantViolation(f"a task released its reference to object {short(ref.object_id)} twice")
             if not value.local_refs:
                 self.release(value)
 

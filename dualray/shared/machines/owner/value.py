@@ -47,7 +47,7 @@ class _Nobody(dict[Any, None]):
     """Nobody waits, nobody borrows: one for all values, until somebody does (`Value.note`)."""
 
     def __setitem__(self, key: Any, value: None) -> None:
-        raise InvariantViolation("this dict is shared by all values: add to it with Value.note")
+        raise InvariantViolation("all values share this empty dict: add an entry with Value.note")
 
 
 class OneWait(dict[Any, None]):

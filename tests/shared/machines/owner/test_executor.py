@@ -169,7 +169,7 @@ def test_a_result_that_does_not_fit_in_is_reported_in_its_place(run):
 
 
 def test_news_of_a_task_that_is_not_in_hand_is_refused(run):
-    with pytest.raises(InvariantViolation, match="was not in hand"):
+    with pytest.raises(InvariantViolation, match="was not running the task"):
         run(TasksRan(outcomes=outcomes(2)))
 
 

@@ -224,7 +224,7 @@ def wait_until_succeeded_without_exception(
                 time.sleep(retry_interval_ms / 1000)
                 continue
             if raise_last_ex:
-                raise RuntimeError(f"it has not succeeded within {timeout_ms} ms") from error
+                raise RuntimeError(f"the function did not succeed within {timeout_ms} ms") from error
             return False
         else:
             return True
@@ -262,7 +262,7 @@ def wait_for_num_actors(num_actors: int, state: str | None = None, timeout: floa
         if len(list_actors(filters=filters, limit=num_actors)) >= num_actors:
             return
         time.sleep(0.1)
-    raise TimeoutError(f"there were not {num_actors} actors within {timeout} s")
+    raise TimeoutError(f"the cluster did not have {num_actors} actors within {timeout} s")
 
 
 __getattr__ = refusing("ray._private.test_utils")
