@@ -49,7 +49,7 @@ def _end(number: int, frame: object) -> NoReturn:
 
 @app.add("chaos")
 def chaos_command(
-    seed: Annotated[int, Option(min=0, help=f"{SEED_HELP} The same seed gives the same faults.")] = 0,
+    seed: Annotated[int, Option(min=0, help=f"{SEED_HELP} Two runs with the same seed get the same faults.")] = 0,
     random_faults: Annotated[int, Option(min=1, help="Number of random faults to perform.")] = 300,
     nodes: Annotated[
         int, Option(min=1, help=f"{NODES_HELP} No fault hits node-0, which runs the head and the driver.")
@@ -60,16 +60,20 @@ def chaos_command(
     ] = "mixed",
     decision_log: Annotated[
         Path | None,
-        Option("--decision-log", "--record", help=f"{DECISION_LOG_HELP} Default: a temporary directory."),
+        Option(
+            "--decision-log",
+            "--record",
+            help=f"{DECISION_LOG_HELP} By default, the command uses a temporary directory.",
+        ),
     ] = None,
     faults: Annotated[
         list[str] | None,
-        Option("--faults", "--fault", help=f"{FAULTS_HELP} These faults replace the random faults."),
+        Option("--faults", "--fault", help=f"{FAULTS_HELP} The faults of this option replace the random faults."),
     ] = None,
     patience: Annotated[
         float, Option(min=1, help="Seconds without progress after which the command reports a hang.")
     ] = 60,
-    dry_run: Annotated[bool, Option("--dry-run", help=f"{DRY_RUN_HELP} The output lists the faults.")] = False,
+    dry_run: Annotated[bool, Option("--dry-run", help=f"{DRY_RUN_HELP} --dry-run lists the faults.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Kill, pause and slow down real processes while a workload runs, and check its results.

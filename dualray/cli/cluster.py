@@ -45,22 +45,28 @@ def start_command(
     address: Annotated[str | None, Option(help=f"{ADDRESS_HELP} The node joins the cluster of this head.")] = None,
     port: Annotated[
         int | None,
-        Option(min=0, max=65535, help=f"{PORT_HELP} For --head only; default: {DEFAULT_PORT}."),
+        Option(
+            min=0, max=65535, help=f"{PORT_HELP} This option is for --head only, and its default is {DEFAULT_PORT}."
+        ),
     ] = None,
     node_ip: Annotated[
         str | None,
-        Option(help="Address at which other machines reach this machine. Default: 127.0.0.1, this machine only."),
+        Option(
+            help="Address at which other machines reach this machine; the default, 127.0.0.1, allows this machine only."
+        ),
     ] = None,
-    num_cpus: Annotated[float | None, Option(help="CPUs of this node. Default: all CPUs of this machine.")] = None,
-    num_gpus: Annotated[float | None, Option(help="GPUs of this node. Default: all GPUs of this machine.")] = None,
+    num_cpus: Annotated[
+        float | None, Option(help="Number of CPUs that this node offers; by default all CPUs of this machine.")
+    ] = None,
+    num_gpus: Annotated[
+        float | None, Option(help="Number of GPUs that this node offers; by default all GPUs of this machine.")
+    ] = None,
     resources: Annotated[
         str | None, Option(help="Custom resources of this node as JSON, such as '{\"disk\": 2}'.")
     ] = None,
     memory: Annotated[
         str | None,
-        Option(
-            help="Memory that tasks can reserve with memory=, in bytes or such as 16GiB. Default: 70 % of the total."
-        ),
+        Option(help="Memory that tasks can reserve with memory=, such as 16GiB; by default 70 % of the total."),
     ] = None,
     labels: Annotated[str | None, Option(help="Labels of this node, such as 'zone=a,market=spot', or as JSON.")] = None,
     object_store_memory: Annotated[
@@ -71,14 +77,17 @@ def start_command(
     ] = None,
     object_manager_port: Annotated[
         int | None,
-        Option(min=0, max=65535, help="With --address: port for all connections to this node. Default: any free port."),
+        Option(
+            min=0, max=65535, help="With --address: port for all connections to this node; by default any free port."
+        ),
     ] = None,
     autoscale: Annotated[
         Path | None,
-        Option(help=f"{AUTOSCALE_HELP} For --head only."),
+        Option(help=f"{AUTOSCALE_HELP} This option is for --head only."),
     ] = None,
     secret_file: Annotated[
-        Path | None, Option(help="File with the cluster's secret. Default: the variable DUALRAY_SECRET.")
+        Path | None,
+        Option(help="File with the cluster's secret; by default the secret is in the variable DUALRAY_SECRET."),
     ] = None,
     num_redis_shards: Annotated[
         int | None,
@@ -91,13 +100,15 @@ def start_command(
     tls: Annotated[
         bool | None,
         Option(
-            help="Encrypt connections to other machines with TLS 1.3. All nodes must agree. Default: on, unless "
-            "--node-ip is a loopback address.",
+            help="Encrypt connections to other machines with TLS 1.3. All nodes of a "
+            "cluster need the same setting, which is on by default, unless --node-ip is a loopback address.",
         ),
     ] = None,
     tls_cert: Annotated[
         Path | None,
-        Option(help="PEM file with this node's certificate. Default: dualray derives one from the secret."),
+        Option(
+            help="PEM file with this node's certificate; by default, dualray derives a certificate from the secret."
+        ),
     ] = None,
     tls_key: Annotated[Path | None, Option(help="PEM file with the private key of --tls-cert.")] = None,
     tls_ca: Annotated[
@@ -221,10 +232,12 @@ def stop_command() -> None:
 
 @app.add("status")
 def status_command(
-    address: Annotated[str, Option(help=f"{ADDRESS_HELP} auto finds the cluster on this machine.")] = "auto",
+    address: Annotated[
+        str, Option(help=f"{ADDRESS_HELP} With auto, the command finds the cluster on this machine.")
+    ] = "auto",
     policy: Annotated[
         str | None,
-        Option(help="With --dry-run: scaling policy to try, package.module:Class. Default: the cluster's policy."),
+        Option(help="With --dry-run: scaling policy to try, as package.module:Class; by default the cluster's policy."),
     ] = None,
     dry_run: Annotated[
         bool, Option("--dry-run", help=f"{DRY_RUN_HELP} The scaling policy chooses the nodes to launch and end.")

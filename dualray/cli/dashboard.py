@@ -44,19 +44,20 @@ def dashboard_command(
         Argument(
             metavar="[SOURCE]...",
             help="Decision log directory, scenario file, host:port of a cluster, or script with options of "
-            "`dualray run`. Give two sources to compare them. Default: the cluster on this machine.",
+            "`dualray run`. To compare two runs, give two sources. By default, the page shows the cluster on "
+            "this machine.",
         ),
     ] = None,
     host: Annotated[
         str,
-        Option(help="Address on which to serve the page. Only this machine can reach 127.0.0.1."),
+        Option(
+            help="Address on which to serve the page. Only programs on this machine can reach the default, 127.0.0.1."
+        ),
     ] = LOOPBACK,
     port: Annotated[int, Option(help=PORT_HELP, min=0, max=65535)] = 0,
     pace: Annotated[
         float | None,
-        Option(
-            help="Most seconds of virtual time in one second of real time, for a simulation that this command starts."
-        ),
+        Option(help="Most seconds of virtual time in a second of real time, if this command starts a simulation."),
     ] = None,
     logs: Annotated[Path | None, Option(help=KEPT_LOGS_HELP)] = None,
     open_: Annotated[bool, Option("--open", help="Open the page in this machine's browser.")] = False,

@@ -47,7 +47,9 @@ def version_command() -> None:
 def help_command(
     key: Annotated[
         str | None,
-        Argument(help="Key of an error, such as store-full, or the name of an error class. Default: list all keys."),
+        Argument(
+            help="Key of an error, such as store-full, or the name of an error class; the default lists all keys."
+        ),
     ] = None,
 ) -> None:
     """Explain an error: what it means, what causes it, and how to fix it.

@@ -19,20 +19,22 @@ def import_ray_command(
     logs: Annotated[Path, Argument(help="Directory of a Ray session, or the directory logs/export_events in it.")],
     output: Annotated[Path, Option("--output", "-o", help=OUTPUT_HELP)] = Path("run.parquet"),
     job: Annotated[
-        str | None, Option(help="Id in hex of the job to import. Required if the events have several jobs.")
+        str | None, Option(help="Id of the job to import, in hex; required if the events belong to several jobs.")
     ] = None,
     timeline: Annotated[
-        Path | None, Option(help="JSON file from `ray timeline`, with times that the events do not have.")
+        Path | None, Option(help="JSON file from `ray timeline`, with times that are missing in the events.")
     ] = None,
     sizes: Annotated[
         Path | None,
-        Option(help='JSON file with result sizes, {"function": bytes}. Default: dualray estimates them.'),
+        Option(
+            help='JSON file with the sizes of results, {"function": bytes}; by default, dualray estimates the sizes.'
+        ),
     ] = None,
     edges: Annotated[
         Path | None,
         Option(
-            help='JSON file with dependencies, [["id of a task", "id of the task that takes its result"]]. '
-            "Default: dualray infers them."
+            help='JSON file with dependencies, [["id of a task", "id of the task that takes its result"]]; '
+            "by default, dualray infers the dependencies."
         ),
     ] = None,
 ) -> None:

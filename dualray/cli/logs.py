@@ -49,7 +49,12 @@ Tail = Annotated[int, Option(help="Number of lines to print from the end; -1 pri
 Follow = Annotated[bool, Option("--follow", "-f", help="Keep printing new lines until Ctrl-C or the session's end.")]
 Attempt = Annotated[
     int | None,
-    Option("--attempt-number", "-a", help="Attempt of the task; 0 is the first. Default: all.", min=0),
+    Option(
+        "--attempt-number",
+        "-a",
+        help="Number of the task's attempt, from 0; by default, the command prints all attempts.",
+        min=0,
+    ),
 ]
 
 
@@ -57,7 +62,7 @@ Attempt = Annotated[
 def logs_command(
     what: What = None,
     which: Which = None,
-    id_: Annotated[str | None, Option("--id", help="Id of the task or actor, instead of WHICH.")] = None,
+    id_: Annotated[str | None, Option("--id", help="Id of the task or actor, if you do not give WHICH.")] = None,
     pid: Annotated[int | None, Option(help="Process id of the worker or of the actor's worker.")] = None,
     attempt: Attempt = None,
     err: Annotated[bool, Option("--err", help="Print stderr instead of stdout.")] = False,

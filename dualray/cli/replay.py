@@ -27,8 +27,8 @@ def replay_command(
     """Check a finished run: replay every decision from its log, and compare the results.
 
     The command gives each logged event to a fresh state machine, which must return the logged commands. Each action in
-    the traces must match a logged command. The table lists processes that differ, were killed or left no log; -v lists
-    all.
+    the traces must match a logged command. The table lists processes that differ, were killed or left no log. With -v,
+    the table lists all processes.
 
     Example: dualray replay run1
     """

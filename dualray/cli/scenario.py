@@ -70,7 +70,7 @@ def run_command(
     mode: Annotated[str, Option(help=MODE_HELP)] = "sim",
     seed: Seed = None,
     decision_log: Annotated[Path | None, Option(help=DECISION_LOG_HELP)] = None,
-    report: Annotated[Path | None, Option(help=f"{REPORT_HELP} The page describes the run.")] = None,
+    report: Annotated[Path | None, Option(help=f"{REPORT_HELP} The report describes the run.")] = None,
     timeline: Annotated[
         Path | None, Option(help="JSON file to write. You can open this timeline in https://ui.perfetto.dev.")
     ] = None,

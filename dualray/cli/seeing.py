@@ -164,7 +164,7 @@ def explain_command(
         Path | None,
         Argument(
             metavar="[DIRECTORY|SCENARIO]",
-            help="Decision log directory of a finished run, or a scenario file to run first. Default: the cluster.",
+            help="Decision log directory of a finished run, or a scenario to run first; by default a running cluster.",
         ),
     ] = None,
     seed: Annotated[int | None, Option(help=SCENARIO_SEED_HELP)] = None,
@@ -180,7 +180,7 @@ def explain_command(
     """Show the history of a task, an actor or an object: each decision with its candidates and reasons.
 
     The history of an actor shows its constructor and all restarts. If you name no run, the command asks the running
-    cluster what the task does now, and why it waits.
+    cluster what a task does now, and why the task waits.
 
     Example: dualray explain train run1
     """

@@ -36,7 +36,7 @@ LISTED_MAX = 10
 """Most rows that an error lists when a name matches several rows."""
 app = Commands()
 
-Address = Annotated[str, Option(help=f"{ADDRESS_HELP} auto finds the cluster on this machine.")]
+Address = Annotated[str, Option(help=f"{ADDRESS_HELP} With auto, the command finds the cluster on this machine.")]
 Log = Annotated[Path | None, Option(help=f"{LOG_HELP} The command reads the log instead of a cluster.")]
 Format = Annotated[str, Option("--format", help=f"{FORMAT_HELP} --json means --format json.")]
 

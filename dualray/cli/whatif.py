@@ -131,15 +131,17 @@ def _list(text: str | None) -> list[str] | None:
 def calibrate_command(
     output: Annotated[Path, Option("--output", "-o", help=OUTPUT_HELP)] = Path("calibration.yaml"),
     seconds: Annotated[
-        float, Option(help="Largest time to measure in seconds, from 1 to 60. One round takes about 10 s.")
+        float, Option(help="Largest time to measure, from 1 to 60 seconds; one round of measurements takes about 10 s.")
     ] = SECONDS_MAX,
-    report: Annotated[Path | None, Option(help=f"{REPORT_HELP} The page describes the fit and its residuals.")] = None,
+    report: Annotated[
+        Path | None, Option(help=f"{REPORT_HELP} The report describes the fit and its residuals.")
+    ] = None,
     engine: Annotated[
         str, Option(help="What to measure: dualray (real mode on this machine) or ray (a Ray cluster).")
     ] = "dualray",
     address: Annotated[
         str | None,
-        Option(help=f"{ADDRESS_HELP} For --engine ray. auto finds the cluster. Default: start a local Ray."),
+        Option(help=f"{ADDRESS_HELP} With auto, --engine ray finds the cluster; by default, it starts a local Ray."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -200,14 +202,14 @@ def predict_command(
     trace: Annotated[Path, Argument(help="Recorded run: a file that `dualray record` wrote.")],
     nodes: Annotated[str, Option(help="Numbers of nodes to compare, such as 1,2,4.")] = "1,2,4,8",
     cpus: Annotated[
-        str | None, Option(help="CPUs of each node, one or several such as 4,8. Default: as recorded.")
+        str | None, Option(help="Numbers of CPUs of each node to compare, such as 4,8; by default the recorded number.")
     ] = None,
     gpus: Annotated[
-        str | None, Option(help="GPUs of each node, one or several such as 0,1. Default: as recorded.")
+        str | None, Option(help="Numbers of GPUs of each node to compare, such as 0,1; by default the recorded number.")
     ] = None,
     store: Annotated[
         str | None,
-        Option(help="Size of each node's object store, such as 2GiB or 1GiB,8GiB. Default: as recorded."),
+        Option(help="Sizes of each node's object store to compare, such as 1GiB,8GiB; by default the recorded size."),
     ] = None,
     memory: Annotated[
         str,
@@ -228,18 +230,22 @@ def predict_command(
     ] = "none",
     faults: Annotated[str | None, Option("--faults", help="Earlier name of --fault-files.", is_hidden=True)] = None,
     seeds: Annotated[
-        int, Option(min=1, max=1000, help=f"{SEEDS_HELP} The number applies to each configuration.")
+        int, Option(min=1, max=1000, help=f"{SEEDS_HELP} Each configuration gets this number of runs.")
     ] = SEEDS,
-    jobs: Annotated[int | None, Option(min=1, max=256, help=f"{JOBS_HELP} Default: one for each core.")] = None,
+    jobs: Annotated[
+        int | None, Option(min=1, max=256, help=f"{JOBS_HELP} By default, the command uses one process for each core.")
+    ] = None,
     price: Annotated[
         str | None,
-        Option(help="Price of a node for an hour. With --autoscale: of each group, such as cpu=0.40,gpu=2.80."),
+        Option(
+            help="Price of a node for an hour, or with --autoscale the price of each group's nodes: cpu=0.40,gpu=2.80."
+        ),
     ] = None,
     gpu_price: Annotated[
         float, Option(min=0, help="Price of a GPU for an hour, added to the price of its node.")
     ] = 0.0,
     spot_price: Annotated[
-        float | None, Option(min=0, help="Price of a spot machine for an hour. Default: --price.")
+        float | None, Option(min=0, help="Price of a spot machine for an hour; by default the same as --price.")
     ] = None,
     deadline: Annotated[
         str | None, Option(help="Choose the cheapest configuration that ends within this time, such as 10min.")
@@ -252,7 +258,7 @@ def predict_command(
         Path | None, Option(help="Calibration file with measured costs, from `dualray calibrate`.")
     ] = None,
     cores: Annotated[
-        float | None, Option(min=0.01, help="Physical cores of each node. Default: as many as its CPUs.")
+        float | None, Option(min=0.01, help="Number of physical cores of each node; by default the number of its CPUs.")
     ] = None,
     host_cores: Annotated[
         float | None,
@@ -261,17 +267,17 @@ def predict_command(
     cold_start: Annotated[
         str | None,
         Option(
-            help="Time that the first workers of a new node take to start, such as 300ms, or `recorded`. Default: "
-            "`recorded` for launched nodes with --autoscale, else 0."
+            help="Time that the first workers of a new node take to start, such as 300ms, or `recorded`. By "
+            "default, launched nodes with --autoscale take the recorded time, and other nodes no time."
         ),
     ] = None,
     autoscale: Annotated[
         Path | None,
-        Option(help=f"{AUTOSCALE_HELP} Predict for the cluster in this file."),
+        Option(help=f"{AUTOSCALE_HELP} The prediction is for the cluster in the file."),
     ] = None,
     idle_timeout: Annotated[
         str | None,
-        Option(help="With --autoscale: idle times after which a node leaves, such as 1m,5m. Default: from the file."),
+        Option(help="With --autoscale: idle times after which a node leaves, such as 1m,5m; by default as in FILE."),
     ] = None,
     causes: Annotated[
         bool, Option("--causes", help="Show how much of the chosen configuration's time each cause takes.")
@@ -283,13 +289,13 @@ def predict_command(
         bool, Option("--what-would-help", help="Try single changes to the chosen configuration, and rank them.")
     ] = False,
     strict: Annotated[bool, Option(help="Refuse configurations outside the calibrated range.")] = False,
-    report: Annotated[Path | None, Option(help=f"{REPORT_HELP} The page describes the predictions.")] = None,
+    report: Annotated[Path | None, Option(help=f"{REPORT_HELP} The report describes the predictions.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Predict how long a recorded run would take on other clusters, and compare them.
 
-    The chosen configuration is the cheapest that meets --deadline. Without --deadline the command chooses the knee, the
-    configuration after which more CPUs help little. Without a knee the command chooses the fastest configuration.
+    The chosen configuration is the cheapest that meets --deadline. Without --deadline, the command chooses the knee,
+    the configuration after which more CPUs help little. If there is no knee, the command chooses the fastest one.
 
     Example: dualray predict run.parquet --nodes 1,2,4,8 --cpus 4,8
     """

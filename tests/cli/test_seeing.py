@@ -123,7 +123,7 @@ def test_explain_runs_a_scenario(scenario: Path):
     [
         (["feed", "--address", "127.0.0.1:9"], "or a directory that a run wrote with --decision-log DIR"),
         (["feed", "--seed", "3"], "--seed needs a scenario file"),
-        (["feed", "LOG"], "no task or object of this run has the name 'feed' or an id that begins with 'feed'; "),
+        (["feed", "LOG"], "no task or object of this run has the name 'feed', or an id that begins with 'feed'; "),
         (["feed", "LOG", "--seed", "3"], "is only for scenario files"),
         (["feed", "nowhere"], "nowhere is not a directory"),
         (["feed", "nowhere.yaml"], "nowhere.yaml: cannot be read: No such file or directory"),

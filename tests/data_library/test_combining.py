@@ -20,7 +20,7 @@ def test_zip(numbers):
     both = numbers.zip(other)
     assert both.count() == 100 and all(row["id"] == row["other"] for row in both.take_all())
     assert numbers.limit(1).zip(numbers.limit(1), other.limit(1)).take_all() == [{"id": 0, "id_1": 0, "other": 0}]
-    with pytest.raises(ValueError, match="the datasets have 100 and 2 rows, and must have the same number"):
+    with pytest.raises(ValueError, match="must have the same number of rows, but have 100 and 2 rows"):
         numbers.zip(other.limit(2)).take_all()
     with pytest.raises(TypeError, match="zip takes datasets, not 3"):
         numbers.zip(3)
@@ -145,7 +145,7 @@ def test_classes_and_strategies_for_rows(numbers):
         numbers.map(dict, compute=pool)
     with pytest.raises(ValueError, match="Times is a class, which needs an ActorPoolStrategy"):
         numbers.map_batches(Times, compute=ray.data.TaskPoolStrategy())
-    with pytest.raises(ValueError, match="size=0 must be None or a number of actors, at least 1"):
+    with pytest.raises(ValueError, match="size=0 must be an int of at least 1"):
         ray.data.ActorPoolStrategy(size=0)
     with pytest.raises(ValueError, match="max_size=1 must be at least min_size=2"):
         ray.data.ActorPoolStrategy(min_size=2, max_size=1)

@@ -103,7 +103,7 @@ def test_how_many_files_are_written_and_when(numbers, tmp_path: Path):
         assert ray.data.read_csv(tmp_path / "c").count() == rows
     with pytest.raises(ValueError, match="exists already"):
         numbers.write_csv(tmp_path / "c", mode="error")
-    with pytest.raises(ValueError, match="dualray reads and writes files only at paths that every node sees"):
+    with pytest.raises(ValueError, match="is not a local path: mount the file system on every node"):
         numbers.write_csv("s3://bucket/key")
     numbers.write_parquet(f"local://{tmp_path}/p")
     assert ray.data.read_parquet(f"local://{tmp_path}/p", concurrency=1, num_cpus=1).sum("id") == 4950

@@ -178,7 +178,7 @@ def test_id_that_there_is_not(lives: Lives, wanted: str):
 def test_unknown_id_names_the_nearest(lives: Lives):
     task = next(iter(lives.tasks))
     wrong = task[:7] + ("0" if task[7] != "0" else "1")
-    with pytest.raises(ValueError, match=rf"'{wrong}' or an id that begins with '{wrong}'; the nearest are .*{task}"):
+    with pytest.raises(ValueError, match=rf"'{wrong}', or an id that begins with '{wrong}'; the nearest are .*{task}"):
         find_id(lives, wrong)
 
 

@@ -235,7 +235,7 @@ def _load(text: str, name: str) -> YamlMapping:
             raise ScenarioError(f"{name}:{line}: the key {error.key!r} is given twice; leave one out") from None
         if "{{" in lines[line - 1]:
             raise ScenarioError(
-                f"{name}:{line}: the file is a template: first replace each part between {{ and }}"
+                f"{name}:{line}: the file is a template: first replace each part between {{{{ and }}}}"
             ) from None
         problem = str(error.problem or error.context or error).splitlines()[0]
         raise ScenarioError(f"{name}:{line}: the file is not valid YAML: {problem}") from None
