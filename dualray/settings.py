@@ -626,7 +626,7 @@ def _read_file() -> tuple[str, dict[str, Any]]:
     path = Path(named or CONFIG_FILE)
     if not path.exists():
         if named:
-            raise ValueError(f"DUALRAY_CONFIG names {named!r}, which does not exist")
+            raise ValueError(f"DUALRAY_CONFIG names the file {named!r}, which does not exist")
         return "", {}
     content = read_config_file(path, is_named=bool(named))
     for key in content:

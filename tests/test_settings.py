@@ -198,7 +198,7 @@ def test_a_bad_config_file(elsewhere, content, words):
 
 def test_a_config_file_that_is_not_there(monkeypatch):
     monkeypatch.setenv("DUALRAY_CONFIG", "nowhere.toml")
-    with pytest.raises(ValueError, match=r"DUALRAY_CONFIG names 'nowhere.toml', which does not exist"):
+    with pytest.raises(ValueError, match=r"DUALRAY_CONFIG names the file 'nowhere.toml', which does not exist"):
         resolve({})
 
 

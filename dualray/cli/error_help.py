@@ -43,7 +43,7 @@ ENTRIES: Final[dict[str, Entry]] = {
     ),
     "actor-name": Entry(
         errors=("ActorAlreadyExistsError", "ActorHandleNotFoundError"),
-        means="Another actor already has this name, or no actor has this name.",
+        means="The program created an actor with a name that another actor has, or asked for a name that no actor has.",
         cause="Names are unique within a namespace, and an actor without lifetime='detached' ends with its creator.",
         fix="Use options(name=..., get_if_exists=True), or list the names with dualray list actors.",
     ),
@@ -65,12 +65,13 @@ ENTRIES: Final[dict[str, Entry]] = {
     "reference-ended": Entry(
         errors=("ReferenceEndedError",),
         means="The cluster that a reference or a handle belongs to was shut down.",
-        cause="The program kept the reference or handle after shutdown(), and it is not valid in the next cluster.",
+        cause="The program kept the reference or handle after shutdown(), but references and handles are not valid in the "
+        "next cluster.",
         fix="Call put() or .remote() again after init().",
     ),
     "pickled-reference": Entry(
         errors=("OufOfBandObjectRefSerializationException",),
-        means="The program pickled a reference, and RAY_allow_out_of_band_object_ref_serialization=0 forbids it.",
+        means="The program pickled a reference, which RAY_allow_out_of_band_object_ref_serialization=0 forbids.",
         cause="dualray cannot count the copies of a reference that pickle.dumps(ref) makes. So the process that calls "
         "pickle.dumps would keep the object until the process ends.",
         fix="Pass the reference to a task or an actor, or return it. To let the program pickle references "
@@ -146,7 +147,7 @@ ENTRIES: Final[dict[str, Entry]] = {
     ),
     "task-cancelled": Entry(
         errors=("TaskCancelledError",),
-        means="The program cancelled the task, or one of its arguments comes from a cancelled task.",
+        means="The program cancelled the task, or an argument of the task comes from a cancelled task.",
         cause="The program called dualray.cancel(ref).",
         fix="Catch the error where you get the result.",
     ),

@@ -57,7 +57,7 @@ def explore_command(
 ) -> None:
     """Run a scenario with many seeds, each with different random faults, and report the failures.
 
-    The command shrinks each kind of failure to a scenario file with few faults.
+    dualray shrinks each kind of failure to a scenario file with few faults.
 
     Example: dualray explore scenarios/pi.yaml --seeds 200
     """

@@ -26,9 +26,9 @@ def replay_command(
 ) -> None:
     """Check a finished run: replay every decision from its log, and compare the results.
 
-    The command gives each logged event to a fresh state machine, which must return the logged commands. Each action in
-    the traces must match a logged command. The table lists processes that differ, were killed or left no log. With -v,
-    the table lists all processes.
+    dualray gives each logged event to a new state machine, which must return the logged commands. Each action in
+    the traces must match a logged command. The table lists processes whose commands differ, or that were killed or left
+    no log. With -v, the table lists all processes.
 
     Example: dualray replay run1
     """

@@ -183,7 +183,7 @@ def _show_run(loaded: Scenario, outcome: Outcome, verdicts: Sequence[Verdict], m
 def check_command(file: File, seed: Seed = None, as_json: AsJson = False, quiet: Quiet = False) -> None:
     """Check that a scenario is deterministic.
 
-    The command runs the scenario in two processes with different PYTHONHASHSEED and compares every decision.
+    dualray runs the scenario in two processes with different PYTHONHASHSEED, and compares every decision.
 
     Example: dualray scenario check first.yaml
     """

@@ -172,7 +172,10 @@ def explain_command(
         Path | None, Option(help=f"{LOG_HELP} You can also give the directory as the second argument.")
     ] = None,
     regret: Annotated[
-        bool, Option("--regret", help="Run SCENARIO again with each other possible node, and show the time saved.")
+        bool,
+        Option(
+            "--regret", help="Run SCENARIO again for each other node that the task could use, and show the saved time."
+        ),
     ] = False,
     address: Address = "auto",
     as_json: AsJson = False,

@@ -37,7 +37,7 @@ LISTED_MAX = 10
 app = Commands()
 
 Address = Annotated[str, Option(help=f"{ADDRESS_HELP} With auto, the command finds the cluster on this machine.")]
-Log = Annotated[Path | None, Option(help=f"{LOG_HELP} The command reads the log instead of a cluster.")]
+Log = Annotated[Path | None, Option(help=f"{LOG_HELP} The command then reads this log, not a cluster.")]
 Format = Annotated[str, Option("--format", help=f"{FORMAT_HELP} --json means --format json.")]
 
 

@@ -226,7 +226,7 @@ def predict_command(
     ] = "cost",
     fault_files: Annotated[
         str,
-        Option(help="Scenario files whose faults to inject, JSON files that describe spot machines, or none."),
+        Option(help="Scenario files with faults to inject, JSON files that describe spot machines, or none."),
     ] = "none",
     faults: Annotated[str | None, Option("--faults", help="Earlier name of --fault-files.", is_hidden=True)] = None,
     seeds: Annotated[
@@ -295,7 +295,8 @@ def predict_command(
     """Predict how long a recorded run would take on other clusters, and compare them.
 
     The chosen configuration is the cheapest that meets --deadline. Without --deadline, the command chooses the knee,
-    the configuration after which more CPUs help little. If there is no knee, the command chooses the fastest one.
+    the configuration after which more CPUs help little. If there is no knee, the command chooses the fastest
+    configuration.
 
     Example: dualray predict run.parquet --nodes 1,2,4,8 --cpus 4,8
     """

@@ -62,9 +62,7 @@ class RayCluster:
     def create_placement_group(self, request: GroupRequest) -> bytes:
         bundles, strategy, name, is_detached, selectors = request
         if name and any(row["name"] == name and row["state"] != "REMOVED" for row in placement_group_table().values()):
-            raise PlacementGroupAlreadyExistsError(
-                f"placement_group: a placement group with the name {name!r} already exists; choose another name"
-            )
+            raise PlacementGroupAlreadyExistsError(f"placement_group: a group exists with the name {name!r}")
         problem = "" if self.waits_for_nodes else _problem(request)
         if problem:
             raise PlacementGroupUnschedulableError(f"the placement group can never be created: {problem}")

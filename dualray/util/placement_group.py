@@ -242,7 +242,7 @@ def get_placement_group(placement_group_name: str) -> PlacementGroup:
         return _handle(visible[names.index(placement_group_name)])
     nearest = difflib.get_close_matches(placement_group_name, names, n=1)
     hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
-    raise ValueError(f"there is no placement group with the name {placement_group_name!r}.{hint}")
+    raise ValueError(f"no placement group has the name {placement_group_name!r}.{hint}")
 
 
 def get_current_placement_group() -> PlacementGroup | None:

@@ -392,7 +392,7 @@ def test_a_first_scenario_is_written_and_runs_and_nothing_is_overwritten(
     assert "2 attempts" in several.output.splitlines()[1]
     one = CliRunner().invoke(app, ["get", "task", "14cfc9", "--log", "log"])
     assert one.exit_code == 0 and "14cfc9a496ebc658" in one.output
-    assert "20 tasks match 'square'" in CliRunner().invoke(app, ["get", "task", "square", "--log", "log"]).output
+    assert "'square' matches 20 tasks" in CliRunner().invoke(app, ["get", "task", "square", "--log", "log"]).output
     none = CliRunner().invoke(app, ["list", "tasks", "--log", "log", "--filter", "name=nix"])
     assert (none.exit_code, none.output) == (0, "no tasks match --filter (22 in all)\n")
     for mine, text in (("mine.html", "<p>mine</p>"), ("mine.py", "import dualray\n")):

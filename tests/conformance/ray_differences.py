@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 DIFFERENCES = {
-    "The error messages for lost processes, actors and objects, for a taken name, for a value that cannot be pickled, "
-    "and for a failed runtime environment are Ray's. The class of the error is the same as in real mode.": (
+    "The error messages for lost processes, actors and objects, for a taken name, for a value that cannot "
+    "be pickled, and for a failed runtime environment are Ray's. On Ray, the class of an error is the same "
+    "as in real mode.": (
         "test_runtime_env.py::test_environments_that_no_worker_can_set_up",
         "test_placement_groups.py::test_what_can_never_be_placed_is_refused_and_says_what_lacks",
         "test_util.py::test_the_error_has_the_path_to_what_cannot_be_pickled",
@@ -85,8 +86,10 @@ DIFFERENCES = {
     "Ray does not retry a generator with several results per item after the generator has yielded its first item.": (
         "test_generator_results.py::test_a_generator_is_tried_again_as_often_as_it_may",
     ),
-    "On Ray, if a generator raises an error, its `completed()` is ready without an error. The reference after the "
-    "last item has the error.": ("test_generators.py::test_an_error_in_the_middle_is_the_next_item",),
+    "On Ray, if a generator raises an error, its `completed()` is ready without an error. On Ray, `get` of "
+    "the reference after a generator's last item raises the generator's error.": (
+        "test_generators.py::test_an_error_in_the_middle_is_the_next_item",
+    ),
     "On Ray, when a program removes a placement group, the group's tasks and actors may hang, or end as if their "
     "worker had died. On Ray, a placement group ends with its job, not with the actor that created it.": (
         "test_placement_groups.py::test_a_group_ends_with_the_process_that_made_it_unless_it_is_detached",
@@ -97,21 +100,23 @@ DIFFERENCES = {
         "test_runtime_env.py::test_a_directory_that_is_gone_when_the_task_begins",
         "test_runtime_env.py::test_working_dir",
     ),
-    "Ray takes `worker_process_setup_hook` from `init` only. A task with this key in its `runtime_env` raises "
-    "RuntimeEnvSetupError.": (
+    "Ray takes `worker_process_setup_hook` from `init` only. On Ray, a task with "
+    "`worker_process_setup_hook` in its `runtime_env` raises RuntimeEnvSetupError.": (
         "test_runtime_env.py::test_a_setup_hook_is_of_children_and_actors_too",
         "test_runtime_env.py::test_a_setup_hook_may_be_a_name",
         "test_runtime_env.py::test_a_setup_hook_runs_once_in_each_worker",
         "test_runtime_env.py::test_setup_hooks_that_fail",
     ),
-    "Ray serializes plain containers with msgpack. Objects that a value or several arguments share arrive as copies, "
-    "and a bytearray arrives as bytes.": (
+    "Ray serializes plain containers with msgpack. On Ray, objects that several arguments or several parts "
+    "of a value share arrive as copies, and a bytearray arrives as bytes.": (
         "test_values.py::test_one_list_passed_twice_is_one_list",
         "test_values.py::test_values_come_back_equal",
         "test_values.py::test_what_is_shared_inside_a_value_stays_shared",
     ),
-    "Ray ignores serializers that a program registers with `dualray.util.register_serializer`. Register them with "
-    "`ray.util.register_serializer`, too.": ("test_util.py::test_a_registered_serializer_is_used_everywhere",),
+    "Ray ignores serializers that a program registers with `dualray.util.register_serializer`. For Ray, "
+    "register your serializers with `ray.util.register_serializer`, too.": (
+        "test_util.py::test_a_registered_serializer_is_used_everywhere",
+    ),
     "Ray does not always call the functions that an actor registered with `atexit`.": (
         "test_actor_endings.py::test_an_actor_cleans_up_when_it_ends_and_is_not_killed",
         "test_actor_endings.py::test_an_actor_that_ends_and_is_not_killed_is_deleted",
@@ -123,8 +128,8 @@ DIFFERENCES = {
         "test_util.py::test_objects_have_locations",
         "test_spill.py::test_an_object_on_disk_says_so",
     ),
-    "On Ray, the ids of tasks, actors and objects are Ray's. The id of an object has 28 bytes and does not contain "
-    "its index. A node has an id and no name.": (
+    "On Ray, the ids of tasks, actors and objects are Ray's. On Ray, the id of an object has 28 bytes and "
+    "does not contain the object's index. On Ray, a node has an id but no name.": (
         "test_util.py::test_a_node_knows_its_address",
         "test_generators.py::test_the_death_of_the_worker_gives_no_item_twice",
         "test_references.py::test_a_reference_has_an_id_and_compares_by_it",
@@ -136,15 +141,15 @@ DIFFERENCES = {
         "test_process_oddities.py::test_a_keyboard_interrupt_that_a_method_raises_leaves_its_actor_alive",
         "test_process_oddities.py::test_a_generator_exit_that_a_task_raises_is_its_error",
     ),
-    "Ray cannot send text that is not valid Unicode. An error message with a lone surrogate becomes an encoding "
-    "error.": ("test_errors.py::test_texts_with_lone_surrogates",),
+    "Ray cannot send text that is not valid Unicode. On Ray, an error whose message has a lone surrogate "
+    "becomes an encoding error.": ("test_errors.py::test_texts_with_lone_surrogates",),
     "On Ray, an exception whose own attributes raise an error ends its worker. Ray sends the text of an error in "
     "full, however long it is.": (
         "test_errors.py::test_an_exception_whose_own_code_raises_is_its_tasks_error",
         "test_errors.py::test_an_error_that_is_longer_than_a_message_leaves_its_actor_alive",
     ),
-    "On Ray, a full store spills to disk. Ray evicts no object that a task could recompute, and refuses no object "
-    "that is larger than the store.": (
+    "On Ray, a full store spills to disk. Ray never evicts an object that a task could recompute, and "
+    "accepts an object that is larger than the store.": (
         "test_memory.py::test_a_variable_that_keeps_the_store_full_is_named_with_its_line",
         "test_spill.py::test_an_object_larger_than_memory_is_refused",
         "test_spill.py::test_when_memory_and_disk_are_full_nothing_is_lost_and_the_error_names_both",
@@ -173,8 +178,8 @@ DIFFERENCES = {
         "test_nothing_hangs.py::test_a_program_can_ask_why_a_value_is_not_there",
         "test_nothing_hangs.py::test_another_process_can_ask_why_a_task_waits",
     ),
-    "On Ray, the state API asks Ray's dashboard (`ray[default]`) for all tables except nodes and placement groups. "
-    "The rows have Ray's ids, states and fields.": (
+    "On Ray, the state API asks Ray's dashboard (`ray[default]`) for all tables except nodes and placement "
+    "groups. On Ray, the rows of the state API have Ray's ids, states and fields.": (
         "test_state.py::test_a_task_can_ask_too",
         "test_state.py::test_a_task_that_has_ended_is_still_known",
         "test_state.py::test_actors_are_listed_while_they_live_and_after",

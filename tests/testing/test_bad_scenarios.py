@@ -51,7 +51,10 @@ BAD = {
     "a link that does not change": (
         "{at: 2ms, reboot: node-1, back_after: 1s}",
         "{at: 2ms, link: node-1}",
-        "5: faults[0]: a fault of a link needs one or more of bandwidth, delay, drop, duplicate, jitter, latency, loss, reorder",
+        (
+            "5: faults[0]: a fault of a link needs one or more of "
+            "bandwidth, delay, drop, duplicate, jitter, latency, loss, reorder"
+        ),
     ),
     "a worker of no task": (
         "{at: 2ms, reboot: node-1, back_after: 1s}",

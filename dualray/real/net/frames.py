@@ -121,8 +121,8 @@ def encode_frame(header: bytes, buffers: Sequence[Piece], limits: FrameLimits) -
     if size <= _JOIN_BYTES:
         if any(isinstance(view, FilePiece) for view in views):
             raise ValueError(
-                f"a message of {size} bytes contains part of a file, but only messages of at least {_JOIN_BYTES} "
-                "bytes may"
+                f"a message contains part of a file and has {size} bytes, but such messages need at least "
+                f"{_JOIN_BYTES} bytes"
             )
         return [b"".join((prefix, header, *views))], size  # type: ignore[arg-type]  # no FilePiece is left
     return [prefix, *(piece for piece in (header, *views) if len(piece))], size

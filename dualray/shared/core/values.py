@@ -37,7 +37,7 @@ class _Callback:
         self.set = ready
 
     def wait(self) -> None:
-        raise AssertionError("no process can wait for a callback")
+        raise AssertionError("a waiter with a callback cannot block: dualray calls its callback instead")
 
 
 class CoreValues(CoreQueries):

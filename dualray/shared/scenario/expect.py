@@ -79,7 +79,7 @@ def _check_order(least: float | None, most: float | None) -> None:
 def _check_bounds(bounds: Bounds) -> Bounds:
     _check_order(bounds.min, bounds.max)
     if bounds.max is not None and bounds.max < 0:
-        raise ValueError("max must not be below 0, because it bounds a count")
+        raise ValueError("max must be at least 0, because counts are never negative")
     return bounds
 
 

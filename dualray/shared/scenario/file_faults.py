@@ -216,7 +216,7 @@ class FaultModel(Model):
         if self.every is not None and "times" not in self.model_fields_set:
             raise ValueError("every needs times, the number of faults")
         if self.spread and (self.every is None or self.spread >= self.every):
-            raise ValueError("spread needs every, and must be less than it, as in every: 10s ± 2s")
+            raise ValueError("spread needs every, and must be shorter than every, as in every: 10s ± 2s")
         self._check_details(actions[0])
         if self.slow is not None and not (isinstance(self.by, float) and self.by > 0):
             raise ValueError("`slow` needs `by`: the factor by which the node gets slower, a number above 0")

@@ -358,7 +358,7 @@ def _try_numpy(generator: RandomState) -> None:
     generator.normal()
     other = found.save()
     if struct.unpack("i", other[1][:4]) != (1,):
-        raise NoTrap("random.gauss() keeps the second value of each pair, but this generator keeps no values")
+        raise NoTrap("numpy's generator does not keep the second number of a pair where dualray expects it")
     draws: list[Callable[[], Any]] = [
         generator.random_sample,
         lambda: generator.randint(1000),

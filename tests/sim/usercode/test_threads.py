@@ -553,7 +553,7 @@ def test_signals_are_the_virtual_process_s(tmp_path):
     [
         (lambda: -1, ValueError, "duration returned -1, but must return a number of seconds, at least 0"),
         (lambda: float("nan"), ValueError, "duration returned nan, but must return a number of seconds, at least 0"),
-        (lambda: None, TypeError, "duration returned None: it must be seconds, or a distribution"),
+        (lambda: None, TypeError, "duration returned None, but must return a number of seconds, or a distribution"),
         (lambda: "soon", ValueError, "duration: 'soon' is not understood"),
     ],
 )

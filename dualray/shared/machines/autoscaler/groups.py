@@ -48,4 +48,4 @@ def groups_of(text: str) -> tuple[NodeGroupSpec, ...]:
             ]
         )
     except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"autoscaler_groups={text!r} names no groups of nodes: {error!r}") from None
+        raise ValueError(f"autoscaler_groups={text!r} does not describe groups of nodes: {error!r}") from None

@@ -368,7 +368,7 @@ def test_groups_come_back_from_their_text() -> None:
     assert groups_of(groups_to_text(groups)) == groups
     assert groups_to_text(()) == ""
     assert groups_of("") == ()
-    with pytest.raises(ValueError, match="names no groups of nodes"):
+    with pytest.raises(ValueError, match="does not describe groups of nodes"):
         groups_of('[{"name": "cpu"}]')
 
 
