@@ -230,9 +230,7 @@ def _task_profile(name: str, value: Any) -> Any:
 def _pace(name: str, value: Any) -> float | None:
     pace = _amount(name, value)
     if pace == 0:
-        raise ValueError(
-            f"{name}={value!r} must be above 0: it is the seconds of virtual time that pass in a second of real time"
-        )
+        raise ValueError(f"{name}={value!r} must be above 0: seconds of virtual time in a second of real time")
     return pace
 
 
@@ -568,9 +566,7 @@ def _check_address(resolved: dict[str, Resolved]) -> None:
     if isinstance(address, ClusterAddress):
         given = [name for name in given if name not in address.settings]
         if mode != address.settings["mode"]:
-            raise ValueError(
-                f"mode={mode!r} must be {address.settings['mode']!r}, the mode of the Cluster that init() joins"
-            )
+            raise ValueError(f"mode={mode!r} must be {address.settings['mode']!r}, the mode of the Cluster")
     elif mode not in ("real", "ray") or address == "local":
         return
     if mode == "ray":
@@ -609,8 +605,7 @@ def _check_modes(resolved: dict[str, Resolved]) -> None:
                 raise ValueError(f"init({name}=...) has no counterpart in mode='ray': {_NOT_ON_RAY[name]}")
             if mode_in_code:
                 raise ValueError(
-                    f"init({name}=...) belongs to {setting.modes[0]} mode, but mode={mode!r} was given; leave one of "
-                    "the two out"
+                    f"init({name}=...) belongs to {setting.modes[0]} mode, but mode={mode!r} was given; leave one out"
                 )
             ignored.append(name)
     if ignored:

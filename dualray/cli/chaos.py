@@ -60,11 +60,7 @@ def chaos_command(
     ] = "mixed",
     decision_log: Annotated[
         Path | None,
-        Option(
-            "--decision-log",
-            "--record",
-            help=f"{DECISION_LOG_HELP} By default, the command uses a temporary directory.",
-        ),
+        Option("--decision-log", "--record", help=f"{DECISION_LOG_HELP} The default is a temporary directory."),
     ] = None,
     faults: Annotated[
         list[str] | None,

@@ -65,8 +65,8 @@ ENTRIES: Final[dict[str, Entry]] = {
     "reference-ended": Entry(
         errors=("ReferenceEndedError",),
         means="The cluster that a reference or a handle belongs to was shut down.",
-        cause="The program kept the reference or handle after shutdown(), but references and handles are not valid in the "
-        "next cluster.",
+        cause="The program kept the reference or handle after shutdown(), but references and handles are not valid in "
+        "the next cluster.",
         fix="Call put() or .remote() again after init().",
     ),
     "pickled-reference": Entry(

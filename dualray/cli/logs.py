@@ -76,8 +76,8 @@ def logs_command(
 ) -> None:
     """List log files, print a log file, or print the output of one task, actor or worker.
 
-    Without an argument, `dualray logs` lists the log files of this user's real clusters on this machine. A simulation has
-    no log files: its tasks print to the driver's stdout.
+    Without an argument, `dualray logs` lists the log files of this user's real clusters on this machine. A simulation
+    has no log files: its tasks print to the driver's stdout.
 
     Example: dualray logs task 5e9317d9 --err
     """

@@ -294,9 +294,8 @@ def predict_command(
 ) -> None:
     """Predict how long a recorded run would take on other clusters, and compare them.
 
-    The chosen configuration is the cheapest that meets --deadline. Without --deadline, the command chooses the knee,
-    the configuration after which more CPUs help little. If there is no knee, the command chooses the fastest
-    configuration.
+    The chosen configuration is the cheapest that meets --deadline. If you give no deadline, dualray chooses the knee,
+    the configuration after which more CPUs help little. If there is no knee, dualray chooses the fastest configuration.
 
     Example: dualray predict run.parquet --nodes 1,2,4,8 --cpus 4,8
     """

@@ -66,7 +66,9 @@ def parse_share(text: str, what: str = "a share") -> Fraction:
     if share is None or rest:
         raise ValueError(f"{what}: {text!r} is not understood; write a percentage or a fraction: 5% or 0.05")
     if not 0 <= share <= 1:
-        raise ValueError(f"{what}: {text!r} is not between 0 and 100% (0 and 1); write for example 5% or 0.05")
+        raise ValueError(
+            f"{what}: {text!r} must be between 0% and 100%, or between 0 and 1; write for example 5% or 0.05"
+        )
     return share
 
 

@@ -80,7 +80,8 @@ def what_would_help(
     lacks = next((replayed.failed for replayed in before if replayed.failed), "")
     if lacks:
         raise ValueError(
-            f"the program cannot run on {base.words}, so dualray cannot compare other clusters with it: {lacks}"
+            f"the program cannot run on {base.words}, so dualray cannot compare other clusters with this cluster: "
+            f"{lacks}"
         )
     asked = single_changes(base) if changes is None else changes
     pieces: list[_Piece] = [(config, seed) for seed in range(len(before)) for _, config in asked]

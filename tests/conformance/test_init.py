@@ -177,7 +177,7 @@ def test_bad_faults(faults, words):
     [
         (
             {"mode": "real", "nodes": 3},
-            "init(nodes=...) belongs to sim mode, but mode='real' was given; leave one of the two out",
+            "init(nodes=...) belongs to sim mode, but mode='real' was given; leave one out",
         ),
         ({"mode": "real", "faults": ["kill node-1 at 1s"]}, "init(faults=...) belongs to sim mode"),
         ({"mode": "sim", "num_redis_shards": 1}, "init(num_redis_shards=...) belongs to real mode"),

@@ -324,7 +324,7 @@ def test_exploring_says_how_many_seeds_were_the_same_again(tmp_path):
     assert "seed 0: its repetition differs: lineage" in explored.output
     assert "dualray scenario check" in explored.output
     refused = invoke("explore", str(path), "--repeat", "5")
-    assert refused.exit_code == 2 and "--repeat: '5' is not between 0 and all" in refused.stderr
+    assert refused.exit_code == 2 and "--repeat: '5' must be between 0% and 100%" in refused.stderr
 
 
 def test_a_generated_workload_runs_in_real_mode_too(tmp_path):

@@ -344,7 +344,7 @@ class NodeStore:
                     return self._no_memory(error)
             with self._lock:
                 self._taken.add(first, end)
-        return "the store is being closed"
+        return "the object store is being closed"
 
     def _take_ahead(self, first: int, end: int) -> None:
         try:

@@ -113,8 +113,7 @@ class Transitions(Generic[S]):
         if new not in self.table[old]:
             legal = ", ".join(sorted(self.table[old])) or "nothing"
             raise InvalidTransition(
-                f"{self.subject} {short(any_id)} cannot change from state {old} to {new} (legal after {old}: "
-                f"{legal}). {story}"
+                f"{self.subject} {short(any_id)}: {old} -> {new} is not legal (from {old}: {legal}). {story}"
             )
         return new
 

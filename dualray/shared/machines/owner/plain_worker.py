@@ -211,7 +211,7 @@ class PlainWorker:
     def _ran(self, event: TaskRan, now_ns: int) -> list[Command]:
         pushed = self.current
         if pushed is None or pushed.spec.task_id != event.task_id:
-            raise InvariantViolation(f"task {short(event.task_id)} ended and was not in hand")
+            raise InvariantViolation(f"task {short(event.task_id)} ended, but this worker was not running it")
         self.current = None
         duration_ns, self._started_ns = now_ns - self._started_ns, now_ns
         payloads: tuple[bytes, ...] = tuple([result.object_id for result in event.results if result.inline])
@@ -266,7 +266,7 @@ class PlainWorker:
         for outcome in event.outcomes:
             pushed = self.current
             if pushed is None or pushed.spec.task_id != outcome[0]:
-                raise InvariantViolation(f"task {short(outcome[0])} ended and was not in hand")
+                raise InvariantViolation(f"task {short(outcome[0])} ended, but this worker was not running the task")
             if first is not None and not is_reported_with(pushed, first):
                 self._report(first, group, commands)
                 group = []
