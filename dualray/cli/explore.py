@@ -36,7 +36,7 @@ Repeat = Annotated[
     str,
     Option(help="Share of the seeds to run twice with different PYTHONHASHSEED: 5%, 0.05, or 0 for none."),
 ]
-Output = Annotated[Path, Option(help="Directory for a scenario file of each shrunk failure.")]
+Output = Annotated[Path, Option(help="Directory in which to write a scenario file for each shrunk failure.")]
 
 
 @app.add("explore")

@@ -15,6 +15,7 @@ from functools import cached_property
 
 from dualray.report.histories import LOST, RESTART, TASK_HEX, Attempt, Lives, Move, ObjectLife, TaskLife
 from dualray.report.replayed import Ask, Choice, Eviction, Grant, Local, Replayed
+from dualray.report.requests import Requests
 from dualray.shared.model.accelerators import device_words
 from dualray.shared.model.commands import NoteRetry, Send
 from dualray.shared.model.errors import ErrorKind
@@ -80,6 +81,10 @@ class Teller:
         return _Owners(self._lives)
 
     @cached_property
+    def _requests(self) -> Requests:
+        return Requests(self._lives.record)
+
+    @cached_property
     def _returned(self) -> dict[str, list[ObjectLife]]:
         """Of each task, the objects that it returns."""
         returned: dict[str, list[ObjectLife]] = {}
@@ -140,6 +145,39 @@ class Teller:
         for attempt in sorted(life.attempts.values(), key=lambda each: each.number):
             yield from self._of_attempt(life, attempt)
         yield from self._results(life)
+        last = max(life.attempts.values(), key=lambda each: each.number, default=None)
+        if last is None or (last.pushed_ns is None and last.started_ns is None):
+            yield from self._waiting(life)
+
+    def _waiting(self, life: TaskLife) -> Iterator[Line]:
+        """Why the task has no worker, or has none again: what became of the request, and how the run ended for it."""
+        asked = None if life.spec is None else self._requests.of(life.spec)
+        missing = [dep for dep in life.deps if not self._is_made(dep)]
+        if asked is not None and not missing:
+            time_ns, owner, request = asked
+            yield Line(time_ns, f"{owner} asks its node for a worker.")
+            for local in self._replayed.local.get(request.request_id, ()):
+                yield _local_line(local)
+            head = self._replayed.asked.get(request.request_id)
+            if head is not None and head.first_without is not None:
+                yield _choice_line(head.first_without, head.no_room)
+            refusal = self._requests.refusals.get(request.request_id)
+            if refusal is not None:
+                yield Line(refusal.time_ns, "The task fails without a worker.", (refusal.error.message,))
+                return
+        names = ", ".join(f"{_short(dep)} ({self._maker_words(dep)})" for dep in missing[:LISTED_MAX])
+        what = f"object {names}, which is not ready" if missing else "a worker"
+        if life.spec is not None and life.spec.actor_id is not None and not missing:
+            what = f"actor {short(life.spec.actor_id)}"
+        yield Line(self._lives.end_ns, f"At the end of the run the task waits for {what}.")
+
+    def _is_made(self, object_id: str) -> bool:
+        """Whether an argument has been made, or need not be: it was put, or is the handle of an actor."""
+        maker = self._lives.tasks.get(object_id[:TASK_HEX])
+        if maker is None or (object_id in self._lives.objects and self._lives.objects[object_id].is_put):
+            return True
+        is_handle = maker.spec is not None and maker.spec.creates is not None
+        return is_handle or any(attempt.outcome == "" for attempt in maker.attempts.values())
 
     def _asks_for(self, life: TaskLife) -> Iterator[str]:
         spec = life.spec

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from dualray.report.record import Record, began_ns
+from dualray.report.requests import Requests
 from dualray.shared.machines.head.head import Head
 from dualray.shared.model.ids import HEAD, Address, job_of, node_of
 from dualray.shared.model.states import NodeHealth
@@ -56,8 +57,21 @@ def rows_of_record(record: Record, table: str) -> list[Row]:
         return rows_of_run(record.events, table)
     lost: list[Row] = []
     rows = _tasks(sorted(record.events, key=lambda event: event.time_ns), lost)
+    _fail_refused(rows, record)
     _complete_tasks([*rows, *lost], record)
     return [*rows, *lost]
+
+
+def _fail_refused(rows: Iterable[Row], record: Record) -> None:
+    """A task that can never run has no row of its end in the trace. The log of its owner tells why it failed."""
+    waiting = [row for row in rows if row["state"] == _TASK_STATES[TraceKind.TASK_SUBMITTED]]
+    requests = Requests(record) if waiting else None
+    for row in waiting:
+        spec = requests.specs.get(row["task_id"]) if requests is not None else None
+        refusal = requests.refusal_of(spec) if requests is not None and spec is not None else None
+        if refusal is not None:
+            row["state"], row["error_type"] = "FAILED", str(refusal.error.kind)
+            row["end_time_s"] = refusal.time_ns / 1e9
 
 
 def _complete_tasks(rows: Iterable[Row], record: Record) -> None:

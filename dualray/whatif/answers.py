@@ -174,9 +174,10 @@ def _about_the_record(prediction: Predicted) -> list[str]:
     lines = []
     recorded_s = graph.makespan_ns / 1e9
     if prediction.check_s is not None and recorded_s > 0:
+        both = " Both include the start of the first worker." if graph.cold_start_ns else ""
         lines.append(
             f"Check: a replay on the recorded cluster takes {prediction.check_s:.4g} s. The recorded run took "
-            f"{recorded_s:.4g} s ({prediction.check_s / recorded_s - 1:+.1%})."
+            f"{recorded_s:.4g} s ({prediction.check_s / recorded_s - 1:+.1%}).{both}"
         )
     if graph.delayed_ns > _DELAYED_MIN * graph.makespan_ns:
         lines.append(

@@ -21,7 +21,7 @@ DIFFERENCES = {
         "test_actor_failures.py::test_calls_after_kill_fail_however_fast_they_are",
         "test_concurrent_actors.py::test_calls_in_flight_are_made_again",
     ),
-    "Ray may start the calls of an actor that runs several methods at a time in any order.": (
+    "If an actor runs several methods concurrently, Ray may start its calls in any order.": (
         "test_async_actors.py::test_calls_start_in_order",
         "test_async_actors.py::test_locks_of_asyncio_hold",
         "test_concurrent_actors.py::test_calls_start_in_order_and_at_most_max_concurrency_run",
@@ -96,7 +96,7 @@ DIFFERENCES = {
         "test_placement_groups.py::test_a_group_that_waits_can_be_removed",
         "test_placement_groups.py::test_removal_ends_what_runs_in_the_group",
     ),
-    "Ray copies the directories and modules of a runtime environment to each node when a program makes the call.": (
+    "Ray copies the files of a call's runtime environment to the nodes when the program makes the call.": (
         "test_runtime_env.py::test_a_directory_that_is_gone_when_the_task_begins",
         "test_runtime_env.py::test_working_dir",
     ),

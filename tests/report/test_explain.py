@@ -13,6 +13,7 @@ from dualray.report.explain import Story, Teller
 from dualray.report.find import find_id
 from dualray.report.histories import Lives
 from dualray.report.record import Record, read_record
+from dualray.report.state import rows_of_record
 from dualray.shared.proof.trace import TraceKind
 from tests.report.support import MIB, simulate, two_steps
 
@@ -249,3 +250,45 @@ def test_a_wait_for_a_node_names_who_holds_it_and_ids_of_small_results_can_be_gi
     waited = re.search(r"in get or wait for (\S+) \(result of Counter.add\)", told)
     assert waited is not None
     assert lives.tasks[find_id(lives, waited[1])].name == "Counter.add"
+
+
+def test_a_task_without_a_worker_tells_why(tmp_path: Path):
+    @ray.remote(num_cpus=3)
+    def big() -> int:
+        return 1
+
+    @ray.remote
+    def blocked() -> int:
+        return 1
+
+    @ray.remote
+    def after(number: int) -> int:
+        return number
+
+    @ray.remote(num_cpus=2)
+    class Holder:
+        def ready(self) -> bool:
+            return True
+
+    ray.init(mode="sim", nodes=1, num_cpus=2, decision_log=tmp_path)
+    try:
+        with pytest.raises(ray.exceptions.TaskUnschedulableError):
+            ray.get(big.remote())
+        holder = Holder.remote()  # type: ignore[attr-defined]  # the decorator's
+        assert ray.get(holder.ready.remote())
+        waiting = after.remote(blocked.remote())
+        assert ray.wait([waiting], timeout=1)[0] == []
+    finally:
+        ray.shutdown()
+    lives = Lives(read_record(tmp_path))
+    ids = {life.name: life.task for life in lives.tasks.values()}
+    told = {name: words(Teller(lives).tell(ids[name])) for name in ("big", "blocked", "after")}
+    assert "no node could ever take it" in told["big"]
+    assert "The task fails without a worker.\nbig cannot be scheduled: it demands 3 CPU" in told["big"]
+    assert "0 of 2 CPU free, and it needs 1; held by 1 x Holder" in told["blocked"]
+    assert told["blocked"].endswith("At the end of the run the task waits for a worker.")
+    ready = f"waits for object {ids['blocked'][:8]}:0 (result of blocked), which is not ready."
+    assert told["after"].endswith(ready)
+    rows = {row["name"]: (row["state"], row["error_type"]) for row in rows_of_record(lives.record, "tasks")}
+    assert rows["big"] == ("FAILED", "TASK_UNSCHEDULABLE")
+    assert rows["blocked"] == rows["after"] == ("PENDING_NODE_ASSIGNMENT", "")
