@@ -145,7 +145,7 @@ def test_other_kinds_have_no_parts(kind, amount):
 
 @pytest.mark.parametrize("amount", [0, 0.5, 3, 2.5])
 def test_the_number_of_tpus_is_one_that_a_host_can_share_out(amount):
-    with pytest.raises(ValueError, match="a task or actor can hold 1, 2, 4 or 8 TPUs"):
+    with pytest.raises(ValueError, match="a task or actor can hold only 1, 2, 4 or 8 TPUs"):
         look.options(resources={"TPU": amount})
 
 

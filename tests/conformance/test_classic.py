@@ -171,7 +171,7 @@ def test_wait_counts_milliseconds():
         (lambda x: setattr(ray.env, "n", 3), TypeError, "EnvironmentVariable"),
         (lambda x: ray.EnvironmentVariable(3), TypeError, "cannot be called"),
         (lambda x: ray.env.unknown, AttributeError, "ray.env has no variable 'unknown'"),
-        (lambda x: ray.global_state.task_table("00"), KeyError, "the task table has no 00"),
+        (lambda x: ray.global_state.task_table("00"), KeyError, "the task table has no row for 00"),
         (lambda x: add(1), TypeError, "add.remote"),
     ],
     ids=range(15),

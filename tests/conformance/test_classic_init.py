@@ -372,7 +372,7 @@ def test_an_actor_with_checkpoints_comes_back_as_it_was(init, tally, interval, c
     [
         ({"checkpoint_interval": 0}, ValueError, "checkpoint_interval=0 must be at least 1"),
         ({"checkpoint_interval": "1"}, TypeError, "checkpoint_interval='1' must be an int"),
-        ({"checkpoint_interval": 1, "max_concurrency": 2}, ValueError, "one at a time"),
+        ({"checkpoint_interval": 1, "max_concurrency": 2}, ValueError, "one call at a time"),
     ],
 )
 def test_intervals_that_cannot_be(options, error, words):

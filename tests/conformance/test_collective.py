@@ -86,7 +86,7 @@ def test_send_and_receive(members):
     received = members[1].do.remote("recv", np.zeros(100_000), 0)
     members[0].do.remote("send", large, 1)
     assert np.array_equal(get(received), large)
-    with pytest.raises(RuntimeError, match="own"):
+    with pytest.raises(RuntimeError, match="the rank of this process"):
         get(members[0].do.remote("send", [1], 0))
 
 

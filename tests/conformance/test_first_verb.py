@@ -109,7 +109,7 @@ def test_a_finalizer_starts_none():
 
 def test_a_setting_forbids_it(monkeypatch):
     monkeypatch.setenv("DUALRAY_AUTO_INIT", "0")
-    with pytest.raises(NotInitializedError, match=r"auto_init=False \(environment\) keeps it"):
+    with pytest.raises(NotInitializedError, match=r"auto_init=False \(environment\) forbids put"):
         ray.put(1)
     assert not ray.is_initialized()
 

@@ -107,7 +107,7 @@ def test_a_group_has_a_name(make):
     with pytest.raises(ValueError, match=r"Did you mean 'named'\?"):
         get_placement_group("nameed")
     remove_placement_group(group)
-    with pytest.raises(ValueError, match="no placement group with the name 'named'"):
+    with pytest.raises(ValueError, match="no placement group has the name 'named'"):
         get_placement_group("named")
     again = make({"CPU": 1}, name="named")
     assert get_placement_group("named") == again != group
@@ -452,7 +452,7 @@ def test_the_options_of_earlier_releases_name_a_group():
     with pytest.raises(ValueError, match="both choose the node"):
         whereabouts.options(placement_group=group, scheduling_strategy="SPREAD")
     in_group = PlacementGroupSchedulingStrategy(placement_group=group)
-    with pytest.raises(ValueError, match="both choose where it runs"):
+    with pytest.raises(ValueError, match="both choose the node"):
         whereabouts.options(scheduling_strategy=in_group).options(placement_group=group)
     assert get(held.options(placement_group=group).remote())[0] in node_ids()
     whereabouts.options(scheduling_strategy=in_group).options(placement_group=group, scheduling_strategy=None)

@@ -214,6 +214,7 @@ _ALLOWED = {
     "cluster/launch_commands.py mkdir": "the directory of the ledger that the user names, or has in the home directory",
     "session/session.py mkdir": "the directory that the user names for spilled objects; ours lies in it",
     "limits.py open": "/dev/null, to see how many descriptors are left",
+    "net/spare.py open": "/dev/null, to have a descriptor that can be given back",
     # The rest lies in a session's directory, which nobody else may enter.
     "cluster/daemon.py open": "a log of the session",
     "control_plane/server.py rmtree": "the server's own directory",

@@ -117,5 +117,5 @@ def test_shares(text, expected):
 
 @pytest.mark.parametrize("text", ["5", "101%", "-1%", "-0.1", "", "%", "5%%", "5% of all", "half", "nan", "inf", "1/0"])
 def test_what_is_no_share_is_refused(text):
-    with pytest.raises(ValueError, match=r"--repeat: .* (is not understood|is not between).*5% or 0\.05"):
+    with pytest.raises(ValueError, match=r"--repeat: .* (is not understood|must be between).*5% or 0\.05"):
         parse_share(text, "--repeat")

@@ -190,7 +190,7 @@ def test_workers_that_do_not_report_together(config):
         if train.get_context().get_world_rank() == 0:
             train.report({"loss": 1})
 
-    with pytest.raises(TrainingFailedError, match=r"workers \[0\] wait .* after 0 reports.*workers \[1\] have ended"):
+    with pytest.raises(TrainingFailedError, match=r"after 0 reports, workers \[0\] wait .* workers \[1\] have ended"):
         DataParallelTrainer(loop, scaling_config=TWO, run_config=config).fit()
 
 

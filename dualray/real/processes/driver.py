@@ -4,6 +4,7 @@ joined a cluster through the node that this has here, and starts and stops nothi
 from __future__ import annotations
 
 import atexit
+import contextlib
 import logging
 import os
 import threading
@@ -125,6 +126,8 @@ class RealRuntime(ProcessRuntime):
             )
         if self.record is not None:
             self.record.program_begins()
+        with contextlib.suppress(OSError):  # no address space: the first object that needs it says so
+            self._process.store.attach()  # if the node manager dies later, what is there can still be read
         self._process.loop.call_later(_DIRECTORY_CHECK_S, self._check_directory)
         atexit.register(self.shutdown)
 

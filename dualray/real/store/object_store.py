@@ -24,6 +24,7 @@ import weakref
 from collections.abc import Callable
 from pathlib import Path
 
+from dualray.exceptions import DualrayError
 from dualray.real.store.arena import PAGE, Arena, Bytes
 from dualray.real.store.ranges import RangeSet
 
@@ -152,14 +153,28 @@ class SharedMemoryStore:
         arena.close()
 
     def attach(self) -> Arena:
-        """Map the arena now, and not at the first object; OSError without address space for it."""
+        """Map the arena now, and not at the first object.
+
+        Raises:
+            OSError: there is no address space for it.
+            DualrayError: there is no arena any more.
+        """
         arena = self._arena
         if arena is None:
             with self._lock:
                 if self._is_closed:
                     raise ValueError("the object store of this process is closed")
-                arena = self._arena = self._arena or Arena.attach(self.directory / ARENA_FILE)
+                arena = self._arena = self._arena or self._mapped_arena()
         return arena
+
+    def _mapped_arena(self) -> Arena:
+        try:
+            return Arena.attach(self.directory / ARENA_FILE)
+        except FileNotFoundError as error:
+            raise DualrayError(
+                f"the object store {self.directory} is gone: its node manager has ended, or somebody has deleted the "
+                "directory; call dualray.shutdown(), and then init() again"
+            ) from error
 
     def _place(self, arena: Arena, object_id: bytes, size: int) -> int:
         found = arena.find(object_id)

@@ -412,7 +412,7 @@ def test_without_the_secret_nobody_joins(stop, tmp_path: Path) -> None:
         (("--address", "127.0.0.1:9"), "needs the secret of the cluster"),
         (
             ("--address", "127.0.0.1:9", "--secret-file", "/missing"),
-            "--secret-file /missing: No such file or directory",
+            "--secret-file /missing cannot be read: No such file or directory",
         ),
         (("--head", "--tls-cert", "one.pem"), "must be given together; add --tls-key and --tls-ca"),
     ],

@@ -65,7 +65,7 @@ def test_a_mask_is_read_up_to_what_cuda_would_stop_at(text, entries):
 
 
 def test_a_mask_that_names_a_gpu_twice_is_an_error():
-    with pytest.raises(ValueError, match="CUDA_VISIBLE_DEVICES='1,0,1' names 1 twice, and CUDA then shows no GPU"):
+    with pytest.raises(ValueError, match="CUDA_VISIBLE_DEVICES='1,0,1' names 1 twice, so CUDA shows no GPU"):
         parse_mask("1,0,1")
 
 
