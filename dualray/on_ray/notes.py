@@ -196,6 +196,8 @@ class Notes:
         self._usage_at_ns = -USAGE_NS
         self._lock = threading.Lock()
         self._is_due = threading.Event()
+        self._sending = threading.Lock()
+        self._is_closed = False
         threading.Thread(target=self._send_for_ever, daemon=True, name="dualray-notes").start()
 
     @property
@@ -270,6 +272,16 @@ class Notes:
     def send(self, wait_s: float = 0) -> bool:
         """Send what was noted to the collector; False: the program, or the collector, has ended. `wait_s`: how long to
         wait until it has come, in a process that is about to end."""
+        with self._sending:
+            return not self._is_closed and self._send(wait_s)
+
+    def close(self) -> None:
+        """Send nothing any more: Ray would connect again for a call after the end of the program."""
+        with self._sending:
+            self._is_closed = True
+        self._is_due.set()
+
+    def _send(self, wait_s: float) -> bool:
         notes, spent_ns = self.take()
         if notes:
             try:

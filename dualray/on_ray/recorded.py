@@ -339,6 +339,7 @@ class RunOnRay:
     def write(self) -> None:
         """Make the file; the program has ended."""
         ended_ns = time.time_ns()
+        self.notes.close()
         notes, spent_ns, driver_spent_ns = self._all_notes()
         names = self.notes.record_to.names
         facts = {
