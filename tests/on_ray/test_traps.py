@@ -135,7 +135,7 @@ def test_items_of_a_generator(on_ray):
     waited = count_to.remote(1)
     ready, _ = dualray.wait([waited], timeout=20)
     assert ready == [waited]
-    with pytest.raises(TypeError, match="passed on"):
+    with pytest.raises(TypeError, match="passed to another process"):
         add.remote([waited])
     dynamic = get(count_to.options(num_returns="dynamic").remote(3))
     assert [get(ref) for ref in dynamic] == [0, 1, 2]
