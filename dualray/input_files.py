@@ -41,7 +41,7 @@ def read_text(path: str | Path, *, bytes_max: int | None = INPUT_BYTES_MAX, erro
 
 
 def read_pipe(path: Path) -> bytes:
-    """What comes out of a pipe of the shell, as in `<(command)`, until its other end closes it; or `read_bytes`."""
+    """Read a pipe of the shell, as in `<(command)`, until the command ends. Any other file is read as by `read_bytes`."""
     if not path.is_fifo():
         return read_bytes(path)
     return _read(os.open(path, os.O_RDONLY | os.O_CLOEXEC), path, INPUT_BYTES_MAX)
@@ -82,8 +82,8 @@ def read_config_file(path: Path, *, is_named: bool) -> dict[str, Any]:
 def _foreign_owner(fd: int, path: Path) -> int | None:
     """The owner of the file, or of the link to it, unless this user trusts the owner.
 
-    This user trusts root, and the owner of a directory into which nobody else can write: for example of a checkout
-    that a container mounts.
+    This user trusts root. If only its owner can write into the directory, this user also trusts the owner, for example
+    of a checkout that a container mounts.
     """
     directory = path.absolute().parent.stat()
     trusted = {os.getuid(), 0}

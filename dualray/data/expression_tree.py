@@ -33,7 +33,7 @@ _LITERAL_MAX: Final = 50
 
 
 class Operation(StrEnum):
-    """What a `BinaryExpr` or `UnaryExpr` computes."""
+    """The operation of a `BinaryExpr` or `UnaryExpr`."""
 
     ADD = "add"
     SUB = "sub"
@@ -171,7 +171,7 @@ class Expr:
         raise NotImplementedError
 
     def label(self) -> str_:
-        """What `print` shows of it in one line."""
+        """Return the expression as text in one line."""
         raise NotImplementedError
 
     def parts(self) -> Sequence[tuple[str_, Expr]]:

@@ -269,7 +269,7 @@ def _schema_of_expressions(exprs: Sequence[Expr], fn: Callable[[pa.Table, BlockS
 
 
 def _schema_of(fn: Callable[[pa.Table], pa.Table]) -> SchemaAfter:
-    """What becomes of a schema, by what `fn` makes of a table without rows."""
+    """Return a function that computes the schema after `fn`. It calls `fn` with a table without rows."""
     return lambda schema: fn(schema.empty_table()).schema
 
 

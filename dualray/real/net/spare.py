@@ -1,4 +1,4 @@
-"""How a process at its limit of open files refuses connections in words, instead of leaving who connects to wait."""
+"""A process at its limit of open files tells this to the processes that connect to it, so that they do not wait."""
 
 import contextlib
 import os
@@ -23,10 +23,10 @@ class SpareDescriptor:
             self.close()
             try:
                 sock, _ = listener.accept()
-            except OSError:  # nobody waits; or a thread was faster
+            except OSError:  # the queue is empty, or another thread has used the descriptor
                 self._open()
                 return
-            with sock, contextlib.suppress(OSError):  # whoever connected has gone
+            with sock, contextlib.suppress(OSError):  # the process that connected has ended
                 sock.setblocking(False)
                 refuse_starved(sock)
             self._open()
