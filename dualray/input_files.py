@@ -41,7 +41,7 @@ def read_text(path: str | Path, *, bytes_max: int | None = INPUT_BYTES_MAX, erro
 
 
 def read_pipe(path: Path) -> bytes:
-    """Read a pipe of the shell, as in `<(command)`, until the command ends; read any other file as `read_bytes` does."""
+    """Read a pipe of the shell, as in `<(command)`, until the command ends. Other files are read as by `read_bytes`."""
     if not path.is_fifo():
         return read_bytes(path)
     return _read(os.open(path, os.O_RDONLY | os.O_CLOEXEC), path, INPUT_BYTES_MAX)
