@@ -14,7 +14,7 @@ import pytest
 
 import dualray as ray
 from dualray.exceptions import ActorDiedError, ActorUnavailableError, PendingCallsLimitExceeded
-from tests.conformance.support import eventually, get, get_when_up, in_words, is_on_ray, resources_are_free
+from tests.conformance.support import Gate, eventually, get, get_when_up, in_words, is_on_ray, resources_are_free
 
 pytestmark = pytest.mark.usefixtures("cluster")
 
@@ -30,6 +30,10 @@ class Counter:
 
     def slow(self, seconds):
         time.sleep(seconds)
+        return self.n
+
+    def hold(self, gate):
+        gate.wait()
         return self.n
 
     def quit(self):
@@ -188,36 +192,46 @@ def test_exit_actor_outside_an_actor():
         get(exit_in_a_task.remote())
 
 
-def test_max_pending_calls():
+def test_max_pending_calls(gate: Gate):
     counter = Counter.options(max_pending_calls=3).remote()
     get(counter.add.remote())
-    pending = [counter.slow.remote(0.5) for _ in range(3)]
+    pending = [counter.hold.remote(gate) for _ in range(3)]
     with pytest.raises(PendingCallsLimitExceeded, match=r"Counter\.add: this process has 3 calls .*=3"):
         counter.add.remote()
+    gate.open()
     assert get(pending) == [1, 1, 1]
     assert get([counter.add.remote() for _ in range(3)]) == [2, 3, 4]
 
 
-def test_max_pending_calls_is_each_callers_and_goes_with_the_handle():
+def test_max_pending_calls_is_each_callers(gate: Gate):
     @ray.remote
-    def fill(counter):
-        refs = [counter.slow.remote(0.1) for _ in range(2)]
+    def fill(counter, filled):
+        refs = [counter.hold.remote(gate) for _ in range(2)]
         try:
             counter.add.remote()
+            said = "taken"
         except PendingCallsLimitExceeded:
-            ray.get(refs)
-            return "refused"
-        return "taken"
+            said = "refused"
+        ray.get(filled.add.remote(said))
+        ray.get(refs)
 
+    filled = Notes.remote()
+    counter = Counter.options(max_pending_calls=2).remote()
+    mine = [counter.hold.remote(gate) for _ in range(2)]
+    others = [fill.remote(counter, filled) for _ in range(2)]
+    eventually(lambda: get(filled.read.remote()) == ["refused"] * 2, what="both tasks are refused a third call")
+    gate.open()
+    get(mine + others)
+
+
+def test_max_pending_calls_goes_with_the_handle(gate: Gate):
     counter = Counter.options(max_pending_calls=2, name="limited").remote()
-    mine = [counter.slow.remote(0.05), counter.slow.remote(0.05)]
-    assert get([fill.remote(counter), fill.remote(counter)]) == ["refused"] * 2
-    get(mine)
     found = ray.get_actor("limited")
-    mine = [found.slow.remote(0.05), counter.slow.remote(0.05)]
+    mine = [found.hold.remote(gate), counter.hold.remote(gate)]
     with pytest.raises(PendingCallsLimitExceeded):
         found.add.remote()
-    get(mine)
+    gate.open()
+    assert get(mine) == [0, 0]
 
 
 def test_calls_that_fail_count_no_more():
