@@ -32,7 +32,9 @@ REFUSED: Final = {
 PERFORMED: Final = frozenset(FaultKind) - frozenset(REFUSED)
 OF_LINKS: Final = frozenset({FaultKind.PARTITION, FaultKind.CLOG_NODE, FaultKind.LINK})
 """Performed by the gateways."""
-OF_STORES: Final = frozenset({FaultKind.FILL_STORE, FaultKind.FILL_MEMORY, FaultKind.FILL_DISK, FaultKind.LOSE_GPU})
+OF_STORES: Final = frozenset(
+    {FaultKind.FILL_STORE, FaultKind.FILL_MEMORY, FaultKind.FILL_DISK, FaultKind.LOSE_GPU, FaultKind.LIMIT_FILES}
+)
 """Performed by the node manager of the fault's node."""
 
 _PEER = struct.Struct("3i")

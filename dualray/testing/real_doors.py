@@ -127,7 +127,7 @@ def tell_node(node: ClusterNode, order: dict[str, Any]) -> bool:
 
 
 def orders_of(fault: Fault, number: int) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """What a node manager is told to begin a fault of its store, memory, disk or GPUs, and to end it; None: it stays.
+    """What a node manager is told to begin a fault of its own, and to end it; None: it stays.
 
     Args:
         number: of the fault, no two alike.
@@ -140,6 +140,8 @@ def orders_of(fault: Fault, number: int) -> tuple[dict[str, Any], dict[str, Any]
             return {"op": "fill_memory", "share": fault.factor}, {"op": "fill_memory", "share": -fault.factor}
         case FaultKind.FILL_DISK:
             return {"op": "fill_disk", "full": True}, {"op": "fill_disk", "full": False}
+        case FaultKind.LIMIT_FILES:
+            return {"op": "limit_files", "limited": True}, {"op": "limit_files", "limited": False}
         case FaultKind.LOSE_GPU:
             return {"op": "lose_gpu", "gpu": fault.gpu}, None
         case _:

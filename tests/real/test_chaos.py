@@ -32,6 +32,7 @@ EVERY_KIND = (
     "clog node-1 at 3.2s for 0.2s",
     "fill node-1 to 0.5 at 3.5s for 0.5s",
     "fill disk of node-2 at 3.6s for 0.5s",
+    "limit files of node-2 at 0.8s for 0.5s",
     "lose object when object_stored 6",
     "kill worker when piece starts 5",
     "kill actor Simulator when Simulator.rollout starts 3",

@@ -42,6 +42,9 @@ CASES = {
     "a full disk": (
         "{nodes: 2, cpus: 2, object_store: 4MiB}", TREE, ["fill disk of node-1 when leaf starts 2 for 1s"], SAME,
     ),
+    "a node manager that can open no more files": (
+        THREE, TREE, ["limit files of node-1 when leaf starts 2 for 1s"], SAME,
+    ),
     "full memory": (
         "{nodes: [{cpus: 2, memory: 4GiB}, {count: 2, cpus: 2, memory: 4GiB}]}",
         BAG,

@@ -77,7 +77,8 @@ def test_no_more_open_files_fail_the_actor_and_name_the_limit() -> None:
     answers, two, words = said.split(" ", 2)
     assert 5 < int(answers) < 26
     assert two == "2"
-    assert "could not be started: this process has reached its limit of open files, 64 (RLIMIT_NOFILE" in words
+    reached = "this process has reached its limit of open files, 64 (RLIMIT_NOFILE"
+    assert f"could not start a worker for 5 s: {reached}" in words
 
 
 @pytest.mark.parametrize("files", [12, 24, 39])

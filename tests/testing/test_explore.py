@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from dualray.cli.app import app
-from dualray.shared.scenario.fault_model import NEVER_DRAWN, FaultKind, parse_fault
+from dualray.shared.scenario.fault_model import DRAWN_IF_NAMED, NEVER_DRAWN, FaultKind, parse_fault
 from dualray.shared.scenario.file import dump_scenario, parse_scenario
 from dualray.testing.determinism import check_determinism
 from dualray.testing.expectations import judge
@@ -63,8 +63,8 @@ def test_seeds_differ_and_each_is_the_same_again():
     drawn = [draw_faults(bag, ground, seed) for seed in range(300)]
     assert drawn == [draw_faults(bag, ground, seed) for seed in range(300)]
     assert len(set(drawn)) > 250
-    impossible = {FaultKind.LOSE_GPU, FaultKind.FILL_MEMORY}
-    assert {fault.kind for faults in drawn for fault in faults} == set(FaultKind) - NEVER_DRAWN - impossible
+    left_out = NEVER_DRAWN | DRAWN_IF_NAMED | {FaultKind.LOSE_GPU, FaultKind.FILL_MEMORY}
+    assert {fault.kind for faults in drawn for fault in faults} == set(FaultKind) - left_out
     assert any(fault.keeps_store for faults in drawn for fault in faults)
     for faults in drawn:
         assert all(parse_fault(str(fault)) == fault for fault in faults)

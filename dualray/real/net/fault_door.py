@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from dualray.real.net.addresses import listen
 from dualray.real.net.loop import Loop
+from dualray.real.net.spare import SpareDescriptor
 
 GATEWAY_DOOR: Final = "faults-gateway"
 NODE_DOOR: Final = "faults-node"
@@ -40,12 +41,18 @@ class FaultDoor:
         self._path = path
         self._perform = perform
         self._listener = listen(path)
+        self._spare = SpareDescriptor()
+        """For the order that ends a limit of open files."""
         loop.add_reader(self._listener.fileno(), self._accept)
 
     def _accept(self) -> None:
+        with self._spare.lent():
+            self._answer_one()
+
+    def _answer_one(self) -> None:
         try:
             sock, _ = self._listener.accept()
-        except OSError:  # who came has gone, or there is no descriptor: who asks hears of it by a timeout
+        except OSError:  # the process that asked has ended, or another thread took the descriptor
             return
         with sock:
             sock.settimeout(_HEAR_TIMEOUT_S)
@@ -66,6 +73,7 @@ class FaultDoor:
         """Take no more orders."""
         self._loop.remove_reader(self._listener.fileno())
         self._listener.close()
+        self._spare.close()
         self._path.unlink(missing_ok=True)
 
 

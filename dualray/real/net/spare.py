@@ -3,6 +3,7 @@
 import contextlib
 import os
 import socket
+from collections.abc import Iterator
 
 from dualray.real.net.handshake import refuse_starved
 
@@ -29,6 +30,15 @@ class SpareDescriptor:
             with sock, contextlib.suppress(OSError):  # the process that connected has ended
                 sock.setblocking(False)
                 refuse_starved(sock)
+            self._open()
+
+    @contextlib.contextmanager
+    def lent(self) -> Iterator[None]:
+        """Close the spare descriptor for a while, so that the caller can open one file."""
+        self.close()
+        try:
+            yield
+        finally:
             self._open()
 
     def close(self) -> None:

@@ -4,6 +4,7 @@
     fill_store, free_store  somebody else's bytes (`share` of the store) take room, under a `name`; and no more
     fill_memory             so many bytes of the memory count as taken by others: `share` of it, 0 at the end
     fill_disk               nothing can be spilled (`full`), or again
+    limit_files             the process can open no more files (`limited`), or again
     lose_gpu                a GPU (`gpu`) is withdrawn, and the worker that holds it ends
     list_store              what is complete in the store is noted for the node's next life (kept_store.py)
 
@@ -13,6 +14,8 @@ Each answer says whether there was a target: `{"done": true}`. The machine is to
 
 from __future__ import annotations
 
+import os
+import resource
 from collections.abc import Callable
 from typing import Final, Protocol
 
@@ -62,6 +65,8 @@ class FaultOrders:
     def __init__(self, node: Faulty) -> None:
         self._node = node
         self.strangers: set[str] = set()
+        self._limits_of_files = 0
+        self._soft_limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         self._door = FaultDoor(node.loop, node.session.directory / NODE_DOOR, self._perform)
         self._orders: dict[str, Callable[[Answer], bool]] = {
             "lose": self._lose,
@@ -70,6 +75,7 @@ class FaultOrders:
             "free_store": self._free_store,
             "fill_memory": self._fill_memory,
             "fill_disk": self._fill_disk,
+            "limit_files": self._limit_files,
             "lose_gpu": self._lose_gpu,
             "list_store": self._list_store,
         }
@@ -157,6 +163,16 @@ class FaultOrders:
 
     def _fill_disk(self, order: Answer) -> bool:
         self._node.disk.is_full += 1 if order["full"] else -1
+        return True
+
+    def _limit_files(self, order: Answer) -> bool:
+        """Lower the limit of open files to what is open, or restore it when the last such fault has ended."""
+        self._limits_of_files += 1 if order["limited"] else -1
+        soft, (_, hard) = self._soft_limit, resource.getrlimit(resource.RLIMIT_NOFILE)
+        if self._limits_of_files:
+            soft = os.open(os.devnull, os.O_RDONLY)  # the lowest number that is free
+            os.close(soft)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         return True
 
     def _lose_gpu(self, order: Answer) -> bool:

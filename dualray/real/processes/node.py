@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from dualray.real.limits import limit_in_words
+from dualray.real.limits import check_room_for_files, limit_in_words
 from dualray.real.net.addresses import node_of_objects, objects_address
 from dualray.real.net.loop import Timer
 from dualray.real.net.messages import Payload
@@ -61,9 +61,11 @@ from dualray.shared.model.events import (
     SpillFailed,
     Started,
     WorkerExited,
+    WorkerNotStarted,
     lives_over,
 )
 from dualray.shared.model.ids import FIRST_DRIVER, HEAD, Address, NodeID, ObjectID, is_driver
+from dualray.shared.model.states import WorkerState
 from dualray.shared.proof.decision_log import MachineSpec
 from dualray.shared.proof.trace import TraceKind
 
@@ -73,6 +75,8 @@ if TYPE_CHECKING:
 _READ_BYTES = 65536
 _DRAIN_READS_MAX = 64
 _ENDS_WITHIN_S = 1.0
+_FILES_OF_A_WORKER = 3
+"""Two pipes for its output, and its connection."""
 _log = logging.getLogger("dualray")
 
 
@@ -280,7 +284,9 @@ class NodeProcess(MachineProcess):
     def _start_worker(self, worker: Address) -> None:
         self.recorder.trace(TraceKind.WORKER_STARTED, worker)
         argv = {"session": str(self.session.directory), "node": self.node, "address": worker}
+        starting = self.machine.worker_states()[WorkerState.STARTING]
         try:
+            check_room_for_files(_FILES_OF_A_WORKER + starting)  # the others that start have still to connect
             stdout_fd, stderr_fd = self.template.fork(worker, argv)
         except OSError as error:
             words = limit_in_words(error)
@@ -342,7 +348,7 @@ class NodeProcess(MachineProcess):
             self.loop.remove_reader(fd)
             os.close(fd)
         self.recorder.trace(TraceKind.WORKER_ENDED, worker, other=error)
-        self.handle(WorkerExited(worker=Address(worker), reason=f"could not be started: {error}"))
+        self.handle(WorkerNotStarted(worker=Address(worker), reason=error))
 
     def _on_exited(self, worker: str, pid: int, status: int) -> None:
         """A worker is gone; what it printed last says why, perhaps."""

@@ -22,10 +22,13 @@ from pathlib import Path
 
 from dualray.real import files
 from dualray.real.limits import limit_in_words, start_thread
+from dualray.real.net.spare import SpareDescriptor
 
 Done = Callable[[str | None, int], None]
 """Called with None, or with words that say why it failed; and how long the disk took, in ns."""
 _STEP_BYTES = 16 * 1024 * 1024
+_PATIENCE_S = 10.0
+_LOOK_S = 0.05
 
 
 class SpillDirectory:
@@ -46,6 +49,8 @@ class SpillDirectory:
         self.is_full = 0
         """How many faults leave no room here."""
         self._thread: threading.Thread | None = None
+        self._spare = SpareDescriptor()
+        """A process at its limit of open files still writes and reads its spilled objects."""
 
     def write(self, object_id: bytes, data: memoryview, done: Done) -> None:
         """Copy an object's bytes to disk; `done` hears how that went."""
@@ -69,6 +74,7 @@ class SpillDirectory:
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
+        self._spare.close()
         files.remove_directory(self.directory)
 
     def _order(self, order: Callable[[], None], done: Done | None = None) -> None:
@@ -116,7 +122,7 @@ class SpillDirectory:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         within, partial = self._opened(), f".{object_id.hex()}"
         try:
-            with os.fdopen(files.create(partial, within=within), "wb", buffering=0) as file:
+            with self._spare.lent(), os.fdopen(files.create(partial, within=within), "wb", buffering=0) as file:
                 self._pass(file.write, data)
             os.rename(partial, object_id.hex(), src_dir_fd=within, dst_dir_fd=within)
         except BaseException:
@@ -125,10 +131,23 @@ class SpillDirectory:
             raise
 
     def _read(self, object_id: bytes, target: memoryview) -> None:
-        with os.fdopen(files.open_file(object_id.hex(), within=self._opened()), "rb", buffering=0) as file:
+        within = self._opened()
+        with self._spare.lent(), os.fdopen(self._reader(object_id, within), "rb", buffering=0) as file:
             if os.fstat(file.fileno()).st_size != len(target):
                 raise OSError(f"the spilled file of object {object_id.hex()} does not have {len(target):,} bytes")
             self._pass(file.readinto, target)
+
+    def _reader(self, object_id: bytes, within: int) -> int:
+        """A descriptor of a spilled file. Another thread may have taken the spare one: then this thread waits."""
+        deadline = time.monotonic() + _PATIENCE_S
+        while True:
+            try:
+                return files.open_file(object_id.hex(), within=within)
+            except OSError as error:
+                is_limit = error.errno in (errno.EMFILE, errno.ENFILE)
+                if not is_limit or self._is_stopping or time.monotonic() > deadline:
+                    raise
+            time.sleep(_LOOK_S)
 
     def _delete(self, object_id: bytes) -> None:
         with contextlib.suppress(OSError):

@@ -104,6 +104,7 @@ _YOUNGER: frozenset[str] = frozenset(
         "ResourcesWanted",
         "TasksWanted",
         "TerminateNode",
+        "WorkerNotStarted",
     }
 )
 """Classes that are younger than 0.1.0. Their tags come last: what does not use them keeps its bytes."""

@@ -107,7 +107,7 @@ class InterruptTask:
 
 @dataclass(slots=True, kw_only=True)
 class StartWorker:
-    """Start a worker process; report `WorkerReady` or `WorkerExited`."""
+    """Start a worker process; report `WorkerReady`, `WorkerExited` or `WorkerNotStarted`."""
 
     worker: Address
 

@@ -128,6 +128,12 @@ class Config:
     worker_start_failures_max: int = _limit(
         5, "exits", "a node gives up when this number of workers in a row die while they start"
     )
+    worker_start_retry_ns: int = _limit(
+        100 * MILLISECOND_NS, "ns", "a node whose machine has no room for a worker process tries again after this time"
+    )
+    worker_start_patience_ns: int = _limit(
+        5 * SECOND_NS, "ns", "a node fails tasks when its machine has had no room for a worker process for this time"
+    )
     pull_bytes_max: int = _limit(
         256 * 1024 * 1024, "bytes", "most bytes of objects that a node pulls at a time; one object is always allowed"
     )

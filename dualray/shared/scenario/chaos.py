@@ -37,6 +37,7 @@ WEIGHTS: dict[FaultKind, int] = {
     FaultKind.FILL_STORE: 5,
     FaultKind.FILL_MEMORY: 4,
     FaultKind.FILL_DISK: 4,
+    FaultKind.LIMIT_FILES: 4,
 }
 """How often each kind is drawn, of the sum of those that a schedule may have."""
 

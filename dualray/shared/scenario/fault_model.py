@@ -45,6 +45,7 @@ What happens, in words:
     fill node-5 to 0.9                         somebody else's bytes take this share of its object store
     fill memory of node-5 to 0.9               and this share of its memory
     fill disk of node-5                        its disk has no room: nothing can be spilled there
+    limit files of node-5                      its node manager can open no more files, and starts no worker
     skew node-5 by 30s                         its clock is set ahead (by -30s: back) of everybody else's
 
 and when:
@@ -127,6 +128,7 @@ class FaultKind(StrEnum):
     CORRUPT_OBJECT = "corrupt object"
     FILL_DISK = "fill disk"
     ADD_NODES = "add nodes"
+    LIMIT_FILES = "limit files"
 
 
 NEEDS_DURATION = frozenset(
@@ -151,6 +153,7 @@ MAY_END = NEEDS_DURATION | {
     FaultKind.SLOW_HEAD,
     FaultKind.CLOG_NODE,
     FaultKind.FILL_DISK,
+    FaultKind.LIMIT_FILES,
 }
 OF_WORKERS = frozenset({FaultKind.KILL_WORKER, FaultKind.PAUSE_WORKER, FaultKind.SLOW_WORKER})
 """Kinds that hit the worker of the anchor's task."""
@@ -160,6 +163,9 @@ OF_OBJECTS = frozenset({FaultKind.LOSE_OBJECT, FaultKind.CORRUPT_OBJECT})
 SLOWS = frozenset({FaultKind.SLOW_NODE, FaultKind.SLOW_WORKER, FaultKind.SLOW_HEAD})
 NEVER_DRAWN = frozenset({FaultKind.KILL_HEAD, FaultKind.CORRUPT_OBJECT, FaultKind.ADD_NODES})
 """Kinds that no program outlives, that nobody promises to notice, or that harm nobody: they are asked for by name."""
+DRAWN_IF_NAMED = frozenset({FaultKind.LIMIT_FILES})
+"""Kinds that exploration draws only where a scenario names them. They are younger than scenarios that are explored, and
+the seeds of those keep their faults."""
 ENDS_PROCESSES = frozenset({FaultKind.KILL_NODE, FaultKind.REBOOT_NODE, FaultKind.DRAIN_NODE, FaultKind.PAUSE_NODE})
 """Kinds that may not hit the node on which the driver runs."""
 
@@ -247,6 +253,8 @@ class Fault:
                 return f"{self.kind} by {self.factor!r}"
             case FaultKind.FILL_DISK:
                 return f"fill disk of {self.node}"
+            case FaultKind.LIMIT_FILES:
+                return f"limit files of {self.node}"
             case FaultKind.FILL_STORE:
                 return f"fill {self.node} to {self.factor!r}"
             case FaultKind.FILL_MEMORY:
@@ -328,6 +336,7 @@ _WHAT: dict[FaultKind, re.Pattern[str]] = {
         FaultKind.SLOW_NODE: rf"slow\s+(?P<node>\S+)\s+by\s+(?P<factor>{_NUMBER})",
         FaultKind.FILL_MEMORY: rf"fill\s+memory\s+of\s+(?P<node>\S+)\s+to\s+(?P<factor>{_NUMBER})",
         FaultKind.FILL_DISK: r"fill\s+disk\s+of\s+(?P<node>\S+)",
+        FaultKind.LIMIT_FILES: r"limit\s+files\s+of\s+(?P<node>\S+)",
         FaultKind.SKEW_CLOCK: r"skew\s+(?P<node>\S+)\s+by\s+(?P<skew>\S+)",
         FaultKind.FILL_STORE: rf"fill\s+(?P<node>\S+)\s+to\s+(?P<factor>{_NUMBER})",
         FaultKind.LINK: rf"link\s+(?P<node>\S+)(?P<link>(?:\s+(?:(?:{'|'.join(LINK_SHARES)})\s+{_NUMBER}"

@@ -64,6 +64,7 @@ _ACTIONS = (
     "fill",
     "fill_memory",
     "fill_disk",
+    "limit_files",
     "skew",
 )
 
@@ -142,6 +143,7 @@ class FaultModel(Model):
     fill: Nodes | None = None
     fill_memory: Nodes | None = None
     fill_disk: Nodes | None = None
+    limit_files: Nodes | None = None
     skew: Nodes | None = None
 
     from_: Nodes | None = Field(default=None, alias="from", description="other side of a partition in both directions")
@@ -368,5 +370,6 @@ _KIND_OF = {
     "fill": FaultKind.FILL_STORE,
     "fill_memory": FaultKind.FILL_MEMORY,
     "fill_disk": FaultKind.FILL_DISK,
+    "limit_files": FaultKind.LIMIT_FILES,
     "skew": FaultKind.SKEW_CLOCK,
 }

@@ -18,7 +18,7 @@ from pydantic import Field, field_validator, model_validator
 from dualray.shared.machines.autoscaler.groups import groups_to_text
 from dualray.shared.scenario.cluster import ClusterModel
 from dualray.shared.scenario.expect import Expect
-from dualray.shared.scenario.fault_model import NEVER_DRAWN, Fault, FaultKind, nodes_added
+from dualray.shared.scenario.fault_model import DRAWN_IF_NAMED, NEVER_DRAWN, Fault, FaultKind, nodes_added
 from dualray.shared.scenario.file_faults import FaultItem, FaultModel
 from dualray.shared.scenario.values import Durations, FixedDurations, Model, Size, Time
 
@@ -74,8 +74,9 @@ class Swarm(Model):
     """Which faults `dualray explore` draws. Each seed also draws which of the kinds are on, and how many."""
 
     kinds: list[FaultKind] = Field(
-        default_factory=lambda: [kind for kind in FaultKind if kind not in NEVER_DRAWN],
-        description=f"kinds of faults to choose from; default: all but {' and '.join(sorted(NEVER_DRAWN))}",
+        default_factory=lambda: [kind for kind in FaultKind if kind not in NEVER_DRAWN | DRAWN_IF_NAMED],
+        description="kinds of faults to choose from; default: all but "
+        + " and ".join(sorted(NEVER_DRAWN | DRAWN_IF_NAMED)),
     )
     most: int = Field(default=6, ge=0, le=1000, description="most faults of one seed")
     within: Time | None = Field(

@@ -124,6 +124,8 @@ class FaultActions:
                 return self._fill_memory(fault)
             case FaultKind.FILL_DISK:
                 self._fill_disk(fault)
+            case FaultKind.LIMIT_FILES:
+                self._limit_files(fault)
             case FaultKind.SKEW_CLOCK:
                 self._skew(fault)
             case _:
@@ -348,5 +350,16 @@ class FaultActions:
 
         def give_back() -> None:
             node.disk_full -= 1
+
+        self._lasts(fault, give_back)
+
+    def _limit_files(self, fault: Fault) -> None:
+        """The node manager has as many files open as it may: it can start no worker."""
+        node = self._cluster.nodes[NodeID(fault.node)]
+        self._note(fault, fault.node)
+        node.files_limited += 1
+
+        def give_back() -> None:
+            node.files_limited -= 1
 
         self._lasts(fault, give_back)

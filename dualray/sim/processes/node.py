@@ -36,6 +36,7 @@ from dualray.shared.model.events import (
     SpaceReserved,
     SpillFailed,
     WorkerExited,
+    WorkerNotStarted,
     WorkerReady,
 )
 from dualray.shared.model.ids import Address, NodeID, ObjectID
@@ -181,6 +182,8 @@ class NodeProcess(MachineProcess):
         """From then on a worker starts as fast as any."""
         self._disk_free_at_ns = 0
         self.disk_full = 0
+        self.files_limited = 0
+        """How many faults let it open no more files."""
         """How many faults leave no room on its disk now."""
 
     @property
@@ -212,11 +215,7 @@ class NodeProcess(MachineProcess):
     def perform(self, command: Command) -> None:
         match command:
             case StartWorker(worker=worker):
-                self.trace(TraceKind.WORKER_STARTED, worker)
-                kernel, takes_ns = self.cluster.kernel, self.hardware.worker_start_ns
-                if takes_ns is None:
-                    takes_ns = self.cluster.cost_model.worker_start_ns
-                kernel.post(max(kernel.now_ns + takes_ns, self._warm_ns), self._started, worker)
+                self._start(worker)
             case StopWorker(worker=worker, reason=reason, is_graceful=is_graceful):
                 end = partial(self.end_worker, worker, f"stopped: {reason}")
                 if is_graceful and worker in self.workers:
@@ -285,6 +284,16 @@ class NodeProcess(MachineProcess):
 
     # ---- Workers ---------------------------------------------------------------------------------------------
 
+    def _start(self, worker: Address) -> None:
+        self.trace(TraceKind.WORKER_STARTED, worker)
+        kernel, takes_ns = self.cluster.kernel, self.hardware.worker_start_ns
+        if self.files_limited:
+            kernel.post(kernel.now_ns, self._not_started, worker)
+            return
+        if takes_ns is None:
+            takes_ns = self.cluster.cost_model.worker_start_ns
+        kernel.post(max(kernel.now_ns + takes_ns, self._warm_ns), self._started, worker)
+
     def _started(self, address: Address) -> None:
         if not self.is_alive:
             return
@@ -295,6 +304,16 @@ class NodeProcess(MachineProcess):
         self.workers[address] = worker
         self._home.add(worker)
         self.handle(WorkerReady(worker=address))
+
+    def _not_started(self, address: Address) -> None:
+        if not self.is_alive:
+            return
+        if self.cluster.pauses.is_paused(self.node):
+            self.cluster.pauses.when_running(self.node, self._not_started, address)
+            return
+        reason = "this process has reached its limit of open files"
+        self.trace(TraceKind.WORKER_ENDED, address, other=reason)
+        self.handle(WorkerNotStarted(worker=address, reason=reason))
 
     def end_worker(self, address: Address, reason: str) -> None:
         """A worker process ends from one moment to the next; the node manager learns of it like of a child's exit."""

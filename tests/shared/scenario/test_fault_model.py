@@ -84,7 +84,7 @@ faults = st.one_of(
     ),
     st.builds(
         lambda kind, node: Fault(kind=kind, node=node, at_ns=0, for_ns=5),
-        st.sampled_from((FaultKind.CLOG_NODE, FaultKind.FILL_DISK)),
+        st.sampled_from((FaultKind.CLOG_NODE, FaultKind.FILL_DISK, FaultKind.LIMIT_FILES)),
         nodes,
     ),
     st.just(Fault(kind=FaultKind.KILL_HEAD, at_ns=5)),

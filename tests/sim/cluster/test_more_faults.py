@@ -317,6 +317,39 @@ def test_a_disk_that_was_full_before_anything_was_spilled_is_used_when_it_has_ro
     assert [int(dualray.get(ref)[0]) for ref in kept] == [0, 1, 2, 3]
 
 
+class Light:
+    def one(self):
+        return 1
+
+
+LightActor: Any = dualray.remote(num_cpus=0)(Light)
+
+
+@dualray.remote(num_cpus=0, duration=1.0)
+def light():
+    return 1
+
+
+def test_a_node_at_its_limit_of_open_files_starts_workers_when_it_may_open_files_again(start):
+    runtime = start("limit files of node-0 at 1s for 2s", nodes=1)
+    time.sleep(1.5 - runtime.now_s)
+    several = [light.remote() for _ in range(9)]
+    first, _ = dualray.wait(several)
+    assert runtime.now_s < 3  # a worker that had been started before runs it
+    assert dualray.get(several) == [1] * 9
+    assert 4 < runtime.now_s < 6
+    assert first
+
+
+def test_a_node_that_stays_at_its_limit_of_open_files_fails_what_needs_a_worker(start):
+    runtime = start("limit files of node-0 at 1s", nodes=1)
+    time.sleep(1.5 - runtime.now_s)
+    several = [LightActor.remote().one.remote() for _ in range(9)]
+    with pytest.raises(dualray.exceptions.WorkerCrashedError, match="could not start a worker for 5 s: this"):
+        dualray.get(several)
+    assert runtime.now_s < 8
+
+
 def test_a_node_that_comes_back_with_its_store_has_what_nothing_could_make_again(start):
     def outcome(store):
         runtime = start(f"reboot node-1{store} at 2s for 2s", nodes=2)

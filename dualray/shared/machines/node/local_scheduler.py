@@ -28,7 +28,7 @@ When a bundle, or a GPU, goes, slots that need it go back to the head, and worke
 A node that drains grants nothing more: what was placed here and not granted goes back to the head, and the owners of
 leases are asked to give them back when what they have pushed is done. Actors stay until the node ends.
 
-Relies on: WorkerReady or WorkerExited for each StartWorker.
+Relies on: WorkerReady, WorkerExited or WorkerNotStarted for each StartWorker.
 Guarantees: what is leased and what is free add up to the node's total; no share of a device is leased twice; each
 placed request is settled once for each lease it asked for.
 """
@@ -323,7 +323,7 @@ class LocalScheduler:
         if self._granted:
             self._tell_granted()
         starting = sum(worker.state is WorkerState.STARTING for worker in self.workers.values())
-        for _ in range(min(len(self.unstaffed), self.config.worker_starts_max) - starting):
+        for _ in range(min(len(self.unstaffed), self.worker_pool.starts_max) - starting):
             if self.idle:
                 self.worker_pool.make_way()
             self.worker_pool.start_worker()
@@ -509,10 +509,12 @@ class LocalScheduler:
         if starting:
             failures = self.worker_pool.count_failed_start()
             if failures:
-                self._refuse_unstaffed(event, failures)
+                self.refuse_unstaffed(
+                    f"{failures} workers in a row died while starting on {self.node}; the last: {event.reason}."
+                )
 
-    def _refuse_unstaffed(self, event: WorkerExited, failures: int) -> None:
-        message = f"{failures} workers in a row died while starting on {self.node}; the last: {event.reason}."
+    def refuse_unstaffed(self, message: str) -> None:
+        """No worker can be had for the leases that wait for one."""
         error = ErrorInfo(kind=ErrorKind.WORKER_CRASHED, message=message)
         while self.unstaffed:
             slot, lease = self.unstaffed.popleft()

@@ -35,6 +35,7 @@ from dualray.shared.machines.node.rows import NodeRows
 from dualray.shared.machines.node.stored import RESTORING, SpaceRequest
 from dualray.shared.machines.node.transfer import ASKS_TIMER, PULLS_TIMER, Transfer
 from dualray.shared.machines.node.wants import is_incoming, is_sending
+from dualray.shared.machines.node.worker_pool import STARTS_TIMER
 from dualray.shared.model.accelerators import type_labels
 from dualray.shared.model.commands import ArmTimer
 from dualray.shared.model.config import Config
@@ -100,6 +101,7 @@ from dualray.shared.model.events import (
     TurnWanted,
     WorkerBlocked,
     WorkerExited,
+    WorkerNotStarted,
     WorkerReady,
     WorkerSpent,
     WorkerUnblocked,
@@ -196,6 +198,8 @@ class Node(NodeQueries):
             self.transfer.on_pulls_timer()
         elif event.timer == ASKS_TIMER:
             self.transfer.on_asks_timer()
+        elif event.timer == STARTS_TIMER:
+            self.scheduler.worker_pool.on_starts_timer(is_needed=bool(self.scheduler.unstaffed))
         elif event.timer == _LINKS_TIMER:
             self._on_links_timer()
         else:
@@ -527,6 +531,17 @@ def _drain_has_taken_long(node: Node) -> None:
         node.out.send(HEAD, NodeDraining(node=node.node, incarnation=node.incarnation, given_up=why))
 
 
+def _worker_not_started(node: Node, event: WorkerNotStarted) -> None:
+    """The machine has no room for one more worker process."""
+    pool = node.scheduler.worker_pool
+    if event.worker not in pool.workers:
+        return
+    pool.remove(pool.workers[event.worker], event.reason)
+    if pool.put_off_starts():
+        patience_s = node.config.worker_start_patience_ns / 1e9
+        node.scheduler.refuse_unstaffed(f"{node.node} could not start a worker for {patience_s:g} s: {event.reason}.")
+
+
 _TABLE: Final[Mapping[type[Any], Callable[[Any, Any], object]]] = {
     Started: Node._on_started,
     TimerFired: Node._on_timer,
@@ -535,6 +550,7 @@ _TABLE: Final[Mapping[type[Any], Callable[[Any, Any], object]]] = {
     NodeReleased: Node._on_released_by_head,
     WorkerReady: Node._on_worker_ready,
     WorkerExited: Node._on_worker_exited,
+    WorkerNotStarted: _worker_not_started,
     LeaseRequested: Node._on_lease_requested,
     GpuLost: Node._on_gpu_lost,
     MemoryExceeded: lambda node, event: node.scheduler.worker_pool.on_memory_exceeded(event),

@@ -12,7 +12,11 @@ longest idle one retire, when there are as many as CPUs.
 When the machine is out of memory, the memory policy chooses a worker, and that one is ended; its lease's owner learns
 why. One at a time: while a worker that was chosen has not exited, what the runner says of memory is old news.
 
-Relies on: WorkerReady or WorkerExited for each StartWorker.
+When the machine has no room for one more process, the pool starts none for `worker_start_retry_ns`, and then one at a
+time until one is ready. The room may come back; after `worker_start_patience_ns` without any, the leases that wait for
+a worker are refused.
+
+Relies on: WorkerReady, WorkerExited or WorkerNotStarted for each StartWorker.
 Guarantees: a worker is in the idle list exactly while it is IDLE.
 """
 
@@ -20,7 +24,7 @@ from __future__ import annotations
 
 from dualray.shared.machines.base import Outbox, ensure
 from dualray.shared.machines.node.lease_records import Lease, Slot, Worker
-from dualray.shared.model.commands import StartWorker, StopWorker
+from dualray.shared.model.commands import ArmTimer, StartWorker, StopWorker
 from dualray.shared.model.config import Config
 from dualray.shared.model.events import MemoryExceeded, WorkerDied, WorkerRetired, WorkerUnwanted
 from dualray.shared.model.ids import HEAD, Address, LeaseID, NodeID, worker_address
@@ -30,6 +34,7 @@ from dualray.shared.policies import load_policy
 from dualray.shared.policies.worker_killing import MemoryPolicy, MemoryUser
 from dualray.shared.units import size_words
 
+STARTS_TIMER = "starts"
 OUT_OF_MEMORY = "the node is out of memory"
 """Why a worker was ended, when the memory policy has chosen it."""
 
@@ -66,6 +71,9 @@ class WorkerPool:
         self._memory_policy: MemoryPolicy = load_policy(config.memory_policy)
         self._worker_counter = 0
         self._start_failures = 0
+        self.starts_wait = False
+        """No worker is started until a timer fires: the machine had no room for one."""
+        self._no_room_since_ns: int | None = None
 
     # ---- Starting and stopping -------------------------------------------------------------------------------
 
@@ -89,6 +97,7 @@ class WorkerPool:
         worker = self.workers.get(address)
         if worker is not None and worker.state is WorkerState.STARTING:
             self._start_failures = 0
+            self._no_room_since_ns = None
             self.make_idle(worker)
 
     def make_idle(self, worker: Worker) -> None:
@@ -111,6 +120,32 @@ class WorkerPool:
             return 0
         failures, self._start_failures = self._start_failures, 0
         return failures
+
+    @property
+    def starts_max(self) -> int:
+        """How many workers may be starting at this moment."""
+        if self.starts_wait:
+            return 0
+        return self.config.worker_starts_max if self._no_room_since_ns is None else 1
+
+    def put_off_starts(self) -> bool:
+        """The machine had no room for a worker: the next is started later. True when that has gone on for too long, and
+        is counted anew from then."""
+        if not self.starts_wait:
+            self.starts_wait = True
+            self.out.add(ArmTimer(timer=STARTS_TIMER, delay_ns=self.config.worker_start_retry_ns))
+        if self._no_room_since_ns is None:
+            self._no_room_since_ns = self.out.now_ns
+        is_too_long = self.out.now_ns - self._no_room_since_ns >= self.config.worker_start_patience_ns
+        if is_too_long:
+            self._no_room_since_ns = None
+        return is_too_long
+
+    def on_starts_timer(self, *, is_needed: bool) -> None:
+        """A worker may be started again, if one is needed."""
+        self.starts_wait = False
+        if not is_needed:
+            self._no_room_since_ns = None
 
     def stop(self, event: WorkerUnwanted) -> None:
         """The head does not want this worker's actor any more, or it has retired."""

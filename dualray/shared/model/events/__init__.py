@@ -128,6 +128,7 @@ from dualray.shared.model.events.runner import (
     Started,
     TimerFired,
     WorkerExited,
+    WorkerNotStarted,
     WorkerReady,
 )
 from dualray.shared.model.events.scaling import BacklogReported, BacklogWanted, LaunchesFailed, ResourcesWanted
@@ -341,6 +342,7 @@ __all__ = [
     "WorkerBlocked",
     "WorkerDied",
     "WorkerExited",
+    "WorkerNotStarted",
     "WorkerReady",
     "WorkerRetired",
     "WorkerSpent",
@@ -382,6 +384,7 @@ LocalEvent: TypeAlias = (
     | DrainAsked
     | WorkerReady
     | WorkerExited
+    | WorkerNotStarted
     | NodeSilent
     | NodeHeard
     | PeerLost

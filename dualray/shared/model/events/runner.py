@@ -46,6 +46,15 @@ class WorkerExited:
 
 
 @dataclass(slots=True, kw_only=True)
+class WorkerNotStarted:
+    """The machine has no room for one more worker process: files, processes or memory are at their limit. `reason`
+    names the limit."""
+
+    worker: Address
+    reason: str
+
+
+@dataclass(slots=True, kw_only=True)
 class NodeSilent:
     """Nothing has been heard of the node for the heartbeat timeout."""
 
