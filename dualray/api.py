@@ -319,7 +319,7 @@ def get(refs: Any, *, timeout: float | None = None) -> Any:
     return verbs.get([ref.ref for ref in refs], _timeout_ns(timeout, -1))
 
 
-def put(value: T, *, _owner: ActorHandle | None = None) -> ObjectRef[T]:
+def put(value: T, *, _owner: ActorHandle[Any] | None = None) -> ObjectRef[T]:
     """Store a value, and return a reference to it.
 
     `put` writes a value of more than 100 KiB to the object store of this node. A smaller value stays in the memory of

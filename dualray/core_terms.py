@@ -88,7 +88,13 @@ def strategy_of(
             near = label_term(f"{what}: node_id", NODE_ID_LABEL, LabelOperator.IN, (node_id,))
             return Strategy(kind=StrategyKind.NODE_LABELS, labels=labels, preferred=(near,))
         case NodeAffinitySchedulingStrategy(node_id=node_id, soft=soft):
-            return Strategy(kind=StrategyKind.NODE_AFFINITY, node=NodeID(node_id), soft=soft, labels=labels)
+            return Strategy(
+                kind=StrategyKind.NODE_AFFINITY,
+                node=NodeID(node_id),
+                soft=soft,
+                labels=labels,
+                fails_if_busy=chosen._fail_on_unavailable,
+            )
         case NodeLabelSchedulingStrategy(hard=hard, soft=soft):
             return Strategy(
                 kind=StrategyKind.NODE_LABELS,

@@ -27,8 +27,8 @@ class NodeAffinitySchedulingStrategy:
     Args:
         _spill_on_unavailable: with `soft`: whether the task also runs on another node while the node is busy. By
             default, the task waits for the busy node.
-        _fail_on_unavailable: without `soft`: in Ray, a task fails at once if the node is busy. In dualray, the task
-            waits for the node.
+        _fail_on_unavailable: without `soft`: whether the task fails at once while the node is busy, with
+            TaskUnschedulableError, or ActorUnschedulableError for an actor. By default, the task waits for the node.
 
     Raises:
         ValueError: `_spill_on_unavailable` is given without `soft`, or `_fail_on_unavailable` with `soft`.

@@ -441,6 +441,20 @@ def test_affinity_may_go_elsewhere_while_the_node_has_no_room(gate):
     get(held)
 
 
+def test_affinity_may_fail_while_the_node_has_no_room(gate):
+    node = min(node_ids())
+    here = NodeAffinitySchedulingStrategy(node, soft=False)
+    held = ray.remote(num_cpus=2)(gate.wait).options(scheduling_strategy=here).remote()
+    eventually(lambda: resources_are_free(CPU=2), "the first node is full")
+    failing = NodeAffinitySchedulingStrategy(node, soft=False, _fail_on_unavailable=True)
+    with pytest.raises(TaskUnschedulableError):
+        get(where.options(scheduling_strategy=failing).remote())
+    with pytest.raises(ActorUnschedulableError):
+        get(Holder.options(num_cpus=1, scheduling_strategy=failing).remote().ready.remote())
+    gate.open()
+    get(held)
+
+
 def test_private_options_of_affinity_need_the_right_softness():
     with pytest.raises(ValueError, match="_spill_on_unavailable cannot be set when soft is False"):
         NodeAffinitySchedulingStrategy(min(node_ids()), soft=False, _spill_on_unavailable=True)

@@ -113,9 +113,6 @@ NAMED: Final = {
         "memory of a store in use does not repel tasks"
     ),
     "scheduling_2.py::test_data_locality_spilled_objects": "the head places a task before it hears of a free place",
-    "scheduling_2.py::test_node_affinity_scheduling_strategy_fail_on_unavailable": (
-        "an actor waits for the node that it names"
-    ),
     "streaming_generator.py::test_generator_basic": "ten retries without a pause end before the actor has changed",
     "streaming_generator.py::test_streaming_object_ref_generator_basic_unit": PRIVATE,
     "streaming_generator.py::test_streaming_object_ref_generator_task_failed_unit": PRIVATE,

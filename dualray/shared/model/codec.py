@@ -28,7 +28,7 @@ from dualray.shared.model import commands, events
 from dualray.shared.model.commands import Command
 from dualray.shared.model.errors import ErrorInfo
 from dualray.shared.model.events import Event, Result
-from dualray.shared.model.specs import ActorSpec, FunctionTemplate
+from dualray.shared.model.specs import ActorSpec, FunctionTemplate, Strategy
 
 PROTOCOL_VERSION = 18
 """Raised whenever an event, a command or a field of one changes."""
@@ -72,6 +72,7 @@ _ADDED: dict[type, int] = {
     ActorSpec: 2,
     ErrorInfo: 1,
     FunctionTemplate: 2,
+    Strategy: 1,
     commands.StopWorker: 1,
     events.ActorSubscribed: 1,
     events.DrainAsked: 1,

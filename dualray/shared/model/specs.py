@@ -99,6 +99,8 @@ class Strategy:
     bundle: int = ANY_BUNDLE
     captures: bool = False
     """Whether tasks that this one submits go to the group too, when they do not say."""
+    fails_if_busy: bool = False
+    """NODE_AFFINITY without `soft`: it does not wait until the node has room."""
 
     @property
     def only_node(self) -> NodeID | None:

@@ -20,6 +20,8 @@ class AffinityPlacement:
         if candidate is not None and fits(candidate.total, shape.placement):
             if fits(candidate.free, shape.placement):
                 return Placement(Outcome.SUCCESS, candidate.node, "affinity: the named node")
+            if shape.strategy.fails_if_busy:
+                return Placement(Outcome.INFEASIBLE, reason=f"{wanted} is busy, and _fail_on_unavailable is set")
             return Placement(Outcome.FAILED, reason=f"{wanted} is busy")
         if shape.strategy.soft:
             return self._otherwise.choose(shape, view, via)
