@@ -74,6 +74,7 @@ LOCAL = {
     "node": {
         events.WorkerReady,
         events.WorkerExited,
+        events.WorkerNotStarted,
         events.SpaceReserved,
         events.ReserveFailed,
         events.ObjectSpilled,
