@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import threading
 
 import pytest
 
+import dualray as ray
 from dualray.recording.file import RunRecord, read_record_file
 from dualray.recording.graph import graph_of
 from tests.conformance.support import MODES
@@ -58,3 +61,16 @@ def test_a_record_whose_rows_lack_a_value_is_refused_in_one_line(tmp_path, name)
     rows = [{key: value for key, value in row.items() if key != name} for row in record.rows]
     with pytest.raises(ValueError, match=f"^the record is damaged: a row has no '{name}'$"):
         graph_of(RunRecord(rows=rows, facts=record.facts))
+
+
+def test_the_last_notes_of_a_worker_that_stands_still_are_in_the_record(tmp_path):
+    path = tmp_path / "run.parquet"
+    pid_of_worker = ray.remote(os.getpid)
+    ray.init(mode="real", num_cpus=1, record=path)
+    try:
+        pids = [ray.get(pid_of_worker.remote()) for _ in range(3)]
+        os.kill(pids[-1], signal.SIGSTOP)
+        threading.Timer(1.0, os.kill, (pids[-1], signal.SIGCONT)).start()
+    finally:
+        ray.shutdown()
+    assert len(list(read_record_file(path).of_kind("run"))) == 3

@@ -154,7 +154,7 @@ class RealRuntime(ProcessRuntime):
     def _on_peer_lost(self, peer: str) -> None:
         """Without head or node manager nothing goes on: whoever waits is told so."""
         if peer in (HEAD, self.session.node) and not self._is_stopped:
-            if not self.session.sockets.exists():  # that is why
+            if not self.session.sockets.exists() and self._children is not None:  # that is why
                 self._fail_without_directory()
                 return
             self._lost.set()
@@ -172,6 +172,12 @@ class RealRuntime(ProcessRuntime):
 
     def _fail_without_directory(self) -> None:
         self._lost.set()
+        if self._children is None:  # the node removes it when it ends, and its end may be known later
+            self.core.fail(
+                f"the session's directory {self.session.directory} is gone: the node on this machine has ended, or a "
+                f"program has deleted the directory. Call dualray.shutdown() and init() again."
+            )
+            return
         self.core.fail(
             f"the session's directory {self.session.directory} has been deleted while the session ran. Call "
             f"dualray.shutdown() and init() again. Set TMPDIR to a directory that no program cleans"
@@ -230,7 +236,7 @@ class RealRuntime(ProcessRuntime):
         self.core.tell_unread_failures()
         self._fetch_last_lines()
         if self.record is not None:
-            self.record.wait_for_notes()
+            self.record.wait_for_notes(self.session)
         self._process.close()
         if self.record is not None:
             self.record.collect(self.session)

@@ -1,7 +1,8 @@
 """Records a run (`init(record=...)`): each process writes its notes, and the driver makes one file of them.
 
 A worker writes its notes soon after they were made, because it is ended with SIGKILL; a driver, whose every
-microsecond counts, at the end, or when there are many.
+microsecond counts, at the end, or when there are many. A worker with notes that are not written yet has an empty file
+beside its notes. At the end the driver waits until there is no such file.
 """
 
 from __future__ import annotations
@@ -21,8 +22,11 @@ from dualray.shared.model.ids import Address, is_driver
 from dualray.shared.model.resources import told
 from dualray.shared.proof.trace import TraceEvent, from_bytes
 
+_DUE = ".due"
 _WORKER_S = 0.05
 """How long notes of a worker wait."""
+_LAST_NOTES_S = 10.0
+"""How long a driver waits at the end for the notes of workers, some of which may have ended without writing theirs."""
 _DRIVER_S = 10.0
 """So often a driver looks at how many notes it holds."""
 _DRIVER_NOTES_MAX = 400_000
@@ -44,6 +48,7 @@ class NoteFile:
         self._process = process
         self._core: RecordedCoreWorker | None = None
         self._path = process.session.notes_directory / f"{process.address.replace('/', '.')}.notes"
+        self._due = self._path.with_suffix(_DUE)
         self._is_driver = is_driver(process.address)
         self._is_due = False
 
@@ -55,16 +60,21 @@ class NoteFile:
     def _on_note(self) -> None:
         if not self._is_due:
             self._is_due = True
+            if not self._is_driver:
+                self._due.touch()
             self._process.loop.call_later(_DRIVER_S if self._is_driver else _WORKER_S, self._on_due)
 
     def _on_due(self) -> None:
-        self._is_due = False
         assert self._core is not None
-        if not self._core.notes:
+        notes = self._core.notes
+        if not notes and not self._is_driver:
+            self._due.unlink(missing_ok=True)
+        self._is_due = False
+        if not notes:  # a note that came before this line has told nobody
             return
-        if not self._is_driver or len(self._core.notes) >= _DRIVER_NOTES_MAX:
+        if not self._is_driver or len(notes) >= _DRIVER_NOTES_MAX:
             self.write()
-        self._on_note()  # a note that came while we wrote has told nobody
+        self._on_note()
 
     def write(self) -> None:
         """Write what has gathered."""
@@ -92,9 +102,13 @@ class RunNotes:
         """`shutdown` was called."""
         self._ended_ns = time.monotonic_ns()
 
-    def wait_for_notes(self) -> None:
-        """Before workers are ended: give them the time to write their last notes."""
-        time.sleep(2 * _WORKER_S)
+    def wait_for_notes(self, session: Session) -> None:
+        """Before workers are ended: wait until they have written their last notes."""
+        deadline = time.monotonic() + _LAST_NOTES_S
+        written = 0
+        while written < 2 and time.monotonic() < deadline:  # twice: a note may come as the file goes
+            written = 0 if any(session.notes_directory.glob(f"*{_DUE}")) else written + 1
+            time.sleep(_WORKER_S)
 
     def collect(self, session: Session) -> None:
         """Read what the processes have left; the driver has left all. The session's files go with its processes."""
