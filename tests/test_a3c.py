@@ -22,7 +22,8 @@ def run_driver(mode: str, *flags: str, cwd: Path, timeout: float = 580) -> str:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("mode", ["sim", pytest.param("real", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["sim", "real"])
 def test_a_few_steps(mode: str, tmp_path: Path):
     from examples.events import read_scalars
 

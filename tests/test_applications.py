@@ -233,6 +233,7 @@ def test_pongs_gradient_is_that_of_its_policy():
         assert gradient[name][place] == pytest.approx(slope, abs=1e-6)
 
 
+@pytest.mark.slow
 def test_a_history_says_who_is_promising():
     from examples.hyperopt.hyperopt_adaptive import History, Trial
     from examples.hyperopt.network import Hyperparameters

@@ -15,7 +15,11 @@ ROOT = Path(__file__).parents[1]
     ("words", "found"),
     [
         ("benchmarks.task_profile --count 50 --rounds 1", ("driver", "worker", "together")),
-        ("benchmarks.dashboard --count 200 --minutes 0", ("pair  1 real 50 pages", "alone", "50 stopped", "1 pairs")),
+        pytest.param(
+            "benchmarks.dashboard --count 200 --minutes 0",
+            ("pair  1 real 50 pages", "alone", "50 stopped", "1 pairs"),
+            marks=pytest.mark.slow,
+        ),
         ("benchmarks.bench_sim --only bag_100 --tasks 2000", ("bag_100", "2,000")),
     ],
 )

@@ -80,7 +80,10 @@ def test_every_program_is_tested_and_has_a_row():
         assert 50 <= len((PROGRAMS / f"{name}.py").read_text().splitlines()) <= 150
 
 
-@pytest.mark.parametrize("name", list(SAYS))
+SLOW = {"batch_prediction", "key_value_store", "web_crawl", "game_of_life", "parameter_server"}
+
+
+@pytest.mark.parametrize("name", [pytest.param(it, marks=pytest.mark.slow if it in SLOW else ()) for it in SAYS])
 def test_program(name: str):
     """In both modes at once: that is nearly twice as fast."""
     outside = {name: value for name, value in os.environ.items() if not name.startswith("DUALRAY_")}

@@ -158,6 +158,7 @@ with Cluster(initialize_head=True, connect=True, head_node_args={"num_cpus": 1})
 """
 
 
+@pytest.mark.slow
 def test_a_cluster_of_several_nodes_needs_no_extra():
     done = without(EVERY_EXTRA, CLUSTER)
     assert done.stdout == "7\n", done.stderr

@@ -169,6 +169,7 @@ def test_wheel_says_what_it_needs(metadata):
     assert set(metadata.get_all("Provides-Extra")) >= {"tensorflow", "arrow", "examples", "bench", "test", "dev"}
 
 
+@pytest.mark.slow
 def test_installed_wheel_runs_a_program(environment, tmp_path):
     script = tmp_path / "program.py"
     script.write_text(PROGRAM)
@@ -176,10 +177,12 @@ def test_installed_wheel_runs_a_program(environment, tmp_path):
     assert imported_from.is_relative_to(environment.parent), "the program ran on another dualray"
 
 
+@pytest.mark.slow
 def test_installed_wheel_has_a_command(environment, tmp_path):
     assert "Usage" in run(environment / "dualray", "--help", cwd=tmp_path)
 
 
+@pytest.mark.slow
 def test_installed_dependencies_agree(environment, tmp_path):
     run(environment / "python", "-m", "pip", "check", cwd=tmp_path)
 

@@ -57,7 +57,10 @@ def test_without_the_extra_its_name_is_said(monkeypatch: pytest.MonkeyPatch) -> 
     assert "pip install 'dualray[dashboard]'" in in_process("dashboard", code=2)
 
 
-@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
+ENDINGS = (signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow))
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
 def test_a_script_is_started_shown_and_cleared_away(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: signal.Signals
 ) -> None:
@@ -98,7 +101,7 @@ def test_a_script_is_started_shown_and_cleared_away(
             shown.kill()  # if a check has failed
 
 
-@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("ending", ENDINGS)
 def test_a_dashboard_that_ends_while_its_script_runs_leaves_no_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: signal.Signals
 ) -> None:

@@ -60,6 +60,16 @@ CASES = {
     "nodes that are added": ("{nodes: 2, cpus: 1}", BAG, ["add 1 node when piece starts 3"], SAME),
 }  # fmt: skip
 
+SLOW = {
+    "a partition in one direction",
+    "a node that nothing reaches",
+    "a link that loses segments",
+    "messages that come twice",
+    "a full store",
+    "full memory",
+}
+"""Cases that other cases resemble."""
+
 
 def write(directory: Path, cluster: str, workload: str, faults: list[str], expect: str) -> Path:
     path = directory / "scenario.yaml"
@@ -70,7 +80,7 @@ def write(directory: Path, cluster: str, workload: str, faults: list[str], expec
     return path
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", [pytest.param(it, marks=pytest.mark.slow if it in SLOW else ()) for it in CASES])
 def test_a_fault_has_the_same_outcome_in_both_modes(tmp_path: Path, case: str) -> None:
     scenario = load_scenario(write(tmp_path, *CASES[case]))
     reference = run_scenario(scenario.with_faults(())) if "same" in CASES[case][3] else None

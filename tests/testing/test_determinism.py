@@ -44,7 +44,7 @@ def check(function: str, more: str = ""):
     return check_determinism(parse_scenario(text, "planted.yaml"), directory=ROOT)
 
 
-FAST = ("set_order", "listdir", "thread", "os_thread")
+FAST = ("set_order", "listdir", "thread")
 """One of each kind: each takes two processes."""
 
 

@@ -314,7 +314,7 @@ def a_claim_of_a_worker_that_died_is_never_taken_over():
 @pytest.mark.parametrize(
     "program",
     [
-        a_holder_of_a_lock_dies_while_it_works,
+        pytest.param(a_holder_of_a_lock_dies_while_it_works, marks=pytest.mark.slow),
         a_task_that_is_not_idempotent_counts_twice,
         an_object_is_made_again_with_another_value_between_two_readers,
         a_claim_of_a_worker_that_died_is_never_taken_over,

@@ -104,7 +104,8 @@ def alone(optimizer: str, workers: int, batch_size: int) -> tuple[list[float], l
     return losses, model.get_weights()
 
 
-@pytest.mark.parametrize("optimizer", ["adam", pytest.param("sgd", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
 def test_virtual_workers_train_as_one_on_all_their_batches(tmp_path, optimizer):
     with cluster("sim", nodes=2, num_cpus=2):
         result = fit(tmp_path, training, {"optimizer": optimizer, "batch_size": 12}, num_workers=3)

@@ -73,6 +73,7 @@ def test_an_unknown_cost_is_refused_with_the_nearest(tmp_path):
         ray.init(mode="sim", calibration=path)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_the_command_measures_fits_and_shows_what_is_left_over(tmp_path: Path):
     path, page = tmp_path / "calibration.yaml", tmp_path / "page.html"

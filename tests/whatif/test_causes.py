@@ -36,7 +36,14 @@ def table(trace: Trace, **asked: Any) -> tuple[dict[str, float], float]:
 
 
 @pytest.mark.parametrize(
-    "name", ["bag_of_tasks", "chain", "tree_reduce", "shuffle", "parameter_server", "nested", "mixed"]
+    "name",
+    [
+        "bag_of_tasks",
+        "chain",
+        "shuffle",
+        "mixed",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("tree_reduce", "parameter_server", "nested")),
+    ],
 )
 def test_the_table_adds_up_to_the_makespan(tmp_path, name):
     trace = recorded(tmp_path / "run.parquet", workload(name, {}), num_cpus=2)

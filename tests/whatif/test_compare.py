@@ -57,6 +57,7 @@ def test_each_change_changes_one_thing():
         assert len(changed) == 1, words
 
 
+@pytest.mark.slow
 def test_cpus_help_a_program_that_computes_and_a_network_one_that_moves(tmp_path):
     def computes() -> None:
         sleep = ray.remote(lambda: time.sleep(0.2))

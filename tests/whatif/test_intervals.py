@@ -82,6 +82,7 @@ def test_costs_are_drawn_in_pairs_about_the_fit():
     assert "local_message_ns" not in dict(said.spreads)
 
 
+@pytest.mark.slow
 def test_what_is_not_known_of_the_costs_is_in_the_interval(chain):
     unsure = replace(SEEN, intervals={"local_message_ns": (5_000, 2_000_000)})
     calibrated = whatif.predict(chain, nodes=[1], seeds=3, jobs=1, calibration=unsure).rows[0]
@@ -95,11 +96,12 @@ def test_what_is_not_known_of_the_costs_is_in_the_interval(chain):
     ("changes", "words"),
     [
         ({"cpus": 8}, "8 tasks compute at the same time on a node, but the calibration measured only 2"),
-        (
+        pytest.param(
             {"nodes": 2, "network_bytes_per_s": 12_500_000_000},
             "the network has 100 Gbps, but the calibration moved only 16",
+            marks=pytest.mark.slow,
         ),
-        ({"nodes": 2, "latency_ns": 30_000_000}, "messages take 0.03s"),
+        pytest.param({"nodes": 2, "latency_ns": 30_000_000}, "messages take 0.03s", marks=pytest.mark.slow),
         ({"gpus": 1}, "the calibration measured no GPUs"),
     ],
 )

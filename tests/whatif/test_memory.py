@@ -70,6 +70,7 @@ def test_the_smallest_memory_ends_nobody_and_a_smaller_one_ends_the_newest(trace
     assert 0 < at_ns < little.makespan_s * 1e9
 
 
+@pytest.mark.slow
 def test_the_answer_names_who_is_ended(trace):
     needs = whatif.predict(trace, nodes=[1], cpus=[4], seeds=1, jobs=1)
     little = needs.memory(needs.rows[0]).memory_bytes * 8 // 10
@@ -124,6 +125,7 @@ def test_a_wait_that_leaves_objects_where_they_are_holds_none_of_them_in_a_repla
     assert [row["other"] for row in waits] == ["left there"]
 
 
+@pytest.mark.slow
 def test_a_worker_that_waits_for_its_first_task_holds_memory_too(trace):
     alone, spare = whatif.predict(trace, nodes=[1, 2], cpus=[1], seeds=1, jobs=1).rows
     assert alone.heap_peak_bytes == spare.heap_peak_bytes  # of the node where it is most

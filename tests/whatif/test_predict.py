@@ -50,7 +50,7 @@ SHAPES: list[tuple[str, dict[str, Any]]] = [
     ("rollouts", {"batch": 8, "simulators": 2, "updates": 2}),
     ("mixed", {"tasks": 12}),
 ]
-PARTS_OF_MIXED = ("bag_of_tasks", "chain", "nested")
+PARTS_OF_MIXED = ("bag_of_tasks", "chain", "nested", "tree_reduce")
 """`mixed` does what these do."""
 
 

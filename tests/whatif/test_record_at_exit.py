@@ -55,9 +55,14 @@ def test_a_simulation_that_was_shut_down_writes_its_record_once(tmp_path):
     assert len(graph_of(read_record_file(path)).tasks) == 3
 
 
+@pytest.fixture(scope="module")
+def simulated(tmp_path_factory):
+    return read_record_file(record_of(tmp_path_factory.mktemp("simulated"), "sim"))
+
+
 @pytest.mark.parametrize("name", ["task", "kind", "sizes", "returned_ns", "template"])
-def test_a_record_whose_rows_lack_a_value_is_refused_in_one_line(tmp_path, name):
-    record = read_record_file(record_of(tmp_path, "sim"))
+def test_a_record_whose_rows_lack_a_value_is_refused_in_one_line(simulated, name):
+    record = simulated
     rows = [{key: value for key, value in row.items() if key != name} for row in record.rows]
     with pytest.raises(ValueError, match=f"^the record is damaged: a row has no '{name}'$"):
         graph_of(RunRecord(rows=rows, facts=record.facts))

@@ -54,6 +54,7 @@ def test_a_run_on_spot_machines_takes_longer_and_costs_less(sleepers, tmp_path):
     assert calm.cost == pytest.approx(3 * calm.makespan_s / 3600)
 
 
+@pytest.mark.slow
 def test_the_chance_to_meet_a_deadline_is_said(sleepers, tmp_path):
     spot = written(tmp_path / "spot.json", [2, 2, 2, 2, 2, 2, 0, 0, 0, 0, 0, 0] * 20)
     found = whatif.predict(sleepers, nodes=[3], cpus=[1], faults=["", spot], seeds=10, jobs=1)
@@ -88,6 +89,7 @@ def test_what_is_no_such_file_is_refused_in_one_line(sleepers, tmp_path, text, w
         whatif.predict(sleepers, nodes=[2], faults=[tmp_path / "missing.json"])
 
 
+@pytest.mark.slow
 def test_prices_by_time_and_the_cheapest_of_either_kind(sleepers, tmp_path):
     path = tmp_path / "priced.json"
     content = {"metadata": {"gap_seconds": 1}, "data": [2] * 40, "prices": [0.5] * 40}

@@ -141,6 +141,7 @@ def test_a_node_that_was_cut_off_comes_back_as_its_next_incarnation(driver: Driv
     assert driver(f"dualray.get(where.{ON_2}.remote(0))") == "node-1"
 
 
+@pytest.mark.slow
 def test_what_only_a_node_had_that_stays_cut_off_is_made_again(driver: Driver, network: Network) -> None:
     second = network.machines[1]
     made = "ones.options(num_cpus=0.5, scheduling_strategy='SPREAD').remote(1 << 18)"
@@ -167,6 +168,7 @@ def received_bytes(driver: Driver, network: Network, least: int) -> None:
     eventually(is_there, f"{least:,} bytes are through")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["cut", pytest.param("part", marks=pytest.mark.slow)])
 def test_a_transfer_outlives_a_short_cut_of_its_link(driver: Driver, network: Network, how: str) -> None:
     second, third = network.machines[1:3]
