@@ -226,10 +226,11 @@ def page(predictions: dict[str, Any], measured: Times, noise_then: float, slowed
     ]
     text = f"""# Fidelity: predictions compared with real runs
 
-`python -m benchmarks.fidelity` calibrates this machine, and records {number} programs with one worker. Then the
-benchmark predicts the times of these programs for two workers on one node, and for two to four nodes in network
-namespaces limited to {RATE}. The benchmark commits the predictions to git (`benchmarks/fidelity/predictions.json`)
-before it runs the programs on these clusters. All nodes share {CORES} cores.
+`python -m benchmarks.fidelity` calibrates this machine, and records {number} programs with one worker. Then
+`benchmarks.fidelity` predicts the times of the recorded programs for two workers on one node, and for two to four nodes
+in network namespaces limited to {RATE}. `benchmarks.fidelity` commits the predictions to git
+(`benchmarks/fidelity/predictions.json`) before it runs the programs on the predicted clusters. All nodes of the
+benchmark share {CORES} cores.
 
 - the machine: {predictions["machine"]}; the date of the predictions: {predictions["date"]}
 - **median absolute error {median(found.values()):.1%}**, worst error {found[worst]:.1%} ({worst[0]} on {worst[1]}), of
@@ -238,11 +239,11 @@ before it runs the programs on these clusters. All nodes share {CORES} cores.
   {predictions["noise"]:.1%} during the predictions, {noise_then:.1%} during the runs
 - difference between the longest and the shortest repeated run, median of all pairs: {scatter:.1%}
 - held-out error of the calibration: {predictions["held_out_error"]:.1%}
-- pairs for which other programs used the machine during every repeated run (by how much they slowed it):
-  {", ".join(disturbed) or "none"}
+- pairs of a program and a cluster for which other programs used the machine during every repeated run (by how much
+  they slowed the run): {", ".join(disturbed) or "none"}
 
-All times are in seconds. The column `measured` has the median of the repeated runs, with the shortest and the longest
-run in brackets.
+All times are in seconds. The column `measured` of the table has the median of the repeated runs, with the shortest and
+the longest run in brackets.
 
 | program | recorded | cluster | predicted | measured | error |
 |---|--:|---|--:|--:|--:|"""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-_OTHERS = "to read or write another system, use its client in map_batches(), or from_arrow() and to_pandas()"
-_FORMAT = "to read files of this format, use read_binary_files(), and decode the files in map() or flat_map()"
+_OTHERS = "to read or write data of another system, use the client of that system in map_batches()"
+_FORMAT = "to read files of other formats, use read_binary_files(), and decode the files in map() or flat_map()"
 _FRAMES = "to exchange data with other libraries, use from_pandas() and to_pandas()"
-_OWN_SOURCE = "for your own sources and targets, dualray has only Datasource, ReadTask, BlockMetadata and Datasink"
+_OWN_SOURCE = "for your own data sources and sinks, dualray has only Datasource, ReadTask, BlockMetadata and Datasink"
 _KNOB = "the name belongs to a feature of Ray Data that dualray does not have"
 
 _NAMES: Final = {
