@@ -90,7 +90,8 @@ def _argument(name: str) -> Name:
     ignored = name in initializing._IGNORED or (name in api.OF_RAY and name not in taken)
     known = {*inspect.signature(api.init).parameters, *inspect.signature(initializing.init).parameters, *taken}
     if ignored and name != "job_config":
-        return Name(f"init({name}=)", IGNORED, f"dualray warns once about `{name}`, unless its value switches a feature off")
+        why = f"dualray warns once about `{name}`, unless its value switches a feature off"
+        return Name(f"init({name}=)", IGNORED, why)
     return Name(f"init({name}=)", WORKS if name in known else REFUSED, "")
 
 
