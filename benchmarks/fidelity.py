@@ -224,7 +224,7 @@ def page(predictions: dict[str, Any], measured: Times, noise_then: float, slowed
         for name, each in of.items()
         if min(each) >= SLOWED_MAX
     ]
-    drawn = f" For random programs, the median error was {median(of_drawn):.1%}." if of_drawn else ""
+    of_random = f" For random programs, the median error was {median(of_drawn):.1%}." if of_drawn else ""
     text = f"""# Fidelity: predictions compared with real runs
 
 `python -m benchmarks.fidelity` calibrates this machine, and records {number} programs with one worker. Then
@@ -235,9 +235,9 @@ benchmark share {CORES} cores.
 
 - The machine was {predictions["machine"]}, and the date of the predictions was {predictions["date"]}.
 - The **median absolute error was {median(found.values()):.1%}**, and the worst error {found[worst]:.1%} ({worst[0]} on
-  {worst[1]}), of {len(found)} pairs of a program and a cluster.{drawn}
-- The noise of the machine was {predictions["noise"]:.1%} during the predictions and {noise_then:.1%} during the runs (by
-  how much the median time of a fixed computation exceeds its shortest time).
+  {worst[1]}), of {len(found)} pairs of a program and a cluster.{of_random}
+- The noise of the machine was {predictions["noise"]:.1%} during the predictions and {noise_then:.1%} during the runs
+  (by how much the median time of a fixed computation exceeds its shortest time).
 - The longest and the shortest repeated run differed by {scatter:.1%} (median of all pairs).
 - The held-out error of the calibration was {predictions["held_out_error"]:.1%}.
 - Other programs used the machine during every repeated run of these pairs (by how much they slowed the run):

@@ -63,7 +63,7 @@ SCALING_BUGS: tuple[PlantedBug, ...] = (
     ),
     _bug(
         "use not noted",
-        "a node's report of running tasks does not restart its idle timeout",
+        "a node's report of running tasks does not restart the node's idle timeout",
         'it was in use until now."""\n        self.last_use_ns[node] = self.out.now_ns\n',
         'it was in use until now."""\n',
     ),
