@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-_OTHERS = "to read or write data of another system, use the client of that system in map_batches()"
+_OTHERS = "use the client of the other system in map_batches(), or convert data with from_arrow() and to_pandas()"
 _FORMAT = "to read files of other formats, use read_binary_files(), and decode the files in map() or flat_map()"
 _FRAMES = "to exchange data with other libraries, use from_pandas() and to_pandas()"
 _OWN_SOURCE = "for your own data sources and sinks, dualray has only Datasource, ReadTask, BlockMetadata and Datasink"
