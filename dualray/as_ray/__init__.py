@@ -45,7 +45,7 @@ REFUSED: Final = {
     "ray._raylet": "the module is private to Ray, and dualray has only references, generators and ids",
     "ray.air": "the module is private to Ray's libraries; use dualray.train and dualray.data",
     "ray.autoscaler": "dualray has only one module of ray.autoscaler, ray.autoscaler.sdk",
-    "ray.autoscaler.sdk": "dualray has only request_resources() of ray.autoscaler.sdk",
+    "ray.autoscaler.sdk": "dualray has only request_resources(); `dualray start --autoscale` adds nodes",
     "ray.client_builder": "dualray has no Ray Client, because a driver runs on a node of its cluster",
     "ray.core": "the module is private to Ray",
     "ray.cross_language": "dualray runs only Python workers",
