@@ -224,25 +224,27 @@ def page(predictions: dict[str, Any], measured: Times, noise_then: float, slowed
         for name, each in of.items()
         if min(each) >= SLOWED_MAX
     ]
+    of_random = f" For random programs, the median error was {median(of_drawn):.1%}." if of_drawn else ""
     text = f"""# Fidelity: predictions compared with real runs
 
-`python -m benchmarks.fidelity` calibrates this machine, and records {number} programs with one worker. Then the
-benchmark predicts the times of these programs for two workers on one node, and for two to four nodes in network
-namespaces limited to {RATE}. The benchmark commits the predictions to git (`benchmarks/fidelity/predictions.json`)
-before it runs the programs on these clusters. All nodes share {CORES} cores.
+`python -m benchmarks.fidelity` calibrates this machine, and records {number} programs with one worker. Then
+`benchmarks.fidelity` predicts the times of the recorded programs for two workers on one node, and for two to four nodes
+in network namespaces limited to {RATE}. `benchmarks.fidelity` commits the predictions to git
+(`benchmarks/fidelity/predictions.json`) before it runs the programs on the predicted clusters. All nodes of the
+benchmark share {CORES} cores.
 
-- the machine: {predictions["machine"]}; the date of the predictions: {predictions["date"]}
-- **median absolute error {median(found.values()):.1%}**, worst error {found[worst]:.1%} ({worst[0]} on {worst[1]}), of
-  {len(found)} pairs of a program and a cluster{f"; random programs: {median(of_drawn):.1%}" if of_drawn else ""}
-- noise of the machine (by how much the median time of a fixed computation exceeds its shortest time):
-  {predictions["noise"]:.1%} during the predictions, {noise_then:.1%} during the runs
-- difference between the longest and the shortest repeated run, median of all pairs: {scatter:.1%}
-- held-out error of the calibration: {predictions["held_out_error"]:.1%}
-- pairs for which other programs used the machine during every repeated run (by how much they slowed it):
-  {", ".join(disturbed) or "none"}
+- The machine was {predictions["machine"]}, and the date of the predictions was {predictions["date"]}.
+- The **median absolute error was {median(found.values()):.1%}**, and the worst error {found[worst]:.1%} ({worst[0]} on
+  {worst[1]}), of {len(found)} pairs of a program and a cluster.{of_random}
+- The noise of the machine was {predictions["noise"]:.1%} during the predictions and {noise_then:.1%} during the runs
+  (by how much the median time of a fixed computation exceeds its shortest time).
+- The longest and the shortest repeated run differed by {scatter:.1%} (median of all pairs).
+- The held-out error of the calibration was {predictions["held_out_error"]:.1%}.
+- Other programs used the machine during every repeated run of these pairs (by how much they slowed the run):
+  {", ".join(disturbed) or "none"}.
 
-All times are in seconds. The column `measured` has the median of the repeated runs, with the shortest and the longest
-run in brackets.
+All times are in seconds. The column `measured` of the table has the median of the repeated runs, with the shortest and
+the longest run in brackets.
 
 | program | recorded | cluster | predicted | measured | error |
 |---|--:|---|--:|--:|--:|"""

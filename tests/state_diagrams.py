@@ -13,17 +13,17 @@ from dualray.shared.model.states import ACTOR, GROUP, LAUNCH, NODE, STORED, TASK
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "states.md"
 TABLES: tuple[tuple[Transitions[Any], str, str], ...] = (
-    (TASK, "WAITING_ARGS", "The owner of a task keeps the task's state."),
+    (TASK, "WAITING_ARGS", "The process that submitted a task keeps the task's state."),
     (
         VALUE,
         "UNKNOWN",
-        "Each process with a reference to an object keeps the object's state. In the owner, a new object is PENDING.",
+        "Each process with a reference to an object keeps the object's state. For its owner, a new object is PENDING.",
     ),
     (WORKER, "STARTING", "The node manager keeps the state of each worker process."),
-    (ACTOR, "PENDING", "The head keeps the state of each actor."),
-    (GROUP, "PENDING", "The head keeps the state of each placement group."),
-    (NODE, "ALIVE", "The head keeps the state of each node."),
-    (LAUNCH, "REQUESTED", "The head keeps the state of each node that the autoscaler has requested."),
+    (ACTOR, "PENDING", "The head process keeps the state of each actor."),
+    (GROUP, "PENDING", "The head process keeps the state of each placement group."),
+    (NODE, "ALIVE", "The head process keeps the state of each node."),
+    (LAUNCH, "REQUESTED", "The head process keeps the state of each node that the autoscaler has requested."),
     (STORED, "CREATED", "The node manager keeps the state of each object in the node's object store."),
 )
 """Each table with its initial state and a sentence about it."""

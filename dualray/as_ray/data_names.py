@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-_OTHERS = "read or write with the system's own client in map_batches(), or through from_arrow() and to_pandas()"
-_FORMAT = "read the files with read_binary_files(), and decode them in map() or flat_map()"
-_FRAMES = "convert through pandas, with from_pandas() and to_pandas()"
-_OWN_SOURCE = "of Ray's interface for sources and targets, dualray has Datasource, ReadTask, BlockMetadata and Datasink"
-_KNOB = "dualray does not have what the class configures"
+_OTHERS = "use the client of the other system in map_batches(), or convert data with from_arrow() and to_pandas()"
+_FORMAT = "to read files of other formats, use read_binary_files(), and decode the files in map() or flat_map()"
+_FRAMES = "to exchange data with other libraries, use from_pandas() and to_pandas()"
+_OWN_SOURCE = "for your own data sources and sinks, dualray has only Datasource, ReadTask, BlockMetadata and Datasink"
+_KNOB = "the name belongs to a feature of Ray Data that dualray does not have"
 
 _NAMES: Final = {
     _OTHERS: (
@@ -35,5 +35,5 @@ REFUSED: Final = {f"ray.data.{name}": reason for reason, names in _NAMES.items()
     "ray.data.aggregate.ApproximateQuantile": "use Quantile, which is exact",
     "ray.data.aggregate.ApproximateTopK": "use ValueCounter, which is exact",
     "ray.data._internal": "the module is private to Ray, and dualray has only the names that other projects import",
-    "ray.data.expressions": "docs/data.md lists the functions of expressions",
+    "ray.data.expressions": "docs/data.md lists the expressions that dualray has",
 }

@@ -90,7 +90,8 @@ def _argument(name: str) -> Name:
     ignored = name in initializing._IGNORED or (name in api.OF_RAY and name not in taken)
     known = {*inspect.signature(api.init).parameters, *inspect.signature(initializing.init).parameters, *taken}
     if ignored and name != "job_config":
-        return Name(f"init({name}=)", IGNORED, "dualray prints one warning, unless the argument switches a feature off")
+        why = f"dualray warns once about `{name}`, unless its value switches a feature off"
+        return Name(f"init({name}=)", IGNORED, why)
     return Name(f"init({name}=)", WORKS if name in known else REFUSED, "")
 
 
@@ -120,11 +121,12 @@ def page() -> str:
             text += "| name | state | why |\n|---|---|---|\n"
             text += "".join(f"| `{row.name}` | {row.state} | {row.why} |\n" for row in others) + "\n"
     text += "## Why modules and names of Ray are missing\n\n"
-    text += "dualray has none of these modules and names of Ray, or has only a part of them.\n\n"
+    text += "dualray has none of the modules and names in the table, or has only a part of them.\n\n"
     text += "| name | why |\n|---|---|\n"
     text += "".join(f"| `{name}` | {why} |\n" for name, why in sorted(REASONS.items()))
-    text += "\n## Private names of Ray\n\nTest suites of Ray and of other projects import these private names. dualray "
-    text += "has no other names of `ray._private`, `ray._common` and `ray.data._internal`.\n\n"
+    text += "\n## Private names of Ray\n\n"
+    text += "Test suites of Ray and of other projects import the private names of this table. "
+    text += "dualray has no other names of `ray._private`, `ray._common` and `ray.data._internal`.\n\n"
     text += "| module | names |\n|---|---|\n"
     for module in _PRIVATE:
         text += f"| `{module}` | {', '.join(f'`{each}`' for each in import_module(module).__all__)} |\n"

@@ -46,7 +46,7 @@ def _change(path: str, old: str, new: str) -> Change:
 BUGS: tuple[PlantedBug, ...] = (
     PlantedBug(
         name="lost wake-up",
-        what="the owner keeps the lease on a dead worker as free, pushes tasks to it, and they wait for ever",
+        what="a process sends tasks to a dead worker, and the tasks wait for ever",
         change=_change(
             f"{MACHINES}/owner/leases.py",
             "        del lease.queue.leases[lease.lease_id]\n        self._withdraw(lease)\n",
@@ -55,7 +55,7 @@ BUGS: tuple[PlantedBug, ...] = (
     ),
     PlantedBug(
         name="lost lease",
-        what="the head does not place an actor again when the node dies that it was placed on",
+        what="the head process does not place an actor again after the actor's node has died",
         change=_change(
             f"{MACHINES}/head/global_scheduler.py",
             "                self.request(_with_count(request, 1))\n",
@@ -66,7 +66,7 @@ BUGS: tuple[PlantedBug, ...] = (
     PlantedBug(
         name="late news believed",
         seeds=1000,
-        what="the head believes a report of a copy from an incarnation of a node that it has declared dead",
+        what="a node that was declared dead reports a copy of an object, and the head process believes the report",
         change=_change(
             f"{MACHINES}/head/directory.py",
             "        if not self.is_alive(event.node, event.incarnation):\n            return\n        if self.is_gone",
@@ -75,7 +75,7 @@ BUGS: tuple[PlantedBug, ...] = (
     ),
     PlantedBug(
         name="eviction of a pinned object",
-        what="the store may evict an object that only one process reads",
+        what="the object store may evict an object that only one process reads",
         change=_change(
             f"{MACHINES}/node/space.py",
             "if stored.state is StoredState.SEALED and not stored.pins\n",
@@ -84,7 +84,7 @@ BUGS: tuple[PlantedBug, ...] = (
     ),
     PlantedBug(
         name="double lease",
-        what="the node counts a lost GPU as free when the lease that held it ends",
+        what="the node counts a lost GPU as free after the task that used the GPU has ended",
         change=_change(
             f"{MACHINES}/node/local_scheduler.py",
             "        lease.resources = without_gpu(lease.resources, lost)\n",
@@ -94,7 +94,7 @@ BUGS: tuple[PlantedBug, ...] = (
     ),
     PlantedBug(
         name="wrong tie-break",
-        what="placement takes the last of several equally good nodes instead of the first",
+        what="the placement policy takes the last of several equally good nodes instead of the first",
         change=_change(
             f"{POLICIES}/hybrid.py",
             "packed_use, self.candidates.place(candidate.node))\n",
@@ -103,7 +103,7 @@ BUGS: tuple[PlantedBug, ...] = (
     ),
     PlantedBug(
         name="retry without bound",
-        what="the owner never uses up the last retry of a task",
+        what="dualray never uses up the last retry of a task",
         change=_change(
             f"{MACHINES}/owner/tasks.py",
             "        if record.retries_left != RETRY_FOREVER:\n",
@@ -113,7 +113,7 @@ BUGS: tuple[PlantedBug, ...] = (
     ),
     PlantedBug(
         name="reconstruction without bound",
-        what="the owner recomputes a lost object although its task has no attempt left",
+        what="dualray recomputes a lost object although its task has no attempt left",
         change=_change(
             f"{MACHINES}/owner/lineage.py",
             "        return record.state is TaskState.FINISHED and record.retries_left != 0\n",
@@ -123,7 +123,7 @@ BUGS: tuple[PlantedBug, ...] = (
     ),
     PlantedBug(
         name="lineage cut too early",
-        what="the owner forgets the lineage of a stored result if its task had arguments",
+        what="dualray forgets how to recompute a stored result if its task had arguments",
         change=_change(
             f"{MACHINES}/owner/tasks.py",
             "        if not (stored and (record.stream or any(",
@@ -132,7 +132,7 @@ BUGS: tuple[PlantedBug, ...] = (
     ),
     PlantedBug(
         name="stale location",
-        what="the head keeps a copy on a dead node in its table if no process waits for the object at that moment",
+        what="when a node dies, the head process forgets the node's copies only of objects for which a process waits",
         change=_change(
             f"{MACHINES}/head/directory.py",
             "            if node in entry.nodes:\n                self._lose_copy(object_id, entry, node)\n"
@@ -144,7 +144,7 @@ BUGS: tuple[PlantedBug, ...] = (
     ),
     PlantedBug(
         name="zombie not refused",
-        what="the head does not refuse a node that it has declared dead and that sends again",
+        what="the head process accepts messages of a node that was declared dead",
         change=_change(
             f"{MACHINES}/head/membership.py",
             "        if not self.is_alive(event.node, event.incarnation):\n"
@@ -156,7 +156,7 @@ BUGS: tuple[PlantedBug, ...] = (
     ),
     PlantedBug(
         name="calls repeated in the wrong order",
-        what="the owner repeats the calls that an actor's death has interrupted in reverse order",
+        what="after the death of an actor, dualray repeats the interrupted calls in reverse order",
         change=_change(
             f"{MACHINES}/owner/actor_calls.py",
             "        client.queue.extendleft(reversed(again))\n",
@@ -166,7 +166,7 @@ BUGS: tuple[PlantedBug, ...] = (
     ),
     PlantedBug(
         name="orphan's lease",
-        what="the node does not end the leases of a dead process",
+        what="the node keeps workers reserved for a dead process",
         change=_change(
             f"{MACHINES}/node/local_scheduler.py",
             "            if lease.worker is not None and is_dead(lease.owner):\n",
@@ -175,7 +175,7 @@ BUGS: tuple[PlantedBug, ...] = (
     ),
     PlantedBug(
         name="dead borrower",
-        what="the owner counts a dead process as a borrower for ever",
+        what="dualray counts a dead process as a user of an object for ever",
         change=_change(
             f"{MACHINES}/owner/values.py",
             "                    del value.borrowers[address]\n                    self.references.release(value)\n",
@@ -194,7 +194,7 @@ BUGS: tuple[PlantedBug, ...] = (
     ),
     PlantedBug(
         name="no pin while sending",
-        what="the store may evict an object while it sends a copy to another node",
+        what="the object store may evict an object while the node sends the object to another node",
         change=_change(
             f"{MACHINES}/node/sending.py",
             "        if self.store.is_sealed(event.object_id):\n            self.store.pin(event.object_id, user)\n",
@@ -203,7 +203,7 @@ BUGS: tuple[PlantedBug, ...] = (
     ),
     PlantedBug(
         name="line that is left",
-        what="a node that waits for an object is not notified if the chosen sender never receives it",
+        what="a node waits for an object from a sender that never receives the object",
         change=_change(
             f"{MACHINES}/node/sending.py",
             "        while want.askers:\n            self._decline(want.askers.popleft())\n",
@@ -213,7 +213,7 @@ BUGS: tuple[PlantedBug, ...] = (
     ),
     PlantedBug(
         name="unloaded while it is read",
-        what="the store drops an object from memory after a spill although a process asked for it meanwhile",
+        what="after a spill, the object store frees an object although a process has asked for the object",
         change=_change(
             f"{MACHINES}/node/object_store.py",
             "        if stored.pins or stored.freed:\n            stored.has_copy = True\n",
@@ -223,7 +223,7 @@ BUGS: tuple[PlantedBug, ...] = (
     ),
     PlantedBug(
         name="freed while it is read",
-        what="the store deletes a freed object at once, although a process still reads it",
+        what="the object store deletes a freed object although a process still reads the object",
         change=_change(
             f"{MACHINES}/node/object_store.py",
             "        if not stored.pins and stored.state is not StoredState.SPILLING:\n"
@@ -235,7 +235,7 @@ BUGS: tuple[PlantedBug, ...] = (
     ),
     PlantedBug(
         name="forgotten dead",
-        what="the node does not report a killed worker, and other processes wait for the objects that it owned",
+        what="the node does not report a killed worker, and other processes wait for the worker's objects",
         change=_change(
             f"{MACHINES}/head/head.py",
             "        self._owners_died(lambda other: other == event.worker)\n"

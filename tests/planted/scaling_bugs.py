@@ -20,32 +20,32 @@ def _bug(name: str, what: str, old: str, new: str, path: str = AUTOSCALER) -> Pl
 SCALING_BUGS: tuple[PlantedBug, ...] = (
     _bug(
         "drain not forgotten",
-        "the head counts a node as leaving after it has stopped the node's drain",
+        "the head process counts a node as leaving after it has stopped the node's drain",
         '"""A node that was told to leave stays."""\n        self.leaving.pop(node, None)\n',
         '"""A node that was told to leave stays."""\n',
     ),
     _bug(
         "id launched twice",
-        "the next decision uses the ids of this decision's launches again",
+        "two decisions of the autoscaler give launches the same ids",
         "        self.launched_count += count\n",
         "        self.launched_count += count - 1\n",
     ),
     _bug(
         "half a gang",
-        "the head launches some nodes of a placement group although it cannot launch all of them",
+        "the head process launches some nodes of a placement group although it cannot launch all of them",
         "            self.places, self.counts = before, counts\n            return False\n",
         "            return False\n",
         PACKING,
     ),
     _bug(
         "request that stays",
-        "the head keeps a request after the program has withdrawn it",
+        "the head process keeps a request for nodes after the program has withdrawn the request",
         "            self.requested.pop(process, None)\n        self.look()\n",
         "            self.look()\n",
     ),
     _bug(
         "request forgotten",
-        "the death of any process ends the requests of all processes",
+        "the death of any process ends the requests for nodes of all processes",
         "for process in [process for process in self.requested if is_dead(process)]:",
         "for process in list(self.requested):",
     ),
@@ -63,13 +63,13 @@ SCALING_BUGS: tuple[PlantedBug, ...] = (
     ),
     _bug(
         "use not noted",
-        "a node's report of running tasks does not restart its idle timeout",
+        "a node's report of running tasks does not restart the node's idle timeout",
         'it was in use until now."""\n        self.last_use_ns[node] = self.out.now_ns\n',
         'it was in use until now."""\n',
     ),
     _bug(
         "launches not counted",
-        "the head launches nodes again that are already starting",
+        "the head process launches nodes again that are already starting",
         "            if launch.state is LaunchState.REQUESTED:\n                spec = specs[launch.group]\n",
         "            if launch.state is LaunchState.FAILED:\n                spec = specs[launch.group]\n",
     ),

@@ -49,9 +49,9 @@ CHANGES_TODAY = {
 """And of today's."""
 
 WHY = {
-    "import ray": "the program imports dualray instead of Ray. No other change is for dualray",
-    "import tensorflow as tf": "TensorFlow 2 is eager. The new module is `tensorflow.compat.v1` in graph mode",
-    "from tensorflow.examples.tutorials.mnist import input_data": "TensorFlow 2 does not have this module",
+    "import ray": "the program imports dualray instead of Ray",
+    "import tensorflow as tf": "TensorFlow 2 runs operations eagerly, and `tensorflow.compat.v1` runs graphs",
+    "from tensorflow.examples.tutorials.mnist import input_data": "TensorFlow 2 has no module `tensorflow.examples`",
     "import gym": "gym is now called gymnasium, and ale-py registers the Atari games",
 }
 
@@ -168,7 +168,7 @@ def table() -> str:
             running.setdefault(name, []).append(program.name)
     out = ["## What is changed", "", "| line | becomes | because |", "|---|---|---|"]
     out += [f"| `{old}` | `{new}` | {WHY[old]} |" for old, new in CHANGES.items()]
-    out += ["", "In document 003 only the imports of Ray change:", "", "| line | becomes |", "|---|---|"]
+    out += ["", "In document 003, the test changes only the imports of Ray:", "", "| line | becomes |", "|---|---|"]
     out += [f"| `{old}` | `{new}` |" for old, new in CHANGES_TODAY.items()]
     for doc, title in DOCUMENTS.items():
         out += ["", f"## {doc}: {title}", "", "| lines | first line | result |", "|---|---|---|"]
