@@ -125,7 +125,7 @@ def test_every_setting_and_limit_is_described():
         ({"log_to_driver": "maybe"}, "log_to_driver='maybe' must be True or False"),
         ({"limits": {"push_window": 1}}, "limits has no 'push_window'. Did you mean 'push_window_"),
         ({"faults": ["kill node-1 soon"]}, "fault 'kill node-1 soon' is not understood; write 'kill node-5 at 2.5s'"),
-        ({"faults": ["kill worker at 1s"]}, "the fault must name its worker by a task"),
+        ({"faults": ["kill worker at 1s"]}, "the fault needs a task that runs on the worker"),
         ({"faults": ["kill node-1 when f starts 0"]}, "the number of a start or an end must be at least 1"),
         ({"faults": 3}, "faults=3 must be a list of faults"),
     ],

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-_OTHERS = "read or write with the system's own client in map_batches(), or through from_arrow() and to_pandas()"
+_OTHERS = "call the client library of the system in map_batches(), or through from_arrow() and to_pandas()"
 _FORMAT = "read the files with read_binary_files(), and decode them in map() or flat_map()"
 _FRAMES = "convert through pandas, with from_pandas() and to_pandas()"
 _OWN_SOURCE = "of Ray's interface for sources and targets, dualray has Datasource, ReadTask, BlockMetadata and Datasink"
-_KNOB = "dualray does not have what the class configures"
+_KNOB = "dualray does not have the feature to which this name belongs"
 
 _NAMES: Final = {
     _OTHERS: (

@@ -57,12 +57,12 @@ def dashboard_command(
     port: Annotated[int, Option(help=PORT_HELP, min=0, max=65535)] = 0,
     pace: Annotated[
         float | None,
-        Option(help="Most seconds of virtual time in a second of real time, if this command starts a simulation."),
+        Option(help="Largest number of virtual seconds in one real second, if this command starts a simulation."),
     ] = None,
     logs: Annotated[Path | None, Option(help=KEPT_LOGS_HELP)] = None,
     open_: Annotated[bool, Option("--open", help="Open the page in this machine's browser.")] = False,
 ) -> None:
-    """Serve a live page about a cluster or a run, until Ctrl-C. The page changes nothing.
+    """Serve a live page about a cluster or a run, until Ctrl-C. The page is read-only.
 
     Example: dualray dashboard train.py --mode sim --nodes 4 --open
     """

@@ -198,7 +198,9 @@ def _parse_bundles(bundles: Any) -> list[dict[str, float]]:
                 stacklevel=3,
             )
         if "bundle" in bundle:
-            raise ValueError(f"placement_group: bundle {index}: the resource name 'bundle' is reserved; use another")
+            raise ValueError(
+                f"placement_group: bundle {index}: the resource name 'bundle' is reserved; use another name"
+            )
         try:
             demand = parse_named(bundle)
         except (TypeError, ValueError) as error:

@@ -176,7 +176,8 @@ def _network(text: str) -> tuple[int, int]:
 def _policy(name: str) -> str:
     if name not in PLACEMENTS and ":" not in name:
         raise ValueError(
-            f"policy {name!r} is unknown: name one of {', '.join(PLACEMENTS)}, or your own as 'package.module:Class'"
+            f"policy {name!r} is unknown: use one of {', '.join(PLACEMENTS)}, or your own policy as "
+            f"'package.module:Class'"
         )
     _check_has(_made(placement_path(name), name), name, "choose")
     return name
@@ -185,7 +186,7 @@ def _policy(name: str) -> str:
 def _eviction(name: str) -> str:
     if name not in EVICTIONS and ":" not in name:
         raise ValueError(
-            f"eviction policy {name!r} is unknown: name one of {', '.join(EVICTIONS)}, or your own as "
+            f"eviction policy {name!r} is unknown: use one of {', '.join(EVICTIONS)}, or your own policy as "
             f"'package.module:Class'"
         )
     _check_has(_made(name, name), name, "choose")

@@ -265,7 +265,7 @@ def test_the_command_shows_a_table_and_answers(everything_recorded, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--policy", "best"], "policy 'best' is unknown: name one of hybrid, spread, locality"),
+        (["--policy", "best"], "policy 'best' is unknown: use one of hybrid, spread, locality"),
         (["--policy", "no.such:Policy"], "module 'no.such' cannot be imported"),
         (["--policy", "tests.whatif.programs:Missing"], "has no 'Missing'"),
         (["--policy", "tests.whatif.programs:NoPolicy"], "has no method 'choose'"),

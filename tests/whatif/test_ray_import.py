@@ -188,7 +188,7 @@ def lose(rows: Sequence[dict[str, Any]], what: str, count: int) -> list[dict[str
 def test_what_is_lost_is_counted_and_too_much_is_refused(what: str, tmp_path: Path):
     rows = rows_of([Made("work")] * 100)
     little = import_ray(write(tmp_path / "little", lose(rows, what, 2)))
-    assert f"lost are 2 {what} (1.0%)" in little.facts["estimates"][0]
+    assert f"Lost events: 2 {what} (1.0%)" in little.facts["estimates"][0]
     with pytest.raises(ValueError, match=rf"2\.5% of the events of job {JOB} are lost \(5 {what}\)"):
         read_events(write(tmp_path / "much", lose(rows, what, 5)))
 

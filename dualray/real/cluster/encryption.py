@@ -135,7 +135,7 @@ class Encryption:
         try:
             return context.wrap_socket(sock, server_side=is_server)
         except ssl.SSLCertVerificationError as error:
-            raise Refusal("wrong_secrets", f"{self._strangers}: its certificate: {error.verify_message}") from error
+            raise Refusal("wrong_secrets", f"{self._strangers} (TLS: {error.verify_message})") from error
         except ssl.SSLError as error:
             raise self._refusal(error) from error
         finally:
