@@ -546,7 +546,9 @@ def _check_ports(given: Mapping[str, Any]) -> None:
     ports = [int(port) for port in text.split(",")] if text else []
     taken = [port for port in ports if port in named.values()]
     if taken:
-        raise ValueError(f"add_node: worker_port_list has {taken}, but other processes already use these ports")
+        raise ValueError(
+            f"add_node: other processes already use the ports {taken} of worker_port_list; give other ports"
+        )
     least, most = given.get("min_worker_port"), given.get("max_worker_port")
     if least and most:
         taken = [port for port in named.values() if least <= port <= most]

@@ -180,7 +180,7 @@ def parse(what: str, said: Mapping[str, Any] | None) -> RuntimeEnv:
         elsewhere=_elsewhere(said),
         setup_hook=_setup_hook(what, said.get(HOOK)),
     )
-    found.check_paths("here")
+    found.check_paths("on this node")
     return found
 
 

@@ -162,7 +162,7 @@ HANG_AT_ZERO = (
         ({"placement_policy": 3}, "placement_policy=3 must be of type str"),
         ({"placement_policy": "nowhere:Policy"}, "module 'nowhere' cannot be imported"),
         ({"placement_policy": "tests.planted.policies:None_"}, "has no 'None_'"),
-        ({"placement_policy": "builtins:object"}, "has no method 'choose', which each placement_policy has"),
+        ({"placement_policy": "builtins:object"}, "has no method 'choose', which each placement_policy needs"),
         ({"retry_policy": "builtins:object"}, "has no method 'should_retry'"),
         ({"retry_policy": "BoundedRetry"}, "must be written 'package.module:Class'"),
     ],

@@ -73,7 +73,7 @@ def dashboard_command(
             f"the dashboard needs {' and '.join(missing)}, which {are} not installed: pip install 'dualray[dashboard]'"
         )
     if pace is not None and not pace > 0:
-        refuse(f"--pace {pace!r} must be more than 0: it is the number of virtual seconds in one real second")
+        refuse(f"--pace {pace!r} must be more than 0: --pace is the number of virtual seconds in one real second")
     with contextlib.ExitStack() as stack:
         # as with Ctrl-C, the command ends its processes and deletes its files
         before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))

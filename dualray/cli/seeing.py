@@ -94,7 +94,7 @@ def check_ours(path: Path, option: str) -> None:
         return  # it cannot be written either, and that is said
     if start and not any(start.startswith(begin) and mark in start + end for begin, mark in MARKS):
         raise ValueError(
-            f"{option} {str(path)!r} exists, and dualray did not write it; remove it, or give another file"
+            f"{option} {str(path)!r} exists, and dualray did not write the file; remove the file, or give another one"
         )
 
 
@@ -118,10 +118,10 @@ def write_outputs(
 
             checks = [Check(what=v.what, expected=v.expected, found=v.found, holds=v.holds) for v in verdicts]
             write_page(record, report, title=title, subtitle=subtitle, checks=checks)
-            print(f"{report}: open it in a browser; it needs no network")
+            print(f"{report}: open this page in a browser; the page needs no network")
         if timeline is not None:
             write_timeline(record.events, timeline)
-            print(f"{timeline}: {len(record.events):,} trace events; open it in https://ui.perfetto.dev")
+            print(f"{timeline}: {len(record.events):,} trace events; open this file in https://ui.perfetto.dev")
     except OSError as error:
         named = error.filename or " or ".join(str(path) for path in (report, timeline) if path is not None)
         raise ValueError(f"{named} cannot be written: {error.strerror}") from None
@@ -302,7 +302,7 @@ def show_hindsight(hindsight: Hindsight, lives: Lives) -> None:
     elif hindsight.regret_ns:
         say(f"With the best other node, the run would have been {time_words(hindsight.regret_ns)} faster.")
     else:
-        say("With no other node would the run have been faster.")
+        say("The run would not have been faster with another node.")
 
 
 def show_story(story: Story, lives: Lives) -> None:
@@ -318,7 +318,7 @@ def show_story(story: Story, lives: Lives) -> None:
             say(f"{'':>14}    - {detail}", colour="dim")
     if not lives.record.logs:
         say(
-            "The directory has a trace and no decision logs, so candidates and reasons are not known.",
+            "The directory has a trace and no decision logs, so dualray does not know why it chose each node.",
             colour="yellow",
         )
 

@@ -185,7 +185,10 @@ def calibrate_command(
             say(f"{output}: {shown.summary(fit)}")
         if report is not None:
             shown.write_page(fit, report)
-            print(f"{report}: open it in a browser; it needs no network", file=sys.stderr if as_json else sys.stdout)
+            print(
+                f"{report}: open this page in a browser; the page needs no network",
+                file=sys.stderr if as_json else sys.stdout,
+            )
     except (ValueError, DualrayError) as error:
         refuse(error)
 
@@ -278,7 +281,7 @@ def predict_command(
     ] = None,
     autoscale: Annotated[
         Path | None,
-        Option(help=f"{AUTOSCALE_HELP} The prediction is for the cluster in the file."),
+        Option(help=f"{AUTOSCALE_HELP} With --autoscale, predict simulates the cluster in this file."),
     ] = None,
     idle_timeout: Annotated[
         str | None,
@@ -377,7 +380,10 @@ def predict_command(
             _show_more(found, chosen, jobs, more)
         if report is not None:
             found.write_page(report, deadline=deadline, probability=probability)
-            print(f"{report}: open it in a browser; it needs no network", file=sys.stderr if as_json else sys.stdout)
+            print(
+                f"{report}: open this page in a browser; the page needs no network",
+                file=sys.stderr if as_json else sys.stdout,
+            )
     except ValueError as error:
         refuse(error)
     if not found.possible:

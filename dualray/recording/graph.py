@@ -155,7 +155,7 @@ def _graph_of(record: RunRecord) -> Graph:
             case _:
                 pass
     if not submitted:
-        raise ValueError("the record has no tasks, so dualray cannot predict anything from it")
+        raise ValueError("the record has no tasks, so dualray cannot predict anything from the record")
     driver = _script(made.get((driver_id, 0), []), facts["began_ns"], facts["ended_ns"])
     graph = Graph(
         driver_id=driver_id,

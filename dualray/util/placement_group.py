@@ -207,7 +207,7 @@ def _parse_bundles(bundles: Any) -> list[dict[str, float]]:
             kind = api.WrongTypeError if isinstance(error, TypeError) else ValueError
             raise kind(f"placement_group: bundle {index}: {error}") from None
         if not demand.units:
-            raise ValueError(f"placement_group: bundle {index}, {bundle!r}, reserves nothing; leave it out")
+            raise ValueError(f"placement_group: bundle {index}, {bundle!r}, reserves nothing; leave this bundle out")
         parsed.append(demand.as_floats())
     return parsed
 

@@ -115,7 +115,10 @@ def configurations(
             f"the values make {len(found):,} configurations, but the limit is {CONFIGURATIONS_MAX:,}; give fewer values"
         )
     if not found:
-        raise ValueError("there is nothing to predict, because one of the lists of values is empty")
+        raise ValueError(
+            "there is nothing to predict, because one of the lists of values is empty; give at least one value in each "
+            "list"
+        )
     for path in dict.fromkeys(each.faults for each in found if each.faults):
         if is_spot(path):
             load_spot(path)

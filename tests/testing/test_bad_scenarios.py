@@ -115,7 +115,7 @@ BAD = {
     "every so often, and not how often": (
         "at: 2ms",
         "every: 2ms",
-        "5: faults[0]: every needs times, the number of faults",
+        "5: faults[0]: `every` needs `times`, the number of faults",
     ),
     "an unknown node": ("node-1", "node-9", "5: faults[0]: the cluster has no 'node-9'; nodes are node-0 to node-3"),
     "a fault after the end": (
@@ -166,7 +166,7 @@ BAD = {
     "a counter that is said twice": (
         "makespan: {max: 60s}",
         "retries: 0\n  counters: {retries: 0}",
-        "6: expect: retries is given both here and in counters; leave one of the two out",
+        "6: expect: retries is given both in expect and in expect.counters; leave one of the two out",
     ),
     "a partition's word of another fault": (
         "{at: 2ms, reboot: node-1, back_after: 1s}",
@@ -176,17 +176,20 @@ BAD = {
     "a distribution without quotes": (
         "expect:",
         "durations: {piece: uniform(1s, 3s)}\nexpect:",
-        "6: durations.piece: YAML splits this text at its comma; write it in quotes: 'uniform(1s, 3s)'",
+        "6: durations.piece: YAML splits a text at its comma; write the text in quotes: 'uniform(1s, 3s)'",
     ),
     "two of them": (
         "expect:",
         "durations:\n  {piece: uniform(1s, 3s), count: normal(2s, 3s)}\nexpect:",
-        "7: durations.piece: YAML splits this text at its comma; write it in quotes: 'uniform(1s, 3s)'",
+        "7: durations.piece: YAML splits a text at its comma; write the text in quotes: 'uniform(1s, 3s)'",
     ),
     "one in a list": (
         "{tasks: 5}",
         "{tasks: 5, strategy: [exponential(1s, 3s)]}",
-        "3: workload.kwargs.strategy[0]: YAML splits this text at its comma; write it in quotes: 'exponential(1s, 3s)'",
+        (
+            "3: workload.kwargs.strategy[0]: YAML splits a text at its comma; write the text in quotes: "
+            "'exponential(1s, 3s)'"
+        ),
     ),
     "an argument with a unit": (
         "tasks: 5",

@@ -301,7 +301,7 @@ def test_one_row_fits_and_the_earlier_name_of_an_option_still_works(everything_r
         env={**os.environ, "COLUMNS": "80"},
     )
     assert done.returncode == 0, done.stderr
-    assert "--faults of predict is now --fault-files" in done.stderr
+    assert "`dualray predict` has renamed --faults" in done.stderr
     [row] = [line for line in done.stdout.splitlines() if line.startswith("│")]
     assert row.startswith("│ 2 x 2 CPUs ")
     assert "Also: " in done.stdout

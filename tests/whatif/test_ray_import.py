@@ -247,7 +247,7 @@ def test_the_command_writes_a_record_whose_prediction_lists_its_estimates(tmp_pa
     done = CliRunner().invoke(app, ["predict", str(output), "--nodes", "1,2", "--seeds", "1", "--jobs", "1"])
     assert done.exit_code == 0, done.output
     words = " ".join(done.output.split())
-    assert "14 dependencies: 7 from observed waits, and 7 from a pattern" in words
+    assert "14 dependencies between calls: 7 from observed waits, and 7 from a pattern" in words
     assert "add takes the next 2 results, in their order: 100% of 7 calls agree" in words
     refused = CliRunner().invoke(app, ["import-ray", str(tmp_path / "absent"), "-o", str(output)])
     assert refused.exit_code == 2

@@ -66,7 +66,7 @@ def read_secret(path: Path | None) -> bytes | None:
                 "--head` names"
             ) from error
         if mode & 0o077:
-            raise ValueError(f"{path} is readable for other users: run chmod 600 {path}")
+            raise ValueError(f"{path} can be read by other users: run chmod 600 {path}")
     elif text := os.environ.get("DUALRAY_SECRET"):
         secret, source = text.strip().encode(), "DUALRAY_SECRET"
     else:

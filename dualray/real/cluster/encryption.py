@@ -58,7 +58,7 @@ class CertificateFiles:
             except OSError as error:
                 raise ValueError(f"{option} {path}: {error.strerror}") from error
             if b"-----BEGIN" not in text:
-                raise ValueError(f"{option} {path} is not a PEM file: it has no line -----BEGIN")
+                raise ValueError(f"{option} {path} is not a PEM file: the file has no line -----BEGIN")
         try:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             context.load_cert_chain(self.certificate, self.key)
@@ -83,7 +83,9 @@ def tls_files_of(
     if len(missing) == len(given):
         return None
     if tls is False:
-        raise ValueError("--no-tls turns encryption off; leave it out, or leave out --tls-cert, --tls-key and --tls-ca")
+        raise ValueError(
+            "--no-tls turns encryption off; leave out either --no-tls, or --tls-cert, --tls-key and --tls-ca"
+        )
     if missing:
         raise ValueError(f"--tls-cert, --tls-key and --tls-ca must be given together; add {' and '.join(missing)}")
     paths = CertificateFiles(*(str(path.absolute()) for path in (certificate, key, authority) if path is not None))

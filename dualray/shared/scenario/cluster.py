@@ -155,7 +155,7 @@ class ScalingGroup(NodeGroup):
         if self.max < self.min:
             raise ValueError(f"max: {self.max} is less than min: {self.min}")
         if "count" in self.model_fields_set:
-            raise ValueError("groups do not take count, which is for nodes; give the group min and max")
+            raise ValueError("the key count is only for nodes; give the group the keys min and max")
         return self
 
 

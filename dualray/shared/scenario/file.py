@@ -253,7 +253,8 @@ def _only(documents: list[Any], name: str) -> Any:
     meant = [each for each in documents if isinstance(each, YamlMapping) and each.get("kind") == "RayCluster"]
     if len(meant) != 1:
         raise ScenarioError(
-            f"{name}:1: this file has {len(documents)} documents, of which {len(meant)} are a RayCluster; keep one"
+            f"{name}:1: this file has {len(documents)} documents, of which {len(meant)} are a RayCluster; keep only "
+            f"one RayCluster"
         )
     return meant[0]
 
@@ -269,7 +270,7 @@ def _check_commas(tree: Any, name: str) -> None:
     """
     for path, words in _cut_in_two(tree, ()):
         where = f"{name}:{_line(tree, path)}: {_where(path)}"
-        raise ScenarioError(f"{where}YAML splits this text at its comma; write it in quotes: {words!r}")
+        raise ScenarioError(f"{where}YAML splits a text at its comma; write the text in quotes: {words!r}")
 
 
 def _cut_in_two(here: Any, path: Path) -> Iterator[tuple[Path, str]]:

@@ -212,11 +212,11 @@ class FaultModel(Model):
         if len(anchors) != 1:
             raise ValueError(f"give exactly one of at, every and when, not {' and '.join(anchors) or 'none'}")
         if "times" in self.model_fields_set and self.every is None:
-            raise ValueError("times needs every, the time between the faults")
+            raise ValueError("`times` needs `every`, the time between the faults")
         if self.every is not None and "times" not in self.model_fields_set:
-            raise ValueError("every needs times, the number of faults")
+            raise ValueError("`every` needs `times`, the number of faults")
         if self.spread and (self.every is None or self.spread >= self.every):
-            raise ValueError("spread needs every, and must be shorter than every, as in every: 10s ± 2s")
+            raise ValueError("`spread` needs `every`, and must be shorter than `every`, as in every: 10s ± 2s")
         self._check_details(actions[0])
         if self.slow is not None and not (isinstance(self.by, float) and self.by > 0):
             raise ValueError("`slow` needs `by`: the factor by which the node gets slower, a number above 0")
@@ -228,9 +228,9 @@ class FaultModel(Model):
                 )
             parse_skew_ns(self.by, "by")
         if self.fill is not None and self.share is None:
-            raise ValueError("fill needs share, the part of the store to take, such as 0.9")
+            raise ValueError("`fill` needs `share`, the part of the store to take, such as 0.9")
         if self.fill_memory is not None and self.share is None:
-            raise ValueError("fill_memory needs share, the part of the memory to take, such as 0.9")
+            raise ValueError("`fill_memory` needs `share`, the part of the memory to take, such as 0.9")
         if len([it for it in (self.lasting, self.heal_after, self.back_after) if it is not None]) > 1:
             raise ValueError("for, heal_after and back_after all set when the fault ends; give only one of the three")
         return self

@@ -200,7 +200,7 @@ def test_what_comes_about_every_so_often_is_drawn_from_the_seed():
     for times in at.values():
         assert all(abs(it - (number + 1) * 2_000_000_000) <= 500_000_000 for number, it in enumerate(times))
         assert times == sorted(times)
-    with pytest.raises(ValueError, match="spread needs every, and must be shorter"):
+    with pytest.raises(ValueError, match="`spread` needs `every`, and must be shorter"):
         parse(GOOD.replace("every: 2s, times: 2", "every: 2s ± 3s, times: 2"))
 
 
