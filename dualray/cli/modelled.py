@@ -69,7 +69,7 @@ def workload_command(
     seed: Annotated[int | None, Option(help=f"{SCENARIO_SEED_HELP} Without a scenario file, the seed is 0.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Simulate a generated program on a virtual cluster of any size. The tasks take time, but run no code.
+    """Simulate a generated program on a virtual cluster of any size. A simulated task takes time, but runs no code.
 
     Give the parameters of the generated program as further options, such as --tasks 1e6.
 
