@@ -31,12 +31,14 @@ class When(Model):
     task_started: str | None = None
     task_ended: str | None = None
     event: Literal[EVENT_ANCHORS] | None = None  # type: ignore[valid-type]  # a literal of all that there are
-    index: int = Field(default=1, ge=1, description="number of the start, end or event, counted from 1")
+    index: int = Field(
+        default=1, ge=1, description="which start, end or event of this kind causes the fault, counted from 1"
+    )
     submission: int | None = Field(
-        default=None, ge=1, description="instead of index: number of the task's submission, counted from 1"
+        default=None, ge=1, description="instead of index: which submission of the task, counted from 1"
     )
     node: str | None = Field(default=None, description="node on which to count; default: the whole cluster")
-    after: Time = Field(default=0, description="time between the anchor and the fault")
+    after: Time = Field(default=0, description="time between the start, end or event and the fault")
 
     @model_validator(mode="after")
     def _exactly_one(self) -> When:
@@ -111,7 +113,8 @@ class FaultModel(Model):
     format: Literal["skypilot-spot"] | None = Field(default=None, description="of the file of `trace`")
     at: Time | None = None
     every: Time | None = Field(
-        default=None, description="time before the first fault and between faults; 10s ± 2s varies at random"
+        default=None,
+        description="time before the first fault and between two faults; 10s ± 2s means a random time from 8 s to 12 s",
     )
     spread: Time = Field(default=0, description="with `every`: how much sooner or later than planned a fault may come")
     times: int = Field(default=1, ge=1, le=10_000, description="with `every`: number of faults")
@@ -128,13 +131,15 @@ class FaultModel(Model):
     drain: Nodes | None = None
     pause: Nodes | None = Field(default=None, description="as kill")
     partition: Nodes | None = None
-    clog: Nodes | None = Field(default=None, description="the node receives no messages, and can still send")
+    clog: Nodes | None = Field(default=None, description="node that receives no messages, and can still send messages")
     slow: Nodes | None = Field(default=None, description="as kill")
     link: Nodes | None = None
-    lose: Literal["object"] | None = Field(default=None, description="loses the copy that the event of `when` is about")
+    lose: Literal["object"] | None = Field(
+        default=None, description="`object`: the object copy that the event in `when` names is lost"
+    )
     lose_gpu: Nodes | None = None
     corrupt: Literal["object"] | None = Field(
-        default=None, description="corrupts the copy that the event of `when` is about"
+        default=None, description="`object`: the object copy that the event in `when` names becomes corrupt"
     )
     restart: Nodes | None = Field(
         default=None, description="`head`, `redis`, `worker` as in kill, or a node, which reboots"
@@ -144,8 +149,12 @@ class FaultModel(Model):
     fill_disk: Nodes | None = None
     skew: Nodes | None = None
 
-    from_: Nodes | None = Field(default=None, alias="from", description="other side of a partition in both directions")
-    to_: Nodes | None = Field(default=None, alias="to", description="other side of a partition in one direction")
+    from_: Nodes | None = Field(
+        default=None, alias="from", description="nodes on the other side of a partition that blocks both directions"
+    )
+    to_: Nodes | None = Field(
+        default=None, alias="to", description="nodes that receive nothing in a partition that blocks one direction"
+    )
     by: float | str | None = Field(
         default=None, description="slow: factor, where 3 means three times as slow; skew: a time, such as 30s or -30s"
     )
