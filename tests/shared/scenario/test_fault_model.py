@@ -144,7 +144,10 @@ def test_a_fault_in_words_is_the_same_fault(fault):
         ("fill memory of node-1 to 1.5 at 2s", "the share must be above 0 and at most 1"),
         ("kill worker when f#0 starts", "the number of a submission must be at least 1"),
         ("kill worker when f#2", "is not understood"),
-        ("clog head at 2s", "the fault needs a node such as node-3; faults of the head are kill head, pause head"),
+        (
+            "clog head at 2s",
+            "the fault needs a node such as node-3; the head can only have the faults kill head, pause head",
+        ),
         ("pause worker when f starts 2", "the fault needs a duration, as in 'for 3s'"),
         ("kill head at 2s for 3s", "'kill head' does not end; leave out 'for'"),
         ("slow head by 0 at 2s", "the factor must be above 0"),
