@@ -52,7 +52,8 @@ def start_command(
     node_ip: Annotated[
         str | None,
         Option(
-            help="Address at which other machines reach this machine. With the default, 127.0.0.1, only this machine can connect."
+            help="Address at which other machines reach this machine. With the default, 127.0.0.1, only this machine "
+            "can connect."
         ),
     ] = None,
     num_cpus: Annotated[

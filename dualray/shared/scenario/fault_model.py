@@ -470,7 +470,10 @@ def _what_is_wrong(fault: Fault) -> Iterator[str]:
     if fault.kind is FaultKind.LINK:
         yield from _what_is_wrong_with_link(fault)
     if fault.node in ("head", ALL) and fault.kind is not FaultKind.LINK:
-        yield f"the fault needs a node such as node-3; the head can only have the faults {', '.join(sorted(OF_HEAD))} and link"
+        yield (
+            f"the fault needs a node such as node-3; the head can only have the faults {', '.join(sorted(OF_HEAD))} "
+            f"and link"
+        )
     if fault.kind is FaultKind.PARTITION:
         both = [name for name in fault.nodes if name in fault.others]
         if both:
