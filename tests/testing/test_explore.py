@@ -173,7 +173,9 @@ def test_what_the_nodes_that_are_left_cannot_take_is_an_honest_error():
 
 def test_a_run_that_does_not_end_is_ended_and_said_so():
     spins = scenario("name: spins\nworkload: {function: 'tests.testing.programs:spins'}\n")
-    with pytest.raises(RuntimeError, match="spins fails without any fault: it did not end within 3 s of wall time"):
+    with pytest.raises(
+        RuntimeError, match="spins fails without any fault: the run did not end within 3 s of real time"
+    ):
         explore(spins, seeds=range(1), seed_timeout_s=3)
 
 
@@ -223,7 +225,7 @@ def test_a_repetition_that_comes_to_no_end_differs():
     planted = scenario("name: hash\nworkload: {function: 'tests.testing.programs:spins_under_a_hash_seed'}\n")
     found = explore(planted, seeds=range(1), seed_timeout_s=8, repeat=Fraction(1))
     assert [finding.kind for finding in found.findings] == ["its repetition differs: end"]
-    assert "the second run: it did not end within 8 s of wall time" in found.findings[0].problem
+    assert "the second run: the run did not end within 8 s of real time" in found.findings[0].problem
 
 
 def test_a_run_that_is_recorded_is_the_same_as_one_that_is_not(tmp_path):

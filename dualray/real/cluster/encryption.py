@@ -147,7 +147,7 @@ class Encryption:
     def _strangers(self) -> str:
         if self._files is None:
             return "the two processes have different cluster secrets"
-        return f"its certificate is not signed by {self._files.authority}"
+        return f"the peer's certificate is not signed by {self._files.authority}"
 
     def _refusal(self, error: ssl.SSLError) -> Refusal:
         """Why a TLS handshake has failed, as the rules that can be broken go."""
@@ -159,7 +159,7 @@ class Encryption:
             )
         if "ALERT" in reason or "CERTIFICATE" in reason:
             return Refusal("wrong_secrets", f"{self._strangers} ({reason})")
-        return Refusal("bad_preambles", f"its TLS handshake failed ({reason})")
+        return Refusal("bad_preambles", f"the peer's TLS handshake failed ({reason})")
 
     @cached_property
     def _certificate(self) -> bytes:
