@@ -79,7 +79,7 @@ def test_large_results_take_no_memory_of_this_machine():
             {"execute": True, "returns": 1},
             "returns= is only for calls that the simulation does not execute; add execute=False",
         ),
-        ({"execute": True, "returns_size": 1}, "returns_size= is for calls"),
+        ({"execute": True, "returns_size": 1}, "returns_size= is only for calls"),
         ({"returns_size": -1}, "returns_size=-1 must not be negative"),
         ({"returns_size": "2 apples"}, "returns_size"),
         ({"returns_size": 1.5}, "must be a number of bytes"),
