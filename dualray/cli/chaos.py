@@ -69,9 +69,7 @@ def chaos_command(
     patience: Annotated[
         float, Option(min=1, help="Seconds without progress after which the command reports a hang.")
     ] = 60,
-    dry_run: Annotated[
-        bool, Option("--dry-run", help=f"{DRY_RUN_HELP} With --dry-run, `dualray chaos` lists the faults.")
-    ] = False,
+    dry_run: Annotated[bool, Option("--dry-run", help=f"{DRY_RUN_HELP} --dry-run lists the faults.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Kill, pause and slow down real processes while a workload runs, and check the workload's results.
@@ -199,7 +197,4 @@ def _show(found: Soak, proof: Proof, *, as_json: bool) -> None:
         for line in lines[:_LINES_SHOWN]:
             say(f"  {line}")
     if found.is_right and proof.is_exact:
-        say(
-            "All results are right, nothing hung or leaked, and every replayed decision equals the logged decision.",
-            colour="green",
-        )
+        say("All results are right, nothing hung or leaked, and replayed decisions equal the log.", colour="green")

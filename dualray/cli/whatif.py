@@ -133,10 +133,7 @@ def _list(text: str | None) -> list[str] | None:
 def calibrate_command(
     output: Annotated[Path, Option("--output", "-o", help=OUTPUT_HELP)] = Path("calibration.yaml"),
     seconds: Annotated[
-        float,
-        Option(
-            help="Longest time for all measurements, from 1 to 60 seconds. One round of measurements takes about 10 s."
-        ),
+        float, Option(help="Longest time for all measurements, 1 to 60 seconds. One round takes about 10 s.")
     ] = SECONDS_MAX,
     report: Annotated[
         Path | None, Option(help=f"{REPORT_HELP} The report compares the fitted costs with the measurements.")

@@ -421,8 +421,7 @@ class Teller:
                 return Line(row.time_ns, f"{row.process} begins to read the object back from its disk.")
             case TraceKind.OBJECT_DELETED:
                 return Line(
-                    row.time_ns,
-                    f"{row.process} deletes its copy: no process needs the object, or the copy was incomplete.",
+                    row.time_ns, f"{row.process} deletes its copy, which was incomplete or which no process needs."
                 )
             case _:
                 return None
@@ -458,8 +457,7 @@ class Teller:
                 yield Line(
                     time_ns,
                     f"The object's task will run again, as attempt {attempt}, because object {_short(wanted)} is "
-                    f"computed from this object. A process needed object {_short(wanted)}, and no copy of the two "
-                    f"objects was left.",
+                    f"computed from this object. A process needed {_short(wanted)}, and both objects have no copy.",
                 )
         for time_ns, owner, message in self._owners.failed.get(thing.object_id, ()):
             yield Line(time_ns, f"{owner} gives up the object, because no task can recompute it.", (message,))
@@ -478,9 +476,7 @@ class Teller:
                         "an argument.",
                     )
         if len(thing.consumers) > LISTED_MAX:
-            yield Line(
-                self._lives.end_ns, f"{len(thing.consumers) - LISTED_MAX:,} more tasks had the object as an argument."
-            )
+            yield Line(self._lives.end_ns, f"{len(thing.consumers) - LISTED_MAX:,} more tasks used the object.")
 
 
 class _Owners:
@@ -623,9 +619,7 @@ def _because(event: Event) -> str:
         case ObjectWanted(requester=requester):
             return f"{requester} wanted the object"
         case LeaseRequested(owner=owner, shape=shape):
-            return (
-                f"the object is an argument of {shape.name or 'a task'} of {owner}, which was going to run on the node"
-            )
+            return f"{shape.name or 'a task'} of {owner}, which was going to run on the node, needs the object"
         case SpaceRequested(object_id=object_id, size_bytes=size_bytes, requester=requester):
             return f"{requester} was going to write object {short(object_id)}, {size_bytes:,} bytes"
         case LocationsKnown(object_id=object_id, size_bytes=size_bytes, nodes=nodes):
