@@ -297,7 +297,7 @@ def predict_command(
         bool, Option("--memory-needs", help="Show how much memory and store the chosen configuration needs.")
     ] = False,
     what_help: Annotated[
-        bool, Option("--what-would-help", help="Try single changes to the chosen configuration, and rank them.")
+        bool, Option("--what-would-help", help="Try single changes to the chosen configuration, and rank the changes.")
     ] = False,
     strict: Annotated[
         bool, Option(help="Refuse configurations that differ too much from what the calibration measured.")
