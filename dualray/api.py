@@ -70,61 +70,63 @@ def init(
 
     Args:
         address: the cluster to join, which must have a node on this machine: "host:port" of its head, the directory of
-            a program's session, or "auto". "auto" joins the cluster of a parent process. If there is none, "auto" joins
-            the cluster of `dualray start`, or the cluster of the only other program that called `init()`. `shutdown`
-            leaves a joined cluster running. Without an address, or with "local", `init` starts a cluster. Not for sim
-            mode.
+            a program's session, or "auto". "auto" joins the cluster of a parent process. Without a parent process in a
+            cluster, "auto" joins the cluster of `dualray start`, or the cluster of the only other program that called
+            `init()`. `shutdown` leaves a joined cluster running. Without an address, or with "local", `init` starts a
+            cluster. In sim mode, a program cannot join a cluster.
         mode: "real" (processes on this machine; the default), "sim" (a virtual cluster in this process) or "ray" (a
             cluster of Ray; see docs/ray.md).
-        num_cpus: the number of CPUs of each node. Default: in real mode the number of CPUs of this machine, in sim mode
-            4.
-        num_gpus: the number of GPUs of each node. Default: in real mode all GPUs that CUDA_VISIBLE_DEVICES allows
-            (docs/real_mode.md), in sim mode 0.
-        resources: custom resources of each node, such as {"disk": 2}. Default: in real mode the accelerators other than
-            GPUs that dualray finds on this machine (docs/real_mode.md), in sim mode none.
+        num_cpus: the number of CPUs of each node. By default, a node has all CPUs of this machine in real mode, and 4
+            CPUs in sim mode.
+        num_gpus: the number of GPUs of each node. By default, a node has all GPUs that CUDA_VISIBLE_DEVICES allows in
+            real mode (docs/real_mode.md), and no GPU in sim mode.
+        resources: custom resources of each node, such as {"disk": 2}. By default, a node has the accelerators other
+            than GPUs that dualray finds on this machine in real mode (docs/real_mode.md), and no custom resources in
+            sim mode.
         memory: how much memory of each node tasks and actors can reserve with `memory=`, in bytes or as a text such as
-            "16GiB"; see docs/api/tasks.md. Default: 70 % of the node's memory, in sim mode 11.2 GiB.
+            "16GiB"; see docs/api/tasks.md. The default is 70 % of the node's memory in real mode, and 11.2 GiB in sim
+            mode.
         labels: labels of each node, such as {"zone": "a"}. In sim mode, a list with one dict for each node is also
             possible. See docs/api/placement.md.
-        object_store_memory: size of each node's object store, in bytes or as a text such as "2GiB". Default: 30 % of
-            the node's memory, in sim mode 2 GiB.
+        object_store_memory: size of each node's object store, in bytes or as a text such as "2GiB". The default is 30 %
+            of the node's memory in real mode, and 2 GiB in sim mode.
         seed: seed of the random numbers that tasks use. The seed of a task depends on this seed and on the task's id.
-            Default in sim mode: 0.
+            In sim mode, the default is 0.
         object_id_seed: seed from which dualray derives all ids.
         decision_log: a directory to which every process writes its decision log and trace, for `dualray replay`.
         record: a Parquet file to which `shutdown` writes a record of the run for `dualray predict`; see docs/whatif.md.
         infeasible: what dualray does, after a warning, with a task or actor that no node can run. With "raise", `get`
-            raises TaskUnschedulableError at once. With "wait", the task waits until a suitable node joins. Default:
-            "raise" in a cluster that `init` starts, and "wait" in a cluster that `dualray start` started, because nodes
-            can join it.
+            raises TaskUnschedulableError at once. With "wait", the task waits until a suitable node joins. The default
+            is "raise" in a cluster that `init` starts, which no node can join. In a cluster that `dualray start`
+            started, the default is "wait".
         runtime_env: environment variables and import paths of all tasks and actors; see docs/api/tasks.md.
         limits: values for limits and policies, by name. `dualray config` lists all limits and policies.
         log_to_driver: whether this process prints the output of workers. Default: True.
-        redirect_output: whether dualray writes the output of workers only to files. Default: False. Real mode only.
-        log_directory: a directory in which dualray keeps the logs of all processes, in a subdirectory with the
-            session's name. Default: the session's directory, which dualray removes when the session ends. Real mode
-            only.
+        redirect_output: in real mode, whether dualray writes the output of workers only to files. Default: False.
+        log_directory: in real mode, a directory in which dualray keeps the logs of all processes, in a subdirectory
+            with the session's name. The default is the session's directory, which dualray removes when the session
+            ends.
         namespace: the namespace of this program's named actors. Programs with the same namespace find one another's
             named actors. Default: a new namespace.
-        num_redis_shards: the number of additional Redis servers (at most 64) over which dualray distributes the tables
-            of the control plane. Default: 0. Real mode only. See docs/cluster.md.
-        metrics_port: the port on 127.0.0.1 at which dualray serves metrics for Prometheus. 0 means any free port, which
-            `metrics_address` of the returned context gives. Default: dualray serves no metrics. Real mode only. See
+        num_redis_shards: in real mode, the number of additional Redis servers (at most 64) over which dualray
+            distributes the tables of the control plane. Default: 0. See docs/cluster.md.
+        metrics_port: in real mode, the port on 127.0.0.1 at which dualray serves metrics for Prometheus. 0 means any
+            free port, which `metrics_address` of the returned context gives. By default, dualray serves no metrics. See
             docs/metrics.md.
-        nodes: the number of virtual nodes. Default: 1. Sim mode only.
-        faults: faults to inject, such as "kill node-5 at 2.5s"; see docs/scenarios.md. Sim mode only.
-        scenario: a scenario file (docs/scenarios.md). The scenario's cluster and config replace the other arguments of
-            `init`, and dualray adds `faults` to the scenario's faults. Sim mode only.
-        calibration: a calibration file, whose costs replace the defaults of the cost model. The `costs` of a scenario
-            take precedence over the calibration. Sim mode only. See docs/whatif.md.
-        task_profile: a file of a recorded run (`record`), preferably of real processes. A task without a duration takes
-            as long as a task with the same name took in the recorded run. Sim mode only. See docs/simulation.md.
-        sim_unsafe: what happens when a task or an actor uses something that a simulation does not control, such as a
-            socket or a process. With "refuse" (the default), the call raises a PermissionError that names the
-            call. With "allow", the call runs in real time. Sim mode only. See docs/simulation.md.
-        durations: how long a task takes if neither the program nor a profile nor a scenario gives its duration. "vary"
-            (the default) means 1 ms on average, with a coefficient of variation of 0.3. "fixed" means always 1 ms. Sim
-            mode only.
+        nodes: in sim mode, the number of virtual nodes. Default: 1.
+        faults: in sim mode, faults to inject, such as "kill node-5 at 2.5s"; see docs/scenarios.md.
+        scenario: in sim mode, a scenario file (docs/scenarios.md). The scenario's cluster and config replace the other
+            arguments of `init`, and dualray adds `faults` to the scenario's faults.
+        calibration: in sim mode, a calibration file, whose costs replace the defaults of the cost model. The `costs` of
+            a scenario take precedence over the calibration. See docs/whatif.md.
+        task_profile: in sim mode, a file of a recorded run (`record`), preferably of real processes. A task without a
+            duration takes as long as a task with the same name took in the recorded run. See docs/simulation.md.
+        sim_unsafe: in sim mode, what happens when a task or an actor uses something that a simulation does not control,
+            such as a socket or a process. With "refuse" (the default), the call raises a PermissionError that names the
+            call. With "allow", the call runs in real time. See docs/simulation.md.
+        durations: in sim mode, how long a task takes if neither the program nor a profile nor a scenario gives its
+            duration. "vary" (the default) means 1 ms on average, with a coefficient of variation of 0.3. "fixed" means
+            always 1 ms.
         ignore_reinit_error: whether `init` returns the context of a cluster that already runs, instead of raising an
             error.
         of_ray: other arguments of Ray's `init`, such as `include_dashboard`. dualray passes these arguments to Ray in
@@ -530,7 +532,7 @@ def cluster_resources() -> dict[str, float]:
 
 
 def available_resources() -> dict[str, float]:
-    """Return the free resources of all alive nodes, as amounts by name, without names of which nothing is free."""
+    """Return the free resources of all alive nodes, as amounts by name. Resources that are not free are left out."""
     return runtime.current("available_resources").verbs.available_resources()
 
 

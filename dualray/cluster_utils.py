@@ -397,7 +397,7 @@ class Cluster:
         else:
             self.worker_nodes.append(node)
         if wait and self._is_connected:
-            self._wait_until(lambda: node.node_id in _alive(), f"{node.node_id} is seen")
+            self._wait_until(lambda: node.node_id in _alive(), f"{node.node_id} has not joined")
         return node
 
     def remove_node(self, node: ClusterNode, allow_graceful: bool = True) -> None:
@@ -408,7 +408,7 @@ class Cluster:
             allow_graceful: let the node finish its tasks and hand on the objects that only it has. If False, kill it.
         """
         if node is self.head_node and self.worker_nodes:
-            raise ValueError("remove the other nodes before the head's node, or call shutdown()")
+            raise ValueError("the head's node must be removed last: remove the other nodes first, or call shutdown()")
         if not allow_graceful:
             node.kill()
         elif node is not self.head_node:
@@ -420,7 +420,7 @@ class Cluster:
         else:
             self.worker_nodes.remove(node)
         if self._is_connected and self.head_node is not None:
-            self._wait_until(lambda: node.node_id not in _alive(), f"{node.node_id} is gone")
+            self._wait_until(lambda: node.node_id not in _alive(), f"{node.node_id} has not left")
 
     def wait_for_nodes(self, timeout: float = _WAIT_TIMEOUT_S) -> None:
         """Wait until the head counts every node of this cluster, and no other node, as alive.
@@ -433,7 +433,7 @@ class Cluster:
         if self._plan is not None and self._plan.running is None:
             return  # `init` returns when all of them are there
         expected = {node.node_id for node in self.list_all_nodes()}
-        what = f"the nodes that are alive are {sorted(expected)}"
+        what = f"the alive nodes must be {sorted(expected)}"
         if api.is_initialized():
             self._wait_until(lambda: _alive() == expected, what, timeout)
             return
@@ -546,7 +546,9 @@ def _check_ports(given: Mapping[str, Any]) -> None:
     ports = [int(port) for port in text.split(",")] if text else []
     taken = [port for port in ports if port in named.values()]
     if taken:
-        raise ValueError(f"add_node: worker_port_list has {taken}, but other processes already use these ports")
+        raise ValueError(
+            f"add_node: other processes already use the ports {taken} of worker_port_list; give other ports"
+        )
     least, most = given.get("min_worker_port"), given.get("max_worker_port")
     if least and most:
         taken = [port for port in named.values() if least <= port <= most]

@@ -100,14 +100,15 @@ class TaskError(DualrayError):
     task raises a ValueError, `except ValueError` and `except TaskError` both work.
 
     Attributes:
-        cause: the exception that the task raised. If a task failed because another task failed, the exception of the
-            other task. If the exception cannot be pickled, a `RayError` with the reason and the traceback. If the
-            exception cannot be unpickled, an `UnserializableException`. If the task never ran because an argument was
-            lost or never computed, the error of this argument. None if dualray does not have the cause.
+        cause: the exception that the task raised, or the exception of another task that made this task fail. `cause`
+            is a `RayError` if the exception cannot be pickled, and an `UnserializableException` if the exception cannot
+            be unpickled. If the task never ran because of a lost argument, `cause` is the error of the argument.
+            `cause` is None if dualray does not have the exception.
         function_name: the name of the task's function, or `Class.method`.
         remote_traceback: the traceback as the worker printed it. Ray calls this attribute `traceback_str`. The
             constructor accepts and ignores the other arguments of Ray's constructor (`proctitle`, `pid`, `ip`, ...).
-        heading: the line that Ray prints above the traceback, if the program imports `ray`. Otherwise "".
+        heading: the line that Ray prints above the traceback, if the program imports `ray`. In other
+            programs, `heading` is "".
     """
 
     traceback_str = _Words("remote_traceback")
@@ -213,7 +214,7 @@ class TaskCancelledError(DualrayError):
     """`dualray.cancel` cancelled the task, or another task whose result is an argument of the task.
 
     Attributes:
-        task_id: the id, in hex, of the task whose result the program requested. None if dualray does not have the id.
+        task_id: the id, in hex, of the task whose result the program requested, or None.
     """
 
     task_id: str | None = None
@@ -252,11 +253,11 @@ class TaskPlacementGroupRemoved(DualrayError):
 
 
 class RunningTaskPlacementGroupRemoved(TaskPlacementGroupRemoved, WorkerCrashedError):
-    """The task's placement group was removed while the task ran. In Ray, this is a WorkerCrashedError."""
+    """The task's placement group was removed while the task ran. Ray raises a WorkerCrashedError instead."""
 
 
 class PlacementGroupUnschedulableError(DualrayError):
-    """The nodes of the cluster can never hold all bundles of the placement group. The message names what is missing."""
+    """The nodes of the cluster can never hold the placement group. The message names the missing resources."""
 
 
 class ActorError(DualrayError):
@@ -279,7 +280,7 @@ class ActorDiedError(ActorError):
 
 
 class ActorUnavailableError(ActorError):
-    """The actor was lost during this call. The actor restarts; dualray repeats the call only with max_task_retries."""
+    """The actor died during this call, and restarts. dualray repeats a lost call only with max_task_retries."""
 
     _message_keyword = "error_message"
 
@@ -292,11 +293,11 @@ class ActorUnschedulableError(DualrayError):
 
 
 class ActorAlreadyExistsError(ValueError, DualrayError):
-    """Another actor has the name. The message names the other actor."""
+    """The program created an actor with a name that another actor has. The message names the other actor."""
 
 
 class ActorHandleNotFoundError(ValueError, DualrayError):
-    """No actor has the name. The message contains the most similar name of an actor."""
+    """The program asked for a name that no actor has. The message contains the most similar name of an actor."""
 
 
 class PendingCallsLimitExceeded(DualrayError):
@@ -312,7 +313,7 @@ class ObjectLostError(DualrayError):
 
 
 class ReferenceEndedError(DualrayError, ValueError):
-    """The program has shut down the cluster that the reference belongs to. In Ray, this is a ValueError."""
+    """The program has shut down the cluster that the reference belongs to. Ray raises a ValueError instead."""
 
 
 class ObjectReconstructionFailedError(ObjectLostError):
@@ -419,7 +420,7 @@ class RaySystemError(DualrayError):
 
 
 class NotInitializedError(RaySystemError, RuntimeError):
-    """A program called a function that needs a cluster before `dualray.init()`. In Ray, this is a RaySystemError."""
+    """A program called a function that needs a cluster before `dualray.init()`. Ray raises a RaySystemError instead."""
 
     def __str__(self) -> str:
         words, said = rays_words(), super().__str__()
@@ -427,7 +428,7 @@ class NotInitializedError(RaySystemError, RuntimeError):
 
 
 class PlacementGroupAlreadyExistsError(PlacementGroupUnschedulableError, RaySystemError):
-    """Another placement group has the name. In Ray, this is a RaySystemError."""
+    """The program created a placement group with the name of another one. Ray raises a RaySystemError instead."""
 
 
 class ControlPlaneError(RaySystemError):
@@ -488,11 +489,11 @@ class StreamingGeneratorReplayInconsistentError(RaySystemError):
 
 
 class OufOfBandObjectRefSerializationException(DualrayError):
-    """A program pickled a reference although RAY_allow_out_of_band_object_ref_serialization=0 forbids pickling one."""
+    """A program pickled a reference, which RAY_allow_out_of_band_object_ref_serialization=0 forbids."""
 
 
 class UnserializableException(DualrayError):
-    """The `cause` of a `TaskError` if the exception that the task raised cannot be unpickled."""
+    """A task raised an exception that cannot be unpickled. The `cause` of the `TaskError` is this error."""
 
     _message_keyword = "original_stack_trace"
 
@@ -502,7 +503,7 @@ class UserCodeException(DualrayError):
 
 
 class RpcError(DualrayError):
-    """Never raised: if dualray cannot reach a process, the task, actor or object fails with its own error."""
+    """Never raised: if dualray cannot reach a process, tasks, actors and objects fail with another error."""
 
 
 class CrossLanguageError(DualrayError):

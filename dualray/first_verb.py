@@ -28,7 +28,9 @@ def started(verb: str) -> runtime.Runtime:
 
 def _start(verb: str) -> runtime.Runtime:
     if sys.is_finalizing() or _is_in_finalizer():
-        raise NotInitializedError(f"a finalizer called {verb} while no cluster runs, and a finalizer cannot start one.")
+        raise NotInitializedError(
+            f"a finalizer called {verb} while no cluster runs, and a finalizer cannot start a cluster."
+        )
     runtime.check_no_fork(verb)
     with _starts:
         if runtime.current_or_none() is None:  # no other thread has started one meanwhile

@@ -376,7 +376,9 @@ def _check_modelled(options: TaskOptions, what: str) -> None:
     if options.execute:
         for name in ("returns", "returns_size"):
             if getattr(options, name) is not None:
-                raise ValueError(f"{what}: {name}= is for calls that are not executed; add execute=False")
+                raise ValueError(
+                    f"{what}: {name}= is only for calls that the simulation does not execute; add execute=False"
+                )
         return
     if isinstance(options.num_returns, str):
         raise ValueError(f"{what}: num_returns={options.num_returns!r} must be a number, because execute=False is set")

@@ -27,10 +27,10 @@ from dualray.exceptions import RuntimeEnvSetupError, rays_words
 HOOK = "worker_process_setup_hook"
 KEYS = ("env_vars", "working_dir", "py_modules", "pip", "uv", HOOK)
 _ELSEWHERE = {
-    "conda": "Start the cluster in that environment instead",
-    "container": "Start the cluster in the container instead",
-    "image_uri": "Start the cluster in the container instead",
-    "py_executable": "Start the cluster with that Python instead",
+    "conda": "Start the cluster in the conda environment",
+    "container": "Start the cluster in the container",
+    "image_uri": "Start the cluster in the container",
+    "py_executable": "Start the cluster with this Python executable",
 }
 """Keys of Ray's that no worker can set up. As in Ray, the task or actor fails, and not the call that submits it."""
 _WITHOUT_EFFECT = ("config", "excludes")
@@ -129,14 +129,14 @@ class RuntimeEnv:
         """
         if self.working_dir is not None and not Path(self.working_dir).is_dir():
             raise RuntimeEnvSetupError(
-                f"runtime_env: working_dir={self.working_dir!r} is not a directory {where}. dualray does not copy it: "
-                f"it must exist on each node"
+                f"runtime_env: working_dir={self.working_dir!r} is not a directory {where}. dualray does not copy "
+                f"directories: create the directory on each node"
             )
         for module in self.py_modules:
             if not Path(module).exists():
                 raise RuntimeEnvSetupError(
-                    f"runtime_env: py_modules has {module!r}, which is not {where}. dualray does not copy it: it must "
-                    f"exist on each node"
+                    f"runtime_env: py_modules has {module!r}, which does not exist {where}. dualray does not copy "
+                    f"modules: copy the module to each node"
                 )
 
 
@@ -180,7 +180,7 @@ def parse(what: str, said: Mapping[str, Any] | None) -> RuntimeEnv:
         elsewhere=_elsewhere(said),
         setup_hook=_setup_hook(what, said.get(HOOK)),
     )
-    found.check_paths("here")
+    found.check_paths("on this node")
     return found
 
 

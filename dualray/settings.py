@@ -432,13 +432,13 @@ SETTINGS = {
             help="vary or fixed: whether the assumed durations of tasks vary at random or are all equal",
         ),
         Setting(name="limits", default=None, modes=_OF_THE_CORE, parse=_limits, help="limits and policies of the core"),
-        Setting(name="log_to_driver", default=True, modes=MODES, parse=_flag, help="print workers' output here, too"),
+        Setting(name="log_to_driver", default=True, modes=MODES, parse=_flag, help="print the output of workers"),
         Setting(
             name="redirect_output",
             default=False,
             modes=("real",),
             parse=_flag,
-            help="write workers' output to log files only",
+            help="whether workers write their output only to log files",
         ),
         Setting(
             name="log_directory",

@@ -155,9 +155,9 @@ def install() -> None:
         existing = sys.modules.get("ray")
         if existing is not None:
             raise RayIsImportedError(
-                f"ray is imported already, from {getattr(existing, '__file__', None) or 'elsewhere'}, by "
-                f"{_importer(existing)}: call dualray.as_ray.install() first, or start the program with "
-                f"`dualray run --as-ray`"
+                f"Ray itself is imported already, from {getattr(existing, '__file__', None) or 'elsewhere'}, by "
+                f"{_importer(existing)}: call dualray.as_ray.install() before the first `import ray`, or start the "
+                f"program with `dualray run --as-ray`"
             )
         sys.meta_path.insert(0, _Finder)
     os.environ[VARIABLE] = "1"
@@ -172,4 +172,4 @@ def _importer(ray: ModuleType) -> str:
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] != "ray" and any(value is ray for value in list(vars(module).values())):
             return f"module {name} ({getattr(module, '__file__', None) or 'without a file'})"
-    return "a module that has let go of it"
+    return "a module that no longer refers to Ray"

@@ -95,7 +95,7 @@ def _lines(found: dict[str, Any], simulations: int) -> list[str]:
     if never := found["never_happened"]:
         why = f": {never[0]['why']}" if never[0]["why"] else ""
         more = f" (and {len(never) - 1} more)" if len(never) > 1 else ""
-        lines.append(f"never happened: {never[0]['fault']}{why}{more}")
+        lines.append(f"this fault never happened: {never[0]['fault']}{why}{more}")
     if assumed := found["assumed"]:
         names = ", ".join(assumed[:NAMES_SHOWN])
         more = f" and {len(assumed) - NAMES_SHOWN} more" if len(assumed) > NAMES_SHOWN else ""

@@ -21,28 +21,28 @@ __all__ = ["GROUPS", "app"]
 GROUPS: Final[dict[str, dict[str, tuple[str, str]]]] = {
     "Run": {
         "run": ("run", "Run a script on real processes or in a simulation."),
-        "scenario": ("scenario", "Run, check, list and start scenario files."),
-        "explore": ("explore", "Run a scenario under random faults, and shrink failures."),
+        "scenario": ("scenario", "Run, check, list and create scenario files."),
+        "explore": ("explore", "Run a scenario with many seeds of random faults."),
         "examples": ("examples", "List or copy the examples and scenarios."),
-        "sim": ("sim", "Show and model the virtual cluster."),
+        "sim": ("sim", "Simulate generated programs, or show a simulation's assumptions."),
     },
     "Inspect": {
         "list": ("state", "List tasks, actors, objects, nodes or workers."),
         "get": ("state", "Show one task, actor, object, node or worker."),
         "summary": ("state", "Count tasks, actors or objects by name."),
-        "memory": ("state", "Show the largest objects and what keeps them."),
-        "logs": ("logs", "Print what tasks, actors and processes wrote."),
+        "memory": ("state", "Show the largest objects and the references that keep them."),
+        "logs": ("logs", "Print the output of tasks, actors and workers."),
         "stack": ("stack", "Show the Python stack of every worker."),
         "explain": ("seeing", "Show the history of a task, an actor or an object."),
         "dashboard": ("dashboard", "Serve a live page about a cluster or a run."),
         "report": ("seeing", "Write a web page about a finished run."),
         "timeline": ("seeing", "Write a run's timeline for ui.perfetto.dev."),
-        "replay": ("replay", "Check a run: replay every decision, and compare the results."),
+        "replay": ("replay", "Compute a run's decisions again, and compare them with its log."),
     },
     "Predict": {
         "record": ("whatif", "Record a program's tasks and their durations."),
-        "import-ray": ("import_ray", "Make a record from the events of a Ray cluster."),
-        "calibrate": ("whatif", "Measure this machine's costs for predictions."),
+        "import-ray": ("import_ray", "Convert the events of a Ray cluster into a recorded run."),
+        "calibrate": ("whatif", "Measure how fast this machine is, for predictions."),
         "predict": ("whatif", "Predict a recorded program's time on other clusters."),
     },
     "Cluster": {
@@ -66,6 +66,9 @@ EXAMPLES: Final = (
     "dualray scenario new && dualray explore first.yaml",
 )
 
+_PURPOSE: Final = (
+    "Run distributed Python programs on real processes, or simulate them on a virtual cluster with faults."
+)
 _PLACES: Final = {name: module for commands in GROUPS.values() for name, (module, _) in commands.items()}
 
 
@@ -86,7 +89,7 @@ class _LazyCommands(Commands):
         """The groups with their commands, and some examples; nothing is imported for it."""
         formatter.write_usage("dualray", "[--version] COMMAND [ARGUMENTS]")
         formatter.write_paragraph()
-        formatter.write_text("Distributed Python that you can prove before you deploy.")
+        formatter.write_text(_PURPOSE)
         width = max(map(len, _PLACES))
         for title, commands in GROUPS.items():
             with formatter.section(title):
@@ -107,7 +110,7 @@ def _show_version(context: click.Context, param: click.Parameter, asked: bool) -
 
 app = _LazyCommands(
     "dualray",
-    help="Distributed Python that you can prove before you deploy.",
+    help=_PURPOSE,
     params=[
         click.Option(
             ["--version"],

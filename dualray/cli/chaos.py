@@ -72,7 +72,7 @@ def chaos_command(
     dry_run: Annotated[bool, Option("--dry-run", help=f"{DRY_RUN_HELP} --dry-run lists the faults.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Kill, pause and slow down real processes while a workload runs, and check its results.
+    """Kill, pause and slow down real processes while a workload runs, and check the workload's results.
 
     Example: dualray chaos --random-faults 20 --nodes 2
     """
@@ -197,4 +197,4 @@ def _show(found: Soak, proof: Proof, *, as_json: bool) -> None:
         for line in lines[:_LINES_SHOWN]:
             say(f"  {line}")
     if found.is_right and proof.is_exact:
-        say("All results are right, nothing hung or leaked, and every replayed decision was the same.", colour="green")
+        say("All results are right, nothing hung or leaked, and replayed decisions equal the log.", colour="green")

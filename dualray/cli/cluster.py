@@ -42,7 +42,7 @@ app = Commands()
 @app.add("start")
 def start_command(
     head: Annotated[bool, Option("--head", help="Start a new cluster: its head and its first node.")] = False,
-    address: Annotated[str | None, Option(help=f"{ADDRESS_HELP} The node joins the cluster of this head.")] = None,
+    address: Annotated[str | None, Option(help=f"{ADDRESS_HELP} With --address, the node joins this cluster.")] = None,
     port: Annotated[
         int | None,
         Option(
@@ -52,7 +52,8 @@ def start_command(
     node_ip: Annotated[
         str | None,
         Option(
-            help="Address at which other machines reach this machine; the default, 127.0.0.1, allows this machine only."
+            help="Address at which other machines reach this machine. With the default, 127.0.0.1, only this machine "
+            "can connect."
         ),
     ] = None,
     num_cpus: Annotated[
@@ -91,7 +92,11 @@ def start_command(
     ] = None,
     num_redis_shards: Annotated[
         int | None,
-        Option(help="With --head: number of additional Redis servers, which share the tables.", min=0, max=64),
+        Option(
+            help="With --head: number of additional Redis servers, among which the cluster's tables are divided.",
+            min=0,
+            max=64,
+        ),
     ] = None,
     metrics_port: Annotated[
         int | None,
@@ -100,8 +105,8 @@ def start_command(
     tls: Annotated[
         bool | None,
         Option(
-            help="Encrypt connections to other machines with TLS 1.3. All nodes of a "
-            "cluster need the same setting, which is on by default, unless --node-ip is a loopback address.",
+            help="Encrypt connections to other machines with TLS 1.3. All nodes of a cluster need the same setting. "
+            "By default, TLS is on unless --node-ip is a loopback address.",
         ),
     ] = None,
     tls_cert: Annotated[
@@ -169,7 +174,7 @@ def start_command(
     if head:
         print(f"the cluster's secret: {node.directory / 'secret'} (mode 0600)")
         if node_ip is not None:
-            print("to join from another machine, with a copy of that file:")
+            print("to join from another machine, copy the file with the secret to that machine, and run:")
             print(f"  dualray start --address {node.address} --node-ip THEIR_ADDRESS --secret-file FILE")
         print(f'in a program on this machine: dualray.init(address="{node.address}")')
     print("to end this node: dualray stop")
@@ -240,16 +245,21 @@ def status_command(
         Option(help="With --dry-run: scaling policy to try, as package.module:Class; by default the cluster's policy."),
     ] = None,
     dry_run: Annotated[
-        bool, Option("--dry-run", help=f"{DRY_RUN_HELP} The scaling policy chooses the nodes to launch and end.")
+        bool,
+        Option(
+            "--dry-run",
+            help=f"{DRY_RUN_HELP} With --dry-run, `dualray status` prints which nodes the scaling policy would "
+            "launch and end.",
+        ),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show a cluster's nodes and groups of nodes, and which tasks and actors wait for resources, and why.
+    """Show the nodes of a cluster, and why tasks and actors wait for resources.
 
     Example: dualray status --address 10.0.0.1:6399
     """
     if policy is not None and not dry_run:
-        refuse("--policy needs --dry-run: `dualray status` only prints what another policy would do")
+        refuse("--policy needs --dry-run, because `dualray status` only prints what the policy would do; add --dry-run")
     if as_json and dry_run:
         refuse("--dry-run prints no JSON; leave out --json")
     try:
@@ -322,7 +332,11 @@ def _show_groups(found: dict[str, list[dict[str, Any]]]) -> None:
         say(f"Starting: {row['launch']} of group {row['group']}, for {row['for_s']:.0f} s")
     for row in found["demands"]:
         why = row["not_launched"]
-        words = f"no node is launched for it: {why}" if why else "nodes have room for it, or are starting"
+        words = (
+            f"no node is launched for it: {why}"
+            if why
+            else "the nodes have room for this demand, or more nodes are starting"
+        )
         say(f"Demand: {row['count']} x {row['demand']}: {words}")
 
 
@@ -342,12 +356,12 @@ def _show_dry_run(rows: list[dict[str, Any]], path: str | None) -> None:
     except InvariantViolation as error:
         raise ValueError(f"the head would refuse the decision of --policy {path!r}: {error}") from None
     for group, count in decision.launches.items():
-        say(f"would launch {count} of group {group}")
+        say(f"the policy would launch {count} nodes of group {group}")
     for what, names in (("end", decision.leaving), ("cancel", decision.cancelled)):
         for name, why in names.items():
-            say(f"would {what} {name}: {why}")
+            say(f"the policy would {what} {name}: {why}")
     for unmet in decision.unmet:
         reasons = "; ".join(f"{group}: {why}" for group, why in unmet.reasons.items())
-        say(f"would launch nothing for {unmet}: {reasons}")
+        say(f"the policy would launch no node for {unmet}: {reasons}")
     if not (decision.launches or decision.leaving or decision.cancelled or decision.unmet):
-        say("would do nothing")
+        say("the policy would launch and end no nodes")

@@ -57,12 +57,12 @@ def dashboard_command(
     port: Annotated[int, Option(help=PORT_HELP, min=0, max=65535)] = 0,
     pace: Annotated[
         float | None,
-        Option(help="Most seconds of virtual time in a second of real time, if this command starts a simulation."),
+        Option(help="Largest number of virtual seconds in one real second, if this command starts a simulation."),
     ] = None,
     logs: Annotated[Path | None, Option(help=KEPT_LOGS_HELP)] = None,
     open_: Annotated[bool, Option("--open", help="Open the page in this machine's browser.")] = False,
 ) -> None:
-    """Serve a live page about a cluster or a run, until Ctrl-C. The page changes nothing.
+    """Serve a live page about a cluster or a run, until Ctrl-C. The page is read-only.
 
     Example: dualray dashboard train.py --mode sim --nodes 4 --open
     """
@@ -73,7 +73,7 @@ def dashboard_command(
             f"the dashboard needs {' and '.join(missing)}, which {are} not installed: pip install 'dualray[dashboard]'"
         )
     if pace is not None and not pace > 0:
-        refuse(f"--pace {pace!r} must be more than 0: it is the number of virtual seconds in one real second")
+        refuse(f"--pace {pace!r} must be more than 0: --pace is the number of virtual seconds in one real second")
     with contextlib.ExitStack() as stack:
         # as with Ctrl-C, the command ends its processes and deletes its files
         before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))

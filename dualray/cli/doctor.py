@@ -33,7 +33,7 @@ app = Commands()
 
 @app.add("version")
 def version_command() -> None:
-    """Show the version, and whether the core is compiled.
+    """Show the version of dualray, and whether its scheduling code is compiled.
 
     Example: dualray version
     """
@@ -127,7 +127,7 @@ def _checks() -> Iterator[Check]:
         "core",
         "ok" if compiled else "slow",
         "compiled" if compiled else "not compiled: tasks and simulations take about twice as long",
-        "" if compiled else "build a wheel on a machine that has a C compiler (make release), and install it",
+        "" if compiled else "build a wheel on a machine that has a C compiler (make release), and install the wheel",
     )
     yield _shared_memory()
     yield _redis()

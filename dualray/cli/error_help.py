@@ -29,63 +29,64 @@ class Entry:
 ENTRIES: Final[dict[str, Entry]] = {
     "actor-died": Entry(
         errors=("ActorDiedError",),
-        means="The actor has ended and will not restart. All calls of the actor fail.",
-        cause="The actor's constructor raised an error, the actor died more often than max_restarts allows, or kill() "
-        "ended it.",
-        fix="Give the class max_restarts=N, and its methods max_task_retries=N. A restarted actor runs __init__ "
-        "again and loses its state, so save the state that you need.",
+        means="The actor has ended and will not restart. All further calls of the actor fail.",
+        cause="The actor's constructor raised an error, kill() ended the actor, or the actor died more often than "
+        "max_restarts allows.",
+        fix="Give the class max_restarts=N, and its methods max_task_retries=N. A restarted actor runs __init__ again "
+        "and loses its state, so save the state that you need.",
     ),
     "actor-unavailable": Entry(
         errors=("ActorUnavailableError",),
         means="The actor died during the call, or is restarting. dualray does not repeat the call.",
         cause="The actor may restart (max_restarts), but the method has no retry left (max_task_retries).",
-        fix="Call again, or set max_task_retries=N when a method may run twice.",
+        fix="Call the method again. If the method may run twice, set max_task_retries=N.",
     ),
     "actor-name": Entry(
         errors=("ActorAlreadyExistsError", "ActorHandleNotFoundError"),
         means="The program created an actor with a name that another actor has, or asked for a name that no actor has.",
-        cause="Names are unique within a namespace, and an actor without lifetime='detached' ends with its creator.",
-        fix="Use options(name=..., get_if_exists=True), or list the names with dualray list actors.",
+        cause="Actor names are unique within a namespace. An actor without lifetime='detached' ends with the process "
+        "that created it.",
+        fix="Use options(name=..., get_if_exists=True), or run dualray list actors to see the names.",
     ),
     "not-initialized": Entry(
         errors=("NotInitializedError", "AlreadyInitializedError"),
-        means="The call needs a running cluster, or the program called init() twice.",
-        cause="The first call of the API starts a cluster unless DUALRAY_AUTO_INIT=0. A forked process cannot use the "
-        "cluster of its parent.",
-        fix="Call dualray.init() once at the start, or dualray.init(ignore_reinit_error=True).",
+        means="The program called a function that needs a running cluster, or called init() twice.",
+        cause="With DUALRAY_AUTO_INIT=0, only init() starts a cluster. A forked process cannot use the cluster of its "
+        "parent.",
+        fix="Call dualray.init() once at the start of the program, or call dualray.init(ignore_reinit_error=True).",
     ),
     "object-lost": Entry(
         errors=("ObjectLostError", "ObjectReconstructionFailedError", "OwnerDiedError"),
-        means="The value of a reference is lost, and dualray cannot compute it again.",
+        means="The value of a reference is lost, and dualray cannot compute the value again.",
         cause="The last copy of the value was lost with a node, and the value came from put(), from an actor, or from "
-        "a task without a retry left. For OwnerDiedError, the process that created the reference died.",
-        fix="Return large values from tasks with max_retries, or put() them again. dualray explain ID DIRECTORY "
-        "prints the object's history.",
+        "a task without a retry left. OwnerDiedError: the process that created the reference died.",
+        fix="Compute large values in tasks with max_retries, or call put() again. dualray explain ID DIRECTORY prints "
+        "the history of an object.",
     ),
     "reference-ended": Entry(
         errors=("ReferenceEndedError",),
         means="The cluster that a reference or a handle belongs to was shut down.",
-        cause="The program kept the reference or handle after shutdown(), but references and handles are not valid in "
-        "the next cluster.",
-        fix="Call put() or .remote() again after init().",
+        cause="The program kept a reference or a handle after shutdown(). References and handles are not valid in the "
+        "next cluster.",
+        fix="After init(), create the reference or the handle again with put() or .remote().",
     ),
     "pickled-reference": Entry(
         errors=("OufOfBandObjectRefSerializationException",),
         means="The program pickled a reference, which RAY_allow_out_of_band_object_ref_serialization=0 forbids.",
-        cause="dualray cannot count the copies of a reference that pickle.dumps(ref) makes. So the process that calls "
-        "pickle.dumps would keep the object until the process ends.",
-        fix="Pass the reference to a task or an actor, or return it. To let the program pickle references "
+        cause="dualray cannot count the copies of a reference that pickle.dumps(ref) makes. A process that pickles a "
+        "reference therefore keeps the object until the process ends.",
+        fix="Pass the reference to a task or an actor, or return the reference. To let the program pickle references "
         "itself, unset RAY_allow_out_of_band_object_ref_serialization.",
     ),
     "out-of-memory": Entry(
         errors=("OutOfMemoryError",),
-        means="A node had too little memory, so its memory monitor ended the worker.",
-        cause="The tasks that ran at the same time used more memory than the machine has.",
+        means="A node had too little memory, so the node killed the worker of the task.",
+        cause="The tasks that ran on the node at the same time used more memory than the machine has.",
         fix="Give the tasks memory=BYTES or a larger num_cpus, so that fewer tasks run at the same time.",
     ),
     "out-of-reach": Entry(
         errors=("NodeDiedError", "WorkerUnreachableError", "ControlPlaneError", "AuthenticationError"),
-        means="The program cannot reach a process of the cluster, or that process refuses the connection.",
+        means="The program cannot reach a process of the cluster, or the process refuses the connection.",
         cause="A node died, the network is down, the head or Redis has ended, or the processes have different secrets "
         "or versions of dualray.",
         fix="Run dualray status and dualray logs. Use the same version of dualray and the head's secret file on all "
@@ -94,8 +95,8 @@ ENTRIES: Final[dict[str, Entry]] = {
     "pending-calls": Entry(
         errors=("PendingCallsLimitExceeded",),
         means="An actor has too many calls that have not ended yet.",
-        cause="The number of calls has reached the actor's max_pending_calls.",
-        fix="Wait for some results with wait() before you submit more.",
+        cause="The number of unfinished calls has reached the actor's max_pending_calls.",
+        fix="Wait for some results with wait() before you make more calls of the actor.",
     ),
     "placement-group": Entry(
         errors=(
@@ -107,16 +108,18 @@ ENTRIES: Final[dict[str, Entry]] = {
         ),
         means="The cluster cannot place the placement group, or the program removed the group while tasks or actors "
         "used it.",
-        cause="The bundles demand more than the nodes can ever offer, or the program called remove_placement_group().",
-        fix="Compare the bundles with the nodes in dualray status. Remove a group only after its tasks and actors "
-        "have ended.",
+        cause="The bundles of the group demand more than the nodes can ever offer, or the program called "
+        "remove_placement_group().",
+        fix="Run dualray status, and compare the bundles with the nodes. Remove a placement group only after its "
+        "tasks and actors have ended.",
     ),
     "runtime-env": Entry(
         errors=("RuntimeEnvSetupError",),
         means="dualray could not prepare the runtime environment of a worker.",
-        cause="A path in working_dir or py_modules is missing or too large, a package is not installed, or the setup "
-        "hook failed.",
-        fix="dualray installs no packages. Install the packages on every node, or send code with py_modules.",
+        cause="A path in working_dir or py_modules does not exist on the node, a package is not installed, or the "
+        "setup hook failed.",
+        fix="dualray installs no packages and copies no directories. Before you start the cluster, install the "
+        "packages and copy the directories on every node.",
     ),
     "serialization": Entry(
         errors=("SerializationError",),
@@ -128,51 +131,50 @@ ENTRIES: Final[dict[str, Entry]] = {
     "unreadable-exception": Entry(
         errors=("UnserializableException",),
         means="A task raised an exception that can be pickled, but not unpickled.",
-        cause="The exception's class defines __reduce__ or __setstate__, and unpickling the exception fails. A "
-        "constructor with other arguments than the message is not the cause.",
+        cause="The exception's class defines __reduce__ or __setstate__, and unpickling the exception fails.",
         fix="Make __reduce__ return a callable and arguments that create the exception again.",
     ),
     "simulation-stuck": Entry(
         errors=("SimulationDeadlockError",),
         means="The program waits for something that can never happen.",
         cause="Tasks wait for one another, for resources that idle actors hold, or for a lost message.",
-        fix="The error names what each task waits for. Free the resources, or give the waits a timeout.",
+        fix="The error says what each task waits for. Free the resources, or give get() and wait() a timeout.",
     ),
     "store-full": Entry(
         errors=("ObjectStoreFullError", "OutOfDiskError"),
         means="The object store of a node is full, and dualray cannot write more objects to disk.",
         cause="The program keeps references to more objects than memory and disk can hold.",
-        fix="Delete references that you no longer need, set a larger init(object_store_memory=...), or free space "
-        "on the disk. The error names the lines of code that keep objects, and dualray memory lists the objects.",
+        fix="Delete references that you no longer need, set a larger init(object_store_memory=...), or free space on "
+        "the disk. The error names the lines of code that keep objects, and dualray memory lists the objects.",
     ),
     "task-cancelled": Entry(
         errors=("TaskCancelledError",),
         means="The program cancelled the task, or an argument of the task comes from a cancelled task.",
         cause="The program called dualray.cancel(ref).",
-        fix="Catch the error where you get the result.",
+        fix="Catch TaskCancelledError where the program calls get().",
     ),
     "task-failed": Entry(
         errors=("TaskError",),
         means="Your function raised an error in a worker.",
-        cause="The first traceback shows the line that read the result. The second traceback shows the line that "
-        "failed in the worker.",
+        cause="The first traceback shows the line that called get(). The second traceback shows the line that failed "
+        "in the worker.",
         fix="Debug the program in one process with dualray run script.py --mode sim. In a simulation, a debugger "
         "stops inside tasks.",
     ),
     "timeout": Entry(
         errors=("GetTimeoutError",),
         means="Some values were not ready within the timeout of get().",
-        cause="The tasks are slow, or wait for resources.",
+        cause="The tasks that compute the values are slow, or wait for resources.",
         fix="To get the values that are ready, use wait(refs, timeout=...). dualray list tasks shows why each task "
         "waits.",
     ),
     "unschedulable": Entry(
         errors=("TaskUnschedulableError", "ActorUnschedulableError"),
         means="No node of the cluster can ever meet the demand of a task or an actor.",
-        cause="The task or actor demands more CPUs, GPUs or memory than any node has, or a node or label that no "
-        "longer exists.",
-        fix="The error names the nearest node and its missing resources. Demand less, or start another node with "
-        "dualray start.",
+        cause="The task or actor demands more CPUs, GPUs or memory than any node has, or a node or label that does "
+        "not exist.",
+        fix="The error names the most suitable node and the resources that the node lacks. Demand less, or start "
+        "another node with dualray start.",
     ),
     "worker-crashed": Entry(
         errors=("WorkerCrashedError",),

@@ -34,20 +34,24 @@ app = Commands()
 
 Repeat = Annotated[
     str,
-    Option(help="Share of the seeds to run twice with different PYTHONHASHSEED: 5%, 0.05, or 0 for none."),
+    Option(help="Share of the seeds to run twice, with different PYTHONHASHSEED: 5%, 0.05, or 0 for none."),
 ]
-Output = Annotated[Path, Option(help="Directory in which to write a scenario file for each shrunk failure.")]
+Output = Annotated[Path, Option(help="Directory for the scenario files, one for each kind of failure.")]
 
 
 @app.add("explore")
 def explore_command(
     file: File,
     seeds: Annotated[int, Option(min=1, help=SEEDS_HELP)] = 100,
-    first: Annotated[int, Option(help="The first seed.")] = 0,
+    first: Annotated[int, Option(help="First seed to run.")] = 0,
     jobs: Annotated[int, Option(min=1, max=256, help=JOBS_HELP)] = 1,
-    seed_timeout: Annotated[float, Option(min=1, help="Largest real time for one seed, in seconds.")] = 60,
+    seed_timeout: Annotated[
+        float, Option(min=1, help="Longest real time that the run of one seed may take, in seconds.")
+    ] = 60,
     shrink: Annotated[bool, Option(help="Search for the fewest faults that cause each kind of failure.")] = True,
-    shrink_runs: Annotated[int, Option(min=1, help="Largest number of runs for shrinking.")] = RUNS_MAX,
+    shrink_runs: Annotated[
+        int, Option(min=1, help="Largest number of runs that search for the fewest faults.")
+    ] = RUNS_MAX,
     output: Output = Path("failures"),
     stop_after: Annotated[int, Option(min=1, help="Stop after this number of failing seeds.")] = 10,
     repeat: Repeat = "5%",
@@ -57,7 +61,7 @@ def explore_command(
 ) -> None:
     """Run a scenario with many seeds, each with different random faults, and report the failures.
 
-    dualray shrinks each kind of failure to a scenario file with few faults.
+    For each kind of failure, dualray searches for the fewest faults that cause it, and writes a scenario file.
 
     Example: dualray explore scenarios/pi.yaml --seeds 200
     """
@@ -147,20 +151,22 @@ def _show_exploration(loaded: Scenario, found: Exploration, file: Path, *, is_ve
         share = found.faults_performed / found.faults_planned
         say(f"faults: {found.faults_planned:,} planned, {found.faults_performed:,} ({share:.0%}) happened")
     elif loaded.swarm.most:
-        say("no faults were chosen: none of the scenario's random faults fits this cluster", colour="yellow")
+        say(
+            "dualray chose no faults: none of the scenario's random faults is possible on this cluster", colour="yellow"
+        )
     if found.repeated:
-        verdict = mark(f"{found.differing:,} differ", "red") if found.differing else "all the same"
+        verdict = mark(f"{found.differing:,} differ", "red") if found.differing else "each second run was the same"
         say(f"{found.repeated:,} of {found.seeds:,} seeds run again: {verdict}")
     if not is_verbose:
         missing = f", {len(found.never_happened)} did not" if found.never_happened else ""
-        say(f"coverage: {len(found.coverage)} situations happened{missing}; -v lists them")
+        say(f"coverage: {len(found.coverage)} of the situations that dualray counts happened{missing}; -v lists them")
         return
-    table = table_of("What was reached", "situation", "seeds", "times")
+    table = table_of("Situations that happened", "situation", "seeds", "times")
     for name, (in_seeds, times) in sorted(found.coverage.items()):
         table.add_row(name, f"{in_seeds:,}", f"{times:,}")
     show(table)
     if found.never_happened:
-        say(f"never happened: {', '.join(found.never_happened)}", colour="yellow")
+        say(f"situations that never happened: {', '.join(found.never_happened)}", colour="yellow")
 
 
 def _show_stop(found: Exploration, seeds: int, stop_after: int, *, is_quiet: bool) -> None:

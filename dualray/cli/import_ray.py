@@ -38,7 +38,7 @@ def import_ray_command(
         ),
     ] = None,
 ) -> None:
-    """Convert the events that a Ray cluster exported into a record, for `dualray predict`.
+    """Convert the events that a Ray cluster exported into a recorded run, for `dualray predict`.
 
     Example: dualray import-ray /tmp/ray/session_latest --output run.parquet
     """

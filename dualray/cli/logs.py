@@ -68,7 +68,9 @@ def logs_command(
     err: Annotated[bool, Option("--err", help="Print stderr instead of stdout.")] = False,
     tail: Tail = TAIL_LINES,
     follow: Follow = False,
-    session: Annotated[str | None, Option(help="Session whose logs to read: its name, or part of it.")] = None,
+    session: Annotated[
+        str | None, Option(help="Name of the session whose logs to read, or a part of the name.")
+    ] = None,
     node: Annotated[str | None, Option("--node-id", "--node", help="Node whose logs to read, such as node-1.")] = None,
     directory: Annotated[Path | None, Option(help=KEPT_LOGS_HELP)] = None,
     as_json: AsJson = False,

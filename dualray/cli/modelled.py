@@ -62,16 +62,16 @@ def workload_command(
     name: Program,
     nodes: Annotated[int, Option(min=1, help=NODES_HELP)] = 10,
     node_cpus: Annotated[float, Option(help=NUM_CPUS_HELP)] = 8,
-    node_gpus: Annotated[float, Option(help="GPUs of each node.")] = 0,
+    node_gpus: Annotated[float, Option(help="Number of GPUs of each node.")] = 0,
     object_store: Annotated[str, Option(help="Size of each node's object store, such as 2GiB.")] = "2GiB",
     scenario: ScenarioFile = None,
     faults: Annotated[list[str] | None, Option(help=FAULTS_HELP)] = None,
-    seed: Annotated[int | None, Option(help=f"{SCENARIO_SEED_HELP} Without a scenario: 0.")] = None,
+    seed: Annotated[int | None, Option(help=f"{SCENARIO_SEED_HELP} Without a scenario file, the seed is 0.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Schedule a model of a program on a virtual cluster of any size, without executing its tasks.
+    """Simulate a generated program on a virtual cluster of any size. A simulated task takes time, but runs no code.
 
-    Give the model's parameters as further options, such as --tasks 1e6.
+    Give the parameters of the generated program as further options, such as --tasks 1e6.
 
     Example: dualray sim workload bag --tasks 1e6 --seconds 0.5 --nodes 1000
     """

@@ -40,7 +40,7 @@ SENTENCES: Final = ("waits_for", "waiting_reason")
 # The help of options that several commands share. A command may add a sentence.
 ADDRESS_HELP: Final = "Address of the cluster's head, host:port."
 AS_RAY_HELP: Final = "Make `import ray` import dualray, not Ray."
-AUTOSCALE_HELP: Final = "File with the groups of nodes that the head may launch and end, or a RayCluster."
+AUTOSCALE_HELP: Final = "File with the groups of nodes that the cluster may launch and end, or a RayCluster of KubeRay."
 DECISION_LOG_HELP: Final = "New or empty directory for the run's decision logs and traces."
 DRY_RUN_HELP: Final = "Print what the command would do, and exit."
 FAULTS_HELP: Final = "Fault to inject, such as 'kill node-5 at 2.5s'. Repeat the option for several faults."
@@ -51,18 +51,18 @@ KEPT_LOGS_HELP: Final = "Directory with the log files of a run with init(log_dir
 LOG_HELP: Final = "Decision log directory of a finished run."
 MODE_HELP: Final = "Where to run: real (processes of this machine), sim (a simulation) or ray (a Ray cluster)."
 NODES_HELP: Final = "Number of nodes."
-NUM_CPUS_HELP: Final = "CPUs of each node."
+NUM_CPUS_HELP: Final = "Number of CPUs of each node."
 OUTPUT_HELP: Final = "File to write to."
 PORT_HELP: Final = "Port to listen on; 0 chooses a free port."
 REPORT_HELP: Final = "HTML file to write."
-SCRIPT_ARGS_HELP: Final = "Arguments of the script, which also gets everything after `--`."
+SCRIPT_ARGS_HELP: Final = "Arguments of the script. The script also gets everything after `--`."
 SEED_HELP: Final = "Seed of the run's random numbers."
 SEEDS_HELP: Final = "Number of runs, each with another seed."
 SCENARIO_SEED_HELP: Final = f"{SEED_HELP} By default, the run uses the seed in the scenario file."
 
 AsJson = Annotated[bool, Option("--json", help=JSON_HELP)]
 Verbose = Annotated[bool, Option("--verbose", "-v", help="Print every detail.")]
-Quiet = Annotated[bool, Option("--quiet", "-q", help="Print only ids or verdicts.")]
+Quiet = Annotated[bool, Option("--quiet", "-q", help="Print only ids, or only the result of a check.")]
 
 
 def refuse(why: object) -> NoReturn:

@@ -24,11 +24,12 @@ def replay_command(
     verbose: Verbose = False,
     quiet: Quiet = False,
 ) -> None:
-    """Check a finished run: replay every decision from its log, and compare the results.
+    """Compute every decision of a finished run again, and compare the decisions with the logged ones.
 
-    dualray gives each logged event to a new state machine, which must return the logged commands. Each action in
-    the traces must match a logged command. The table lists processes whose commands differ, or that were killed or left
-    no log. With -v, the table lists all processes.
+    The decision log of a process contains the events that the process received, and the commands with which it reacted.
+    dualray computes the commands again from the events, and compares them with the logged commands. dualray also checks
+    that each action in the traces has a logged command. The table lists processes whose commands differ, and processes
+    that were killed or left no log. With -v, the table lists all processes.
 
     Example: dualray replay run1
     """

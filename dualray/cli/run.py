@@ -55,9 +55,9 @@ def run_command(
     quiet: Annotated[bool, Option("--quiet", help="Print no summary after a simulation.")] = False,
     as_json: Annotated[bool, Option("--json", help=f"{JSON_HELP} The summary of the run goes to stderr.")] = False,
 ) -> None:
-    """Run a script or a module as Python would, in the mode and with the settings that the options give.
+    """Run a Python script or module on real processes, in a simulation or on a Ray cluster.
 
-    The exit code is that of the program.
+    `dualray run` exits with the exit code of the script.
 
     Example: dualray run train.py --mode sim --nodes 4 --faults 'kill node-2 at 3s'
     """

@@ -72,7 +72,8 @@ def run_command(
     decision_log: Annotated[Path | None, Option(help=DECISION_LOG_HELP)] = None,
     report: Annotated[Path | None, Option(help=f"{REPORT_HELP} The report describes the run.")] = None,
     timeline: Annotated[
-        Path | None, Option(help="JSON file to write. You can open this timeline in https://ui.perfetto.dev.")
+        Path | None,
+        Option(help="JSON file to write. The file is a timeline of the run, which https://ui.perfetto.dev can show."),
     ] = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
@@ -183,7 +184,7 @@ def _show_run(loaded: Scenario, outcome: Outcome, verdicts: Sequence[Verdict], m
 def check_command(file: File, seed: Seed = None, as_json: AsJson = False, quiet: Quiet = False) -> None:
     """Check that a scenario is deterministic.
 
-    dualray runs the scenario in two processes with different PYTHONHASHSEED, and compares every decision.
+    dualray runs the scenario in two processes with different PYTHONHASHSEED, and compares every scheduling decision.
 
     Example: dualray scenario check first.yaml
     """
@@ -289,7 +290,7 @@ expect: {{same_as_without_faults: true}}
 def new_command(
     name: Annotated[str, Argument(help="Name of the two files, without .py and .yaml.")] = "first",
 ) -> None:
-    """Write a small program and a scenario that runs it, as a starting point.
+    """Write a small example program, and a scenario file that runs the program.
 
     Example: dualray scenario new && dualray scenario run first.yaml
     """
@@ -306,7 +307,7 @@ def new_command(
 
 @scenario.add("schema")
 def schema_command() -> None:
-    """Print the JSON schema of scenario files, with which an editor can check them.
+    """Print the JSON schema of scenario files, so that an editor can check scenario files.
 
     Example: dualray scenario schema > scenario.schema.json
     """

@@ -94,7 +94,7 @@ def check_ours(path: Path, option: str) -> None:
         return  # it cannot be written either, and that is said
     if start and not any(start.startswith(begin) and mark in start + end for begin, mark in MARKS):
         raise ValueError(
-            f"{option} {str(path)!r} exists, and dualray did not write it; remove it, or give another file"
+            f"{option} {str(path)!r} exists, and dualray did not write the file; remove the file, or give another one"
         )
 
 
@@ -118,10 +118,10 @@ def write_outputs(
 
             checks = [Check(what=v.what, expected=v.expected, found=v.found, holds=v.holds) for v in verdicts]
             write_page(record, report, title=title, subtitle=subtitle, checks=checks)
-            print(f"{report}: open it in a browser; it needs no network")
+            print(f"{report}: open this page in a browser; the page needs no network")
         if timeline is not None:
             write_timeline(record.events, timeline)
-            print(f"{timeline}: {len(record.events):,} trace events; open it in https://ui.perfetto.dev")
+            print(f"{timeline}: {len(record.events):,} trace events; open this file in https://ui.perfetto.dev")
     except OSError as error:
         named = error.filename or " or ".join(str(path) for path in (report, timeline) if path is not None)
         raise ValueError(f"{named} cannot be written: {error.strerror}") from None
@@ -174,13 +174,14 @@ def explain_command(
     regret: Annotated[
         bool,
         Option(
-            "--regret", help="Run SCENARIO again for each other node that the task could use, and show the saved time."
+            "--regret",
+            help="Run the scenario again for each other node that could run the task, and show the time that it saves.",
         ),
     ] = False,
     address: Address = "auto",
     as_json: AsJson = False,
 ) -> None:
-    """Show the history of a task, an actor or an object: each decision with its candidates and reasons.
+    """Show the history of a task, an actor or an object: why dualray chose each node, and why work waited or ran again.
 
     The history of an actor shows its constructor and all restarts. If you name no run, the command asks the running
     cluster what a task does now, and why the task waits.
@@ -283,7 +284,7 @@ def _regret_as_json(hindsight: Hindsight, lives: Lives) -> dict[str, Any]:
 def show_hindsight(hindsight: Hindsight, lives: Lives) -> None:
     """Print how long the run would have taken with each other node."""
     took, when = time_words(hindsight.makespan_ns), _moment(hindsight.time_ns - lives.zero_ns)
-    say(f"In hindsight: the head chose {hindsight.node} at {when}, and the run took {took}.")
+    say(f"Other nodes: the head chose {hindsight.node} at {when}, and the run took {took}.")
     for it in hindsight.alternatives:
         if it.error:
             words = f"the run would have failed: {it.error.splitlines()[0]}"
@@ -297,11 +298,11 @@ def show_hindsight(hindsight: Hindsight, lives: Lives) -> None:
     if hindsight.left_out:
         say(f"    - {hindsight.left_out} more nodes had room, but dualray did not try them", colour="dim")
     if not hindsight.alternatives:
-        say("No other node had room, so there is nothing to regret.")
+        say("No other node had room for the task, so dualray compared no other nodes.")
     elif hindsight.regret_ns:
-        say(f"The regret of this choice is {time_words(hindsight.regret_ns)}.")
+        say(f"With the best other node, the run would have been {time_words(hindsight.regret_ns)} faster.")
     else:
-        say("No other node would have been better.")
+        say("The run would not have been faster with another node.")
 
 
 def show_story(story: Story, lives: Lives) -> None:
@@ -317,7 +318,7 @@ def show_story(story: Story, lives: Lives) -> None:
             say(f"{'':>14}    - {detail}", colour="dim")
     if not lives.record.logs:
         say(
-            "The directory has a trace and no decision logs, so candidates and reasons are not known.",
+            "The directory has a trace and no decision logs, so dualray does not know why it chose each node.",
             colour="yellow",
         )
 

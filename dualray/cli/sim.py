@@ -10,7 +10,7 @@ from dualray.cli.printing import AsJson, print_json, show, table_of
 from dualray.sim.cost.cost_model import CostModel, Param
 from dualray.sim.params import fixed_params, node_params
 
-sim = Commands("sim", help="Show and model the virtual cluster.")
+sim = Commands("sim", help="Simulate generated programs, or show a simulation's assumptions.")
 modelled.add_to(sim)
 
 

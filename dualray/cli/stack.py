@@ -18,8 +18,8 @@ def stack_command(
 ) -> None:
     """Show the Python stack of every worker of this user's real clusters on this machine.
 
-    A simulation has no worker processes: it runs on one thread of its driver. Use breakpoint(), pytest --pdb, an IDE's
-    debugger or Ctrl-C on the driver, as in plain code.
+    A simulation has no worker processes: it runs on one thread of its driver. To see the stack of a simulation, use
+    breakpoint(), pytest --pdb, an IDE's debugger or Ctrl-C on the driver.
 
     Example: dualray stack --full
     """
@@ -35,7 +35,7 @@ def stack_command(
         for answer in answers:
             print(f"\n---- Worker {answer.worker}, pid {answer.pid} ----")
             if not answer.words:
-                print(f"The worker did not answer within {timeout:g} s. It is stopped, or it has just ended.")
+                print(f"The worker did not answer within {timeout:g} s. The worker is stopped, or has just ended.")
                 continue
             print(answer.words if full else without_ours(answer.words))
             if not answer.is_whole:
@@ -43,6 +43,6 @@ def stack_command(
         print()
     if not sessions:
         print(
-            "No real cluster of this user runs on this machine. A simulation runs inside its driver; use breakpoint() "
-            "or any debugger there, as in plain code."
+            "No real cluster of this user runs on this machine. A simulation runs inside its driver. To see the "
+            "stack of a simulation, use breakpoint() or a debugger in the driver."
         )

@@ -37,7 +37,9 @@ LISTED_MAX = 10
 app = Commands()
 
 Address = Annotated[str, Option(help=f"{ADDRESS_HELP} With auto, the command finds the cluster on this machine.")]
-Log = Annotated[Path | None, Option(help=f"{LOG_HELP} The command then reads this log, not a cluster.")]
+Log = Annotated[
+    Path | None, Option(help=f"{LOG_HELP} With --log, the command reads the decision log instead of a cluster.")
+]
 Format = Annotated[str, Option("--format", help=f"{FORMAT_HELP} --json means --format json.")]
 
 
@@ -84,7 +86,7 @@ def list_command(
         list[str] | None,
         Option(
             "--filter",
-            help="Condition on a field, field=value or field!=value. Repeat the option for several conditions.",
+            help="Condition on the rows: field=value or field!=value. Repeat the option for several conditions.",
         ),
     ] = None,
     limit: Annotated[int, Option(help="Largest number of rows to show.")] = state.DEFAULT_LIMIT,
@@ -119,7 +121,7 @@ def list_command(
             for line in reason_lines(rows):
                 say(line)
         if rows.total > len(rows):
-            say_aside(f"{len(rows)} of {rows.total} rows are shown; --limit and --filter change that")
+            say_aside(f"the table shows {len(rows)} of {rows.total} rows; to see others, use --limit or --filter")
         if rows.missing:
             say_aside(f"rows are missing: {', '.join(rows.missing)} did not answer")
 

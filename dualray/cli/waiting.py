@@ -16,7 +16,7 @@ _TASK_HEX: Final = 32
 _STATES: Final = {
     "PENDING_ARGS_AVAIL": "The task waits for its arguments.",
     "PENDING_NODE_ASSIGNMENT": "The task waits for a worker.",
-    "SUBMITTED_TO_WORKER": "The task was sent to its worker, and has not started.",
+    "SUBMITTED_TO_WORKER": "The task is in the queue of its worker.",
     "RUNNING": "The task runs.",
     "FINISHED": "The task has finished.",
     "FAILED": "The task has failed.",
@@ -56,7 +56,7 @@ def history_now(row: Mapping[str, Any]) -> list[str]:
     state, worker = row["state"], row.get("worker_id")
     lines = [f"{_STATES.get(state, state)[:-1]} on {worker}." if state == "RUNNING" else _STATES.get(state, state)]
     if attempt := row.get("attempt_number"):
-        lines.append(f"This is attempt {attempt}, because the earlier attempts were lost or failed.")
+        lines.append(f"The task is in attempt {attempt}, because the earlier attempts were lost or failed.")
     if row.get("error_message"):
         lines.append(f"{row['error_type']}: {str(row['error_message']).splitlines()[0]}")
     if state in ("FINISHED", "FAILED") or not row.get("owner"):

@@ -117,7 +117,9 @@ def record_command(
     before = output.stat().st_mtime_ns if output.exists() else None
     run_as_main([str(script), *(args or [])])
     if not output.exists() or output.stat().st_mtime_ns == before:
-        refuse(f"nothing was recorded: {script} did not call dualray.init(), or it ended before the cluster did")
+        refuse(
+            f"dualray recorded nothing: {script} did not call dualray.init(), or was killed before its cluster ended"
+        )
     try:
         say_aside(f"{output}: {load(output).words}")
     except ValueError as error:
@@ -131,10 +133,10 @@ def _list(text: str | None) -> list[str] | None:
 def calibrate_command(
     output: Annotated[Path, Option("--output", "-o", help=OUTPUT_HELP)] = Path("calibration.yaml"),
     seconds: Annotated[
-        float, Option(help="Largest time to measure, from 1 to 60 seconds; one round of measurements takes about 10 s.")
+        float, Option(help="Longest time for all measurements, 1 to 60 seconds. One round takes about 10 s.")
     ] = SECONDS_MAX,
     report: Annotated[
-        Path | None, Option(help=f"{REPORT_HELP} The report describes the fit and its residuals.")
+        Path | None, Option(help=f"{REPORT_HELP} The report compares the fitted costs with the measurements.")
     ] = None,
     engine: Annotated[
         str, Option(help="What to measure: dualray (real mode on this machine) or ray (a Ray cluster).")
@@ -180,7 +182,10 @@ def calibrate_command(
             say(f"{output}: {shown.summary(fit)}")
         if report is not None:
             shown.write_page(fit, report)
-            print(f"{report}: open it in a browser; it needs no network", file=sys.stderr if as_json else sys.stdout)
+            print(
+                f"{report}: open this page in a browser; the page needs no network",
+                file=sys.stderr if as_json else sys.stdout,
+            )
     except (ValueError, DualrayError) as error:
         refuse(error)
 
@@ -230,7 +235,7 @@ def predict_command(
     ] = "none",
     faults: Annotated[str | None, Option("--faults", help="Earlier name of --fault-files.", is_hidden=True)] = None,
     seeds: Annotated[
-        int, Option(min=1, max=1000, help=f"{SEEDS_HELP} Each configuration gets this number of runs.")
+        int, Option(min=1, max=1000, help=f"{SEEDS_HELP} predict simulates each configuration this number of times.")
     ] = SEEDS,
     jobs: Annotated[
         int | None, Option(min=1, max=256, help=f"{JOBS_HELP} By default, the command uses one process for each core.")
@@ -267,35 +272,43 @@ def predict_command(
     cold_start: Annotated[
         str | None,
         Option(
-            help="Time that the first workers of a new node take to start, such as 300ms, or `recorded`. By "
-            "default, launched nodes with --autoscale take the recorded time, and other nodes no time."
+            help="Time that the first workers of a new node take to start, such as 300ms; `recorded` means the time in "
+            "the recorded run. By default, the time is 0 without --autoscale, and the recorded time with --autoscale."
         ),
     ] = None,
     autoscale: Annotated[
         Path | None,
-        Option(help=f"{AUTOSCALE_HELP} The prediction is for the cluster in the file."),
+        Option(help=f"{AUTOSCALE_HELP} With --autoscale, predict simulates the cluster in this file."),
     ] = None,
     idle_timeout: Annotated[
         str | None,
-        Option(help="With --autoscale: idle times after which a node leaves, such as 1m,5m; by default as in FILE."),
+        Option(
+            help="With --autoscale: idle times after which a node leaves, such as 1m,5m; by default as in the file."
+        ),
     ] = None,
     causes: Annotated[
-        bool, Option("--causes", help="Show how much of the chosen configuration's time each cause takes.")
+        bool,
+        Option(
+            "--causes",
+            help="Show how much time of the chosen configuration each cause takes, such as computing or transfers.",
+        ),
     ] = False,
     needs: Annotated[
         bool, Option("--memory-needs", help="Show how much memory and store the chosen configuration needs.")
     ] = False,
     what_help: Annotated[
-        bool, Option("--what-would-help", help="Try single changes to the chosen configuration, and rank them.")
+        bool, Option("--what-would-help", help="Try single changes to the chosen configuration, and rank the changes.")
     ] = False,
-    strict: Annotated[bool, Option(help="Refuse configurations outside the calibrated range.")] = False,
+    strict: Annotated[
+        bool, Option(help="Refuse configurations that differ too much from what the calibration measured.")
+    ] = False,
     report: Annotated[Path | None, Option(help=f"{REPORT_HELP} The report describes the predictions.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Predict how long a recorded run would take on other clusters, and compare them.
+    """Predict how long a recorded run would take on other clusters, and compare the clusters.
 
-    The chosen configuration is the cheapest that meets --deadline. If you give no deadline, dualray chooses the knee,
-    the configuration after which more CPUs help little. If there is no knee, dualray chooses the fastest configuration.
+    dualray chooses the cheapest configuration that meets --deadline. Without --deadline, dualray chooses the knee, the
+    configuration after which more CPUs help little. If there is no knee, dualray chooses the fastest configuration.
 
     Example: dualray predict run.parquet --nodes 1,2,4,8 --cpus 4,8
     """
@@ -364,7 +377,10 @@ def predict_command(
             _show_more(found, chosen, jobs, more)
         if report is not None:
             found.write_page(report, deadline=deadline, probability=probability)
-            print(f"{report}: open it in a browser; it needs no network", file=sys.stderr if as_json else sys.stdout)
+            print(
+                f"{report}: open this page in a browser; the page needs no network",
+                file=sys.stderr if as_json else sys.stdout,
+            )
     except ValueError as error:
         refuse(error)
     if not found.possible:
@@ -390,7 +406,7 @@ def _of_earlier_name(faults: str) -> str:
             f"predict takes files, not a fault such as {faults!r}: write the fault into a scenario file, and give the "
             f"file to --fault-files"
         )
-    say_aside("dualray: --faults of predict is now --fault-files; the earlier name still works")
+    say_aside("dualray: `dualray predict` has renamed --faults to --fault-files; use --fault-files")
     return faults
 
 

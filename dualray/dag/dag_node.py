@@ -117,8 +117,8 @@ class DAGNode(Found):
             NotImplementedError: always.
         """
         raise NotImplementedError(
-            f"{self!r}.with_tensor_transport() is for compiled graphs, which dualray does not have. Leave the "
-            f"call out; the object store then transfers tensors"
+            f"{self!r}.with_tensor_transport() is for compiled graphs, which dualray does not have. Leave out the "
+            f"call: without it, the object store transfers tensors"
         )
 
 

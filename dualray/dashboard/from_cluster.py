@@ -264,7 +264,7 @@ class ClusterFeed:
     def story(self, wanted: str) -> dict[str, Any]:
         raise ValueError(
             "the history of a task needs a recorded run: start the program with decision_log=DIR, "
-            "and open it with `dualray dashboard DIR`"
+            "and open the run with `dualray dashboard DIR`"
         )
 
     def answer(self) -> str:

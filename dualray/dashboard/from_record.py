@@ -143,7 +143,7 @@ class RecordFeed:
         return []
 
     def log(self, name: str, node: str) -> str:
-        raise ValueError(f"the log {name!r} does not exist, because a record has no logs")
+        raise ValueError(f"the log {name!r} does not exist, because a recorded run has no logs")
 
     def close(self) -> None:
         """Nothing was started for it."""

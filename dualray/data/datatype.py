@@ -184,7 +184,7 @@ class DataType(metaclass=_Types):
         if self.is_numpy_type():
             return pa.from_numpy_dtype(self.native)
         if values is None or not len(values):
-            raise ValueError(f"{self} has an Arrow type only with values=, from which dualray infers it")
+            raise ValueError(f"{self} needs values=, from which dualray infers the Arrow type")
         return blocks.column_of(values).type
 
     def to_numpy_dtype(self) -> np.dtype[Any]:

@@ -103,6 +103,6 @@ def _made(node: ast.AST, text: str) -> Any:
             made = _made(argument, text)
             return made.is_null() if name == "is_null" else made.is_not_null()
     raise ValueError(
-        f"{ast.unparse(node)!r} in {text!r} cannot stand in an expression: use names of columns, values, arithmetic, "
+        f"{ast.unparse(node)!r} in {text!r} cannot be part of an expression: use names of columns, values, arithmetic, "
         f"comparisons, `and`, `or`, `not`, `in`, is_null(x) and is_valid(x)"
     )

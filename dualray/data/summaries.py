@@ -42,7 +42,7 @@ class SummarizedRows(PlannedRows):
         rows = self.take(limit + 1)
         if len(rows) > limit:
             raise ValueError(
-                f"take_all: the dataset has more rows than limit={limit}; give a higher limit, or leave it out"
+                f"take_all: the dataset has more rows than limit={limit}; give a higher limit, or leave out limit="
             )
         return rows
 

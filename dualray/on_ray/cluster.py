@@ -62,7 +62,9 @@ class RayCluster:
     def create_placement_group(self, request: GroupRequest) -> bytes:
         bundles, strategy, name, is_detached, selectors = request
         if name and any(row["name"] == name and row["state"] != "REMOVED" for row in placement_group_table().values()):
-            raise PlacementGroupAlreadyExistsError(f"placement_group: a group exists with the name {name!r}")
+            raise PlacementGroupAlreadyExistsError(
+                f"placement_group: another placement group has the name {name!r}; choose another name"
+            )
         problem = "" if self.waits_for_nodes else _problem(request)
         if problem:
             raise PlacementGroupUnschedulableError(f"the placement group can never be created: {problem}")

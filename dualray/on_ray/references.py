@@ -105,7 +105,9 @@ class Stream:
             return expected
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("only the process that called a generator task can read its items")
+        raise TypeError(
+            "only the process that called a generator can read its items; pass the references that the generator yields"
+        )
 
 
 class Item:

@@ -38,7 +38,8 @@ def rows_of(table: str, timeout_s: float) -> list[dict[str, Any]]:
         rows = getattr(state, name)(limit=_LIMIT, timeout=timeout, detail=True, raise_on_missing_output=False)
     except Exception as error:
         raise DualrayError(
-            f"Ray's state API did not answer: {error}. It needs Ray's dashboard: install ray[default] on the head's "
+            f"Ray's state API did not answer: {error}. The state API needs Ray's dashboard: install ray[default] on "
+            f"the head's "
             f"machine."
         ) from error
     return [as_ours(dict(row)) for row in rows]

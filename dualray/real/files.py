@@ -132,7 +132,9 @@ def remove_directory(path: Path) -> None:
 def _check(fd: int, name: str, mode: str) -> None:
     status = os.fstat(fd)
     if status.st_uid != os.getuid():
-        raise PermissionError(f"{name} belongs to uid {status.st_uid}, but must belong to uid {os.getuid()}: remove it")
+        raise PermissionError(
+            f"{name} belongs to uid {status.st_uid}, but must belong to uid {os.getuid()}: remove the file or directory"
+        )
     if stat.S_IMODE(status.st_mode) & _OTHERS:
         raise PermissionError(
             f"{name} is accessible to other users (mode {stat.S_IMODE(status.st_mode):04o}): it must have mode {mode}"

@@ -155,7 +155,7 @@ def _graph_of(record: RunRecord) -> Graph:
             case _:
                 pass
     if not submitted:
-        raise ValueError("the record has no tasks, so dualray cannot predict anything from it")
+        raise ValueError("the record has no tasks, so dualray cannot predict anything from the record")
     driver = _script(made.get((driver_id, 0), []), facts["began_ns"], facts["ended_ns"])
     graph = Graph(
         driver_id=driver_id,
@@ -206,20 +206,20 @@ def left_out(graph: Graph, record: RunRecord) -> list[str]:
     remarks = [str(each) for each in graph.facts.get("estimates", ())]
     if labelled:
         remarks.append(
-            f"Not modelled: labels. {_listed(labelled)} requested nodes by label, but can run on any node in the "
-            "prediction."
+            f"The prediction ignores labels: {_listed(labelled)} requested nodes by label, but can run on any node in "
+            "the prediction."
         )
     concurrent = [it.name for it in graph.templates if it.words.get("is_concurrent")]
     if concurrent:
         remarks.append(
-            f"Not modelled: methods that run at the same time. In the prediction, actors of {_listed(concurrent)} "
-            "run one method after the other, so their predicted times may be much too long."
+            f"In the prediction, an actor runs one method at a time. The recorded actors of {_listed(concurrent)} ran "
+            "several methods at a time, so their predicted times may be much too long."
         )
     faults = [row["name"] for row in record.of_kind("fault")]
     if faults:
         remarks.append(
-            f"The run was recorded with faults ({_listed(faults)}). The replay leaves out their cost, unless you "
-            "request these faults."
+            f"The recorded run had faults ({_listed(faults)}). The prediction contains the cost of these "
+            "faults only if you request them with --fault-files."
         )
     return remarks
 

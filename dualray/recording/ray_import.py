@@ -50,34 +50,35 @@ def import_ray(
     read = read_events(logs, job=job, timeline=timeline)
     ends_ns = {call.task: (call.last.spans.get("execute") or (0, call.last.ended_ns))[1] for call in read.calls}
     found = infer(read.calls, ends_ns)
-    estimates = [f"Imported from Ray's events: {len(read.calls)} calls, {_lost_words(read)}."]
+    estimates = [f"dualray imported {len(read.calls)} calls from Ray's events. {_lost_words(read)}."]
     if read.begins:
         estimates.append(
-            f"Estimated: the start times of {read.begins} attempts, because their workers ended before they "
-            "wrote their last events."
+            f"dualray estimated the start times of {read.begins} attempts, because the workers of these attempts ended "
+            "before they wrote their last events."
         )
     if edges is not None:
         found.arguments = _given_edges(edges, read)
     else:
         estimates.append(
-            f"Inferred: {found.seen + found.guessed} dependencies: {found.seen} from observed waits, and "
-            f"{found.guessed} from a pattern. {'. '.join(found.words)}{'.' if found.words else ''}"
+            f"dualray inferred {found.seen + found.guessed} dependencies between calls: {found.seen} from observed "
+            f"waits, and {found.guessed} from a pattern. {'. '.join(found.words)}{'.' if found.words else ''}"
         )
-    estimates.append("Inferred: what callers waited for, from the pauses of the callers.")
+    estimates.append("dualray inferred from the pauses of callers what the callers waited for.")
     known = _given_sizes(sizes, read) if sizes is not None else {}
     guessed = dict.fromkeys(call.name for call in read.calls if call.name not in known and not call.is_creation)
     if guessed:
         listed = ", ".join(list(guessed)[:6]) + (f" and {len(guessed) - 6} more" if len(guessed) > 6 else "")
         estimates.append(
-            f"Estimated: the result sizes of {listed}, from the time that storing them took. Only estimates above 1 "
-            "MiB are reliable, within a factor of three. Give the sizes with --sizes."
+            f"dualray estimated the result sizes of {listed} from the time that storing the results took. Estimates "
+            "above 1 MiB are right within a factor of three, and smaller estimates are not reliable. You can give the "
+            "sizes with --sizes."
         )
     return _record(read, found, known, estimates)
 
 
 def _lost_words(read: RayJob) -> str:
     lost = [f"{count} {what}" for what, count in read.lost.items() if count]
-    return f"lost are {', '.join(lost)} ({read.lost_share:.1%})" if lost else "nothing is lost"
+    return f"Lost events: {', '.join(lost)} ({read.lost_share:.1%})" if lost else "No event was lost"
 
 
 def _given_sizes(path: Path, read: RayJob) -> dict[str, int]:

@@ -186,22 +186,22 @@ class Teller:
             if spec.actor_id is None:
                 holds = "" if resources == placement else f" to start, and holds {resources} while it runs"
                 yield f"the task requests {placement}{holds}"
-            yield f"{_retries(spec)}; its pickled arguments are {spec.args_bytes:,} bytes"
+            yield f"{_retries(spec)}; the pickled arguments are {spec.args_bytes:,} bytes"
             if spec.template.strategy != DEFAULT_STRATEGY:
                 strategy = spec.template.strategy
                 node = f" {strategy.node}{' (soft)' if strategy.soft else ''}" if strategy.node else ""
                 yield f"scheduling strategy {strategy.kind}{node}"
             if spec.actor_id is not None:
                 yield (
-                    f"a call of actor {short(spec.actor_id)}: it goes to the actor's worker. "
+                    f"a call of actor {short(spec.actor_id)}, which goes to the actor's worker. "
                     f"dualray explain {spec.actor_id.hex()} explains where the actor runs"
                 )
             if spec.creates is not None:
-                yield "the constructor of an actor: the head places it"
+                yield "the constructor of an actor, for which the head chooses a node"
         if life.deps:
             names = ", ".join(f"{_short(dep)} ({self._maker_words(dep)})" for dep in life.deps[:LISTED_MAX])
             more = f", and {len(life.deps) - LISTED_MAX} more" if len(life.deps) > LISTED_MAX else ""
-            yield f"its arguments are objects {names}{more}"
+            yield f"the arguments are objects {names}{more}"
 
     def _maker_words(self, object_id: str) -> str:
         maker = self._lives.tasks.get(object_id[:TASK_HEX])
@@ -228,7 +228,7 @@ class Teller:
         if made and max(made)[0] > life.submitted_ns:
             time_ns, dep = max(made)
             yield Line(
-                time_ns, f"The last of its arguments, object {_short(dep)}, is ready: the task can run from now on."
+                time_ns, f"The last missing argument, object {_short(dep)}, is ready: the task can run from now on."
             )
 
     def _of_attempt(self, life: TaskLife, attempt: Attempt) -> Iterator[Line]:
@@ -347,7 +347,7 @@ class Teller:
                 continue
             if attempt.queued_ns <= move.ended_ns <= (attempt.started_ns or 0):
                 yield Line(
-                    move.ended_ns, f"Its argument {_short(dep)} has arrived on {move.target}: {_move_words(move)}."
+                    move.ended_ns, f"The argument {_short(dep)} has arrived on {move.target}: {_move_words(move)}."
                 )
 
     def _end(self, attempt: Attempt) -> Line:
@@ -376,8 +376,8 @@ class Teller:
                 users = len(result.consumers)
                 yield Line(
                     result.rows[0].time_ns,
-                    f"Its result is object {_short(result.object_id)}, {result.size_bytes:,} bytes, an argument of "
-                    f"{users} task{'' if users == 1 else 's'}.",
+                    f"The result of the task is object {_short(result.object_id)}, {result.size_bytes:,} bytes, an "
+                    f"argument of {users} task{'' if users == 1 else 's'}.",
                     (f"dualray explain {result.object_id} prints the object's history",),
                 )
 
@@ -411,23 +411,23 @@ class Teller:
     def _object_line(self, thing: ObjectLife, row: TraceEvent) -> Line | None:
         match row.kind:
             case TraceKind.OBJECT_STORED:
-                text = f"{row.process} writes it into the store of its node: {row.amount:,} bytes."
+                text = f"{row.process} writes the object into the store of its node: {row.amount:,} bytes."
                 return Line(row.time_ns, text)
             case TraceKind.TRANSFER_STARTED:
-                return Line(row.time_ns, f"{row.process} begins to send it to {row.other}.")
+                return Line(row.time_ns, f"{row.process} begins to send the object to {row.other}.")
             case TraceKind.OBJECT_EVICTED | TraceKind.OBJECT_SPILLED:
                 return self._left(thing, row)
             case TraceKind.OBJECT_RESTORED:
-                return Line(row.time_ns, f"{row.process} begins to read it back from its disk.")
+                return Line(row.time_ns, f"{row.process} begins to read the object back from its disk.")
             case TraceKind.OBJECT_DELETED:
                 return Line(
-                    row.time_ns, f"{row.process} deletes its copy: no process needs it, or the copy was incomplete."
+                    row.time_ns, f"{row.process} deletes its copy, which was incomplete or which no process needs."
                 )
             case _:
                 return None
 
     def _left(self, thing: ObjectLife, row: TraceEvent) -> Line:
-        what = "evicts it" if row.kind is TraceKind.OBJECT_EVICTED else "writes it to its disk"
+        what = "evicts the object" if row.kind is TraceKind.OBJECT_EVICTED else "writes the object to its disk"
         text = f"{row.process} {what}, to make room."
         for eviction in self._replayed.evictions.get(thing.object_id, ()):
             if eviction.time_ns == row.time_ns and eviction.node == row.process:
@@ -456,8 +456,8 @@ class Teller:
             if wanted != thing.object_id and not thing.is_put:
                 yield Line(
                     time_ns,
-                    f"Its task will run again, as attempt {attempt}, because object {_short(wanted)} is computed "
-                    f"from it. A process needed object {_short(wanted)}, and no copy of either object was left.",
+                    f"The object's task will run again, as attempt {attempt}, because object {_short(wanted)} is "
+                    f"computed from this object. A process needed {_short(wanted)}, and both objects have no copy.",
                 )
         for time_ns, owner, message in self._owners.failed.get(thing.object_id, ()):
             yield Line(time_ns, f"{owner} gives up the object, because no task can recompute it.", (message,))
@@ -476,7 +476,7 @@ class Teller:
                         "an argument.",
                     )
         if len(thing.consumers) > LISTED_MAX:
-            yield Line(self._lives.end_ns, f"{len(thing.consumers) - LISTED_MAX:,} more tasks had it as an argument.")
+            yield Line(self._lives.end_ns, f"{len(thing.consumers) - LISTED_MAX:,} more tasks used the object.")
 
 
 class _Owners:
@@ -579,8 +579,8 @@ def _choice_line(choice: Choice, no_room: int) -> Line:
     if no_room:
         times = "once" if no_room == 1 else f"{no_room:,} times in all"
         text = (
-            f"The head finds no node for it: {choice.answer.reason} ({choice.policy}; {times}). The request waits at "
-            "the head."
+            f"The head finds no node for the request: {choice.answer.reason} ({choice.policy}; {times}). The request "
+            "waits at the head."
         )
     else:
         text = f"The head chooses {choice.answer.node}: {choice.answer.reason} ({choice.policy})."
@@ -592,7 +592,7 @@ def _eviction_words(eviction: Eviction) -> Iterator[str]:
     yield f"the store held {eviction.used_bytes:,} of {eviction.capacity_bytes:,} bytes"
     if eviction.position:
         yield (
-            f"{eviction.policy} was offered {eviction.candidates} unused objects; this one was number "
+            f"{eviction.policy} was offered {eviction.candidates} unused objects; the evicted object was number "
             f"{eviction.position}, counted from the least recently used"
         )
 
@@ -617,18 +617,18 @@ def _because(event: Event) -> str:
         case ObjectDemanded(object_id=object_id):
             return f"object {short(object_id)} was needed, and no copy was left"
         case ObjectWanted(requester=requester):
-            return f"{requester} wanted it"
+            return f"{requester} wanted the object"
         case LeaseRequested(owner=owner, shape=shape):
-            return f"it is an argument of {shape.name or 'a task'} of {owner}, which was going to run there"
+            return f"{shape.name or 'a task'} of {owner}, which was going to run on the node, needs the object"
         case SpaceRequested(object_id=object_id, size_bytes=size_bytes, requester=requester):
             return f"{requester} was going to write object {short(object_id)}, {size_bytes:,} bytes"
         case LocationsKnown(object_id=object_id, size_bytes=size_bytes, nodes=nodes):
             holders = f"{_some(nodes)} as holder{'s' if len(nodes) > 1 else ''}"
             return f"the head named {holders} of object {short(object_id)}, {size_bytes:,} bytes"
         case ObjectRequested(to=to):
-            return f"{to} requested it"
+            return f"{to} requested the object"
         case SpaceReserved():
-            return "there was memory for it"
+            return "there was memory for the object"
         case ReceiveFailed(source=source):
             return f"{source} broke the transfer off"
         case PeerLost(address=address):

@@ -29,7 +29,8 @@ def find_id(lives: Lives, wanted: str) -> str:
         return text
     if not text:
         raise ValueError(
-            "the id is empty; give the 32 hex digits of a task, the 40 of an object, or the first few of them"
+            "the id is empty; give the 32 hex digits of a task's id, the 40 hex digits of an object's id, or their "
+            "beginning"
         )
     by_short = [each for each in lives.objects if short(bytes.fromhex(each)) == text]
     if len(by_short) == 1:

@@ -39,7 +39,7 @@ def parse_labels(name: str, value: Any) -> dict[str, str]:
         if not isinstance(key, str) or not isinstance(text, str):
             raise TypeError(f"{name}={dict(value)!r}: the key {key!r} and the value {text!r} must both be str")
         if key == NODE_ID_LABEL:
-            raise ValueError(f"{name}: dualray sets the label {NODE_ID_LABEL!r} of every node; leave it out")
+            raise ValueError(f"{name}: dualray sets the label {NODE_ID_LABEL!r} of every node; leave this label out")
         _check(name, _KEY, "key", key)
         _check(name, _VALUE, "value", text)
     return dict(value)

@@ -22,32 +22,49 @@ def node_params() -> list[Param]:
     """Of a node of which `init` and the scenario say nothing."""
     return [
         Param("num_cpus", "CPUs", DEFAULT_CPUS, "assumption: a small cloud machine"),
-        Param("num_gpus", "GPUs", 0, "a machine without"),
-        Param("object_store_memory", "bytes", DEFAULT_STORE_BYTES, "assumption: what a small machine can spare"),
+        Param("num_gpus", "GPUs", 0, "a machine without GPUs"),
+        Param("object_store_memory", "bytes", DEFAULT_STORE_BYTES, "assumption: a small cloud machine"),
         Param("memory", "bytes", 0, "0: no limit, because the simulation does not measure what code really allocates"),
-        Param("gpu_memory", "bytes", 0, "0: no limit; of each GPU"),
-        Param("speed", "factor", 1, "durations are those of this machine"),
+        Param("gpu_memory", "bytes", 0, "memory of each GPU; 0: no limit"),
+        Param("speed", "factor", 1, "with 1, tasks take the durations that the program or the profile gives"),
     ]
 
 
 def fixed_params() -> list[Param]:
     """What nobody can change."""
     return [
-        Param("message", "bytes", MESSAGE_BYTES, "a packed TaskPushed takes 83 to 300, without its payloads"),
-        Param("retransmit", "ns", RETRANSMIT_NS, "Linux's least retransmission timeout (TCP_RTO_MIN); doubles"),
+        Param(
+            "message",
+            "bytes",
+            MESSAGE_BYTES,
+            "the message that sends a task to a worker has 83 to 300 bytes, without the arguments",
+        ),
+        Param(
+            "retransmit",
+            "ns",
+            RETRANSMIT_NS,
+            "Linux's smallest retransmission timeout (TCP_RTO_MIN); it doubles with each retransmission",
+        ),
         Param("retransmits_max", "times", RETRANSMITS_MAX, "Linux's tcp_retries2"),
         Param("connection_lasts", "ns", CONNECTION_LASTS_NS, "TCP_USER_TIMEOUT of real mode's connections"),
         Param(
             "segment",
             "bytes",
             SEGMENT_BYTES,
-            "TCP's on Ethernet; with losses, 1.22 of them/(RTT sqrt(loss)) (Mathis)",
+            "TCP segment on Ethernet; with losses, the rate is 1.22 segments / (RTT * sqrt(loss)) (Mathis)",
         ),
-        Param("latency_max", "ns", LATENCY_MAX_NS, "a link that is worse is a partition"),
+        Param("latency_max", "ns", LATENCY_MAX_NS, "a link with a larger latency counts as a partition"),
         Param(
-            "submissions_owed", "ns", OWED_NS_MAX, "the driver pays for submissions together, once they cost this much"
+            "submissions_owed",
+            "ns",
+            OWED_NS_MAX,
+            "the driver's clock advances for several submissions together, after they cost this much",
         ),
-        Param("clock_read_min", "ns", READ_STEP_MIN_NS, "a program that only reads the clock advances it by this time"),
-        Param("clock_read_growth", "ns", READ_STEP_GROWTH_NS, "each consecutive read advances it by this much more"),
+        Param(
+            "clock_read_min", "ns", READ_STEP_MIN_NS, "a program that reads the clock advances the clock by this time"
+        ),
+        Param(
+            "clock_read_growth", "ns", READ_STEP_GROWTH_NS, "each consecutive read advances the clock by this much more"
+        ),
         Param("clock_read_max", "ns", READ_STEP_MAX_NS, "upper limit of the time that one read advances the clock"),
     ]

@@ -157,7 +157,7 @@ class SimRuntime:
             if self._driver.environment is not None:
                 self._driver.environment.enter()
         if never:
-            warnings.warn(f"faults of init() that never happened: {'; '.join(never)}", stacklevel=3)
+            warnings.warn(f"these faults of init() never happened: {'; '.join(never)}", stacklevel=3)
 
 
 def _warn_of_coverage() -> None:

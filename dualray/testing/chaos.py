@@ -203,7 +203,7 @@ class _Run:
                 self._lanes_end.set()
             elif time.monotonic() - performed_since > patience_s and not faults.is_early:
                 # Work goes on, and what is left of the plan finds no target.
-                faults.give_up(f"for {patience_s:g} s there was no target")
+                faults.give_up(f"for {patience_s:g} s the fault found no target")
             progress = found.tasks + found.rounds.total()
             if progress != seen:
                 seen, since = progress, time.monotonic()

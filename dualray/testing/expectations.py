@@ -63,7 +63,7 @@ def unused_rows(scenario: Scenario, outcome: Outcome, profiled: Sequence[str]) -
         for row in rows:
             if (table, row) not in outcome.rows_used:
                 matching = [name for name in names if fnmatchcase(name, row)]
-                first = "duration=, the profile or a row before it" if table == "durations" else "a row before it"
+                first = "duration=, the profile or an earlier row" if table == "durations" else "an earlier row"
                 remarks.append(f"{table}: {_why_unused([row], matching, first, names)}")
     unused = [name for name in profiled if ("profile", name) not in outcome.rows_used]
     unknown, known = [name for name in unused if name not in names], [name for name in unused if name in names]
@@ -76,7 +76,7 @@ def unused_rows(scenario: Scenario, outcome: Outcome, profiled: Sequence[str]) -
 def _why_unused(rows: Sequence[str], matching: Sequence[str], first: str, names: Sequence[str]) -> str:
     said = _listed([repr(row) for row in rows])
     if matching:
-        return f"{said} changed nothing, because {first} decides for {_listed(matching)}"
+        return f"{said} had no effect, because {first} takes precedence for {_listed(matching)}"
     near = get_close_matches(rows[0], names, n=1, cutoff=0.5)
     hint = f" (did you mean {near[0]!r}?)" if near else ""
     return f"{said} matched no task{hint}; tasks were: {_listed(names) or 'none'}"
@@ -146,7 +146,7 @@ def _why_outstanding(words: str, outcome: Outcome) -> str:
     """Why the time of a fault has not come."""
     fault = parse_fault(words)
     if fault.at_ns is not None:
-        return f"'{words}' comes after the end: the program took {time_words(outcome.makespan_ns)}"
+        return f"'{words}' comes after the program's end: the program took {time_words(outcome.makespan_ns)}"
     if fault.task_name is not None:
         times = outcome.starts.get(fault.task_name, 0)
         known = "" if times else nearest(fault.task_name, outcome.starts)

@@ -181,7 +181,7 @@ class Pool:
                     key = finish(worker)
                     worker.end()
                     start()
-                    yield key, Broken(f"it did not end within {self._timeout_s:g} s of wall time")
+                    yield key, Broken(f"the run did not end within {self._timeout_s:g} s of real time")
 
 
 @contextlib.contextmanager

@@ -179,7 +179,9 @@ def _run(scenario: Scenario, program: Path | Callable[[], Any], address: str, fa
     while thread.is_alive():
         faults.look()
         if time.monotonic() > deadline:
-            return Ended(error=("TimeoutError", "Exception"), message=f"it did not end within {SCRIPT_TIMEOUT_S:g} s")
+            return Ended(
+                error=("TimeoutError", "Exception"), message=f"the script did not end within {SCRIPT_TIMEOUT_S:g} s"
+            )
         thread.join(_LOOK_S)
     return ended[0] if ended else Ended(error=("DualrayError", "Exception"), message="the program could not be started")
 

@@ -48,7 +48,8 @@ def check_links(fault: Fault, names: Sequence[str]) -> None:
             if set(pair) == {first, HEAD}:
                 raise ValueError(
                     f"fault '{fault}': in real mode the head runs on {first}'s machine, so no partition can separate "
-                    f"the two; name the nodes to separate from {first}: 'partition {first} from {names[-1]}'"
+                    f"the head from {first}; name the nodes to separate from {first}: 'partition {first} from "
+                    f"{names[-1]}'"
                 )
 
 

@@ -435,7 +435,7 @@ class FaultPerformer:
             node = self._nodes_by_place().get(name)
             try:
                 if node is not None and not doors.tell_node(node, order):
-                    raise DualrayError("there was no target")
+                    raise DualrayError("the fault found no target")
                 if node is not None:
                     return node
             except DualrayError:
@@ -444,7 +444,7 @@ class FaultPerformer:
             if time.monotonic() > deadline:
                 raise DualrayError(f"{name} has ended, and no node replaced it within {_BACK_S:g} s")
             if self._ends.wait(LOOK_S):
-                raise DualrayError("the run ended before")
+                raise DualrayError("the run ended before the fault")
 
     def _befall_object(self, fault: Fault, event: TraceEvent) -> None:
         """Its copy may be gone by now, or is spared: then the next one that passes the anchor takes its place."""
@@ -543,7 +543,8 @@ class FaultPerformer:
             server = means.control_plane_server(head_node.processes(daemon=True))
             if server is None:
                 raise DualrayError(
-                    "the head stores the tables itself, because there is no redis-server: a fault cannot stop it"
+                    "a fault cannot stop the control plane, because the head stores the tables itself: there is no "
+                    "redis-server"
                 )
             self._note(fault, "")
             server.suspend()

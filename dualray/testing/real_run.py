@@ -148,7 +148,7 @@ def _run(scenario: Scenario, program: Path | Callable[[], Any], cluster: Cluster
         if time.monotonic() > deadline:
             waits = "; ".join(runtime.current("scenario").verbs.waiting()) or "nothing of dualray's"
             alive = ", ".join(row["NodeID"] for row in dualray.nodes() if row["Alive"])
-            words = f"it did not end within {SCRIPT_TIMEOUT_S:g} s; it waits for {waits}; nodes alive: {alive}"
+            words = f"the script did not end within {SCRIPT_TIMEOUT_S:g} s; it waits for {waits}; alive nodes: {alive}"
             return Ended(error=("TimeoutError", "Exception"), message=words)
         thread.join(LOOK_S)
     return ended[0]

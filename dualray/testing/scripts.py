@@ -61,7 +61,7 @@ def run_script(
         try:
             code = (start or start_interpreter)(script, arguments, environment, directory)
         except TimeoutError:
-            words = f"{script} did not end within {SCRIPT_TIMEOUT_S:g} s of wall time"
+            words = f"{script} did not end within {SCRIPT_TIMEOUT_S:g} s of real time"
             return Ended(error=("TimeoutError", "Exception"), message=words, output=_read(directory / "stdout"))
         output = _read(directory / "stdout")
         written = _read(directory / "ended.json")

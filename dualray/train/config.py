@@ -66,7 +66,9 @@ class ScalingConfig:
         except (TypeError, ValueError) as error:
             raise type(error)(f"ScalingConfig: resources_per_worker: {error}") from None
         if not demand.units and not self.use_gpu:
-            raise ValueError(f"ScalingConfig: resources_per_worker={dict(given)!r} reserves nothing")
+            raise ValueError(
+                f"ScalingConfig: resources_per_worker={dict(given)!r} reserves nothing; give an amount above 0"
+            )
 
     @property
     def bundle(self) -> dict[str, float]:

@@ -36,7 +36,7 @@ class RunConsole:
 
     def fails(self, failure: Failure, goes_on: bool) -> None:
         after = f"report {failure.resumed_from}" if failure.resumed_from else "the beginning"
-        done = f"going on from {after}, {failure.lost_s:.1f} s of work lost" if goes_on else "giving up"
+        done = f"training continues from {after}, and repeats {failure.lost_s:.1f} s" if goes_on else "training ends"
         self._print(f"{self._name}: {failure.error}; {done}")
 
     def ends(self, result: Result) -> None:

@@ -130,7 +130,8 @@ class DataParallelTrainer:
         names = arguments.pop("dataset_names")
         if set(names) != set(datasets or {}):
             raise ValueError(
-                f"{cls.__name__}.restore: the run had the datasets {names}; give them again with datasets={{...}}"
+                f"{cls.__name__}.restore: the run had the datasets {names}; give these datasets again with "
+                f"datasets={{...}}"
             )
         given = {
             "train_loop_per_worker": train_loop_per_worker,

@@ -198,14 +198,16 @@ def _parse_bundles(bundles: Any) -> list[dict[str, float]]:
                 stacklevel=3,
             )
         if "bundle" in bundle:
-            raise ValueError(f"placement_group: bundle {index}: the resource name 'bundle' is reserved; use another")
+            raise ValueError(
+                f"placement_group: bundle {index}: the resource name 'bundle' is reserved; use another name"
+            )
         try:
             demand = parse_named(bundle)
         except (TypeError, ValueError) as error:
             kind = api.WrongTypeError if isinstance(error, TypeError) else ValueError
             raise kind(f"placement_group: bundle {index}: {error}") from None
         if not demand.units:
-            raise ValueError(f"placement_group: bundle {index}, {bundle!r}, reserves nothing; leave it out")
+            raise ValueError(f"placement_group: bundle {index}, {bundle!r}, reserves nothing; leave this bundle out")
         parsed.append(demand.as_floats())
     return parsed
 

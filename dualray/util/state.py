@@ -96,7 +96,7 @@ class Row(dict[str, Any]):
         try:
             return self[name]
         except KeyError:
-            raise AttributeError(f"this row has no field {name!r}; it has {', '.join(self)}") from None
+            raise AttributeError(f"the row has no field {name!r}; its fields are {', '.join(self)}") from None
 
 
 class Rows(list[Row]):

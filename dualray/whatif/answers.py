@@ -133,15 +133,18 @@ def grounds_of(prediction: Predicted) -> list[str]:
     lines = []
     calibration = prediction.calibration
     if calibration is None:
-        lines.append("Not calibrated: costs are the cost model's defaults (`dualray sim params`).")
+        lines.append(
+            "No calibration was given, so the costs are the cost model's defaults (`dualray sim params` shows them)."
+        )
     elif calibration.error is not None:
         lines.append(
-            f"Calibrated on {calibration.machine}, {calibration.date}; held-out error there: {calibration.error:.1%}."
+            f"The calibration measured {calibration.machine} on {calibration.date}. Its held-out error, for "
+            f"measurements that the calibration did not use, is {calibration.error:.1%}."
         )
     if calibration is not None and calibration.noise > NOISE_WORTH_A_WORD:
         lines.append(
-            f"During the calibration, other programs slowed the machine by {noise_words(calibration.noise)}. "
-            f"So the intervals are wider."
+            f"During the calibration, other programs slowed the machine by {noise_words(calibration.noise)}, so the "
+            f"intervals of the predictions are wider."
         )
     lines += _outside(prediction.rows)
     lines += _about_the_record(prediction)
@@ -162,8 +165,8 @@ def _outside(rows: Sequence[Row]) -> list[str]:
         for reason in row.outside:
             about.setdefault(reason, []).append(row.configuration.short(varying))
     return [
-        f"Outside the calibrated range, so with a wider interval: {reason} ({'; '.join(which[:3])}"
-        f"{f' and {len(which) - 3} more' * (len(which) > 3)})."
+        f"A prediction has a wider interval because it is outside the calibrated range: {reason} "
+        f"({'; '.join(which[:3])}{f' and {len(which) - 3} more' * (len(which) > 3)})."
         for reason, which in about.items()
     ]
 
@@ -174,7 +177,7 @@ def _about_the_record(prediction: Predicted) -> list[str]:
     lines = []
     recorded_s = graph.makespan_ns / 1e9
     if prediction.check_s is not None and recorded_s > 0:
-        both = " Both include the start of the first worker." if graph.cold_start_ns else ""
+        both = " Both times include the start of the first worker." if graph.cold_start_ns else ""
         lines.append(
             f"Check: a replay on the recorded cluster takes {prediction.check_s:.4g} s. The recorded run took "
             f"{recorded_s:.4g} s ({prediction.check_s / recorded_s - 1:+.1%}).{both}"
@@ -182,14 +185,17 @@ def _about_the_record(prediction: Predicted) -> list[str]:
     if graph.delayed_ns > _DELAYED_MIN * graph.makespan_ns:
         lines.append(
             f"During the recording, ready tasks waited for a core for {graph.delayed_ns / 1e9:.3g} s in all. Other "
-            f"programs used the machine, or it has fewer cores than CPUs. Predictions leave out these waits."
+            f"programs used the machine, or the machine has fewer cores than CPUs. Predictions leave out these waits."
         )
     if prediction.cold_start_s:
-        lines.append(f"The clusters start with the program: their first workers take {prediction.cold_start_s:.3g} s.")
+        lines.append(
+            f"The predicted clusters start with the program. The first workers of each cluster take "
+            f"{prediction.cold_start_s:.3g} s to start."
+        )
     elif graph.cold_start_ns:
         lines.append(
             f"The predictions assume that the cluster already runs. In the record, the first worker took "
-            f"{graph.cold_start_ns / 1e9:.3g} s to start: --cold-start recorded adds this time."
+            f"{graph.cold_start_ns / 1e9:.3g} s to start. The option `--cold-start recorded` adds this time."
         )
     return lines
 
@@ -214,13 +220,13 @@ def memory_lines(prediction: Predicted, row: Row) -> list[str]:
     needs = prediction.memory(row)
     words = row.configuration.words
     lines = [
-        f"Memory of a node, {words}: its store holds at most {size_words(row.store_peak_bytes)}.",
+        f"Memory with {words}: the store of a node holds at most {size_words(row.store_peak_bytes)}.",
         f"The smallest store that does not spill: {size_words(needs.store_bytes)}.",
     ]
     if not needs.heap_bytes:
         lines.append("The record does not have the memory use of tasks: record the program again, in real mode.")
         return lines
-    lines.append(f"Its workers use at most {size_words(row.heap_peak_bytes)}, without the store.")
+    lines.append(f"The workers of a node use at most {size_words(row.heap_peak_bytes)}, without the store.")
     lines.append(f"The smallest memory with which no worker is killed: {size_words(needs.memory_bytes)}.")
     for at_ns, node, name in row.killed[:_KILLED_MAX]:
         lines.append(f"The memory monitor of {node} kills a worker that runs {name} at {at_ns / 1e9:.3g} s.")

@@ -115,7 +115,10 @@ def configurations(
             f"the values make {len(found):,} configurations, but the limit is {CONFIGURATIONS_MAX:,}; give fewer values"
         )
     if not found:
-        raise ValueError("there is nothing to predict, because one of the lists of values is empty")
+        raise ValueError(
+            "there is nothing to predict, because one of the lists of values is empty; give at least one value in each "
+            "list"
+        )
     for path in dict.fromkeys(each.faults for each in found if each.faults):
         if is_spot(path):
             load_spot(path)
@@ -176,7 +179,8 @@ def _network(text: str) -> tuple[int, int]:
 def _policy(name: str) -> str:
     if name not in PLACEMENTS and ":" not in name:
         raise ValueError(
-            f"policy {name!r} is unknown: name one of {', '.join(PLACEMENTS)}, or your own as 'package.module:Class'"
+            f"policy {name!r} is unknown: use one of {', '.join(PLACEMENTS)}, or your own policy as "
+            f"'package.module:Class'"
         )
     _check_has(_made(placement_path(name), name), name, "choose")
     return name
@@ -185,7 +189,7 @@ def _policy(name: str) -> str:
 def _eviction(name: str) -> str:
     if name not in EVICTIONS and ":" not in name:
         raise ValueError(
-            f"eviction policy {name!r} is unknown: name one of {', '.join(EVICTIONS)}, or your own as "
+            f"eviction policy {name!r} is unknown: use one of {', '.join(EVICTIONS)}, or your own policy as "
             f"'package.module:Class'"
         )
     _check_has(_made(name, name), name, "choose")

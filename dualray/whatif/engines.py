@@ -196,7 +196,7 @@ class JoinedRay:
         self._cpus = next(row["Resources"].get("CPU", 0.0) for row in rows if row["NodeID"] == own)
         self._others = [row["NodeID"] for row in rows if row["NodeID"] != own and row["Resources"].get("CPU", 0) >= 1]
         if self._cpus < 1:
-            raise DualrayError(f"this machine's node of the cluster at {address} has no CPU; use a node that has one")
+            raise DualrayError(f"this machine's node of the cluster at {address} has no CPU; use a node that has a CPU")
 
     @contextmanager
     def _joined(self, path: Path | None = None, there: There | None = None) -> Iterator[There]:

@@ -249,7 +249,9 @@ def _outside(
 
 def _refuse_outside(outside: Mapping[Configuration, tuple[str, ...]], calibration: Calibration | None) -> None:
     if calibration is None:
-        raise ValueError("strict needs a calibration; measure this machine with `dualray calibrate`, and pass its file")
+        raise ValueError(
+            "strict needs a calibration; measure this machine with `dualray calibrate`, and pass the calibration file"
+        )
     for config, reasons in outside.items():
         if reasons:
             raise ValueError(f"strict: {config.words} is outside the calibrated range: {reasons[0]}")

@@ -173,7 +173,7 @@ def test_the_real_ray_is_not_replaced_once_it_is_imported(tmp_path):
     (tmp_path / "library.py").write_text("import ray\n")
     program = "import library, dualray.as_ray\ndualray.as_ray.install()"
     said = run(sys.executable, "-c", program, cwd=tmp_path).stderr
-    assert f"ray is imported already, from {package / '__init__.py'}, by module library" in said
+    assert f"Ray itself is imported already, from {package / '__init__.py'}, by module library" in said
     twice = "import dualray.as_ray as it\nit.install()\nit.install()\nimport ray\nprint(ray.__version__)"
     assert run(sys.executable, "-c", twice, cwd=tmp_path).stdout == "2.60.0\n"
 

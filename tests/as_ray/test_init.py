@@ -133,7 +133,7 @@ def test_the_ports_of_a_node_differ():
         with pytest.raises(ValueError, match="dashboard_port and metrics_export_port are both 30000"):
             cluster.add_node(dashboard_port=30000, metrics_export_port=30000)
         ports: Any = {"redis_port": 30000, "gcs_server_port": 30001}
-        with pytest.raises(ValueError, match=r"worker_port_list has \[30001\], but other processes"):
+        with pytest.raises(ValueError, match=r"other processes already use the ports \[30001\] of worker_port_list"):
             cluster.add_node(**ports, worker_port_list="30001,30002")
         with pytest.raises(ValueError, match=r"from 29000 to 30000, include \[30000\], which other"):
             cluster.add_node(**ports, min_worker_port=29000, max_worker_port=30000)

@@ -43,7 +43,7 @@ def test_it_can_be_explored(file: Path):
 
 def test_a_function_is_told_to_import_for_itself(file: Path):
     file.write_text(file.read_text().replace("script: squares.py", "function: 'squares:main'"))
-    with pytest.raises(ValueError, match="as_ray is for a script"):
+    with pytest.raises(ValueError, match="the key as_ray is only for scripts"):
         load_scenario(file)
 
 

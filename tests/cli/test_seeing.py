@@ -50,14 +50,14 @@ def first_task(log: Path) -> str:
 
 def test_report_of_a_recorded_run(log: Path, tmp_path: Path):
     output = in_process("report", log, "-o", tmp_path / "run.html", "--title", "my run")
-    assert f"{tmp_path / 'run.html'}: open it in a browser" in output
+    assert f"{tmp_path / 'run.html'}: open this page in a browser" in output
     assert "<title>my run</title>" in (tmp_path / "run.html").read_text()
 
 
 def test_scenario_run_writes_a_page_and_a_timeline_and_keeps_nothing_else(scenario: Path, tmp_path: Path):
     page, timeline = tmp_path / "out.html", tmp_path / "out.json"
     output = in_process("scenario", "run", scenario, "--report", page, "--timeline", timeline)
-    assert "open it in a browser" in output
+    assert "open this page in a browser" in output
     text = page.read_text()
     assert "two-nodes, seed 0" in text
     assert "a chain that loses its worker" in text

@@ -103,7 +103,7 @@ def test_a_finalizer_starts_none():
                 caught.append(str(error))
 
     Late()
-    assert "a finalizer cannot start one" in caught[0]
+    assert "a finalizer cannot start a cluster" in caught[0]
     assert not ray.is_initialized()
 
 

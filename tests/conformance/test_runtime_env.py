@@ -165,7 +165,11 @@ def test_each_environment_imports_its_own_modules(tmp_path):
             RuntimeEnvSetupError,
             "working_dir='/no/such/directory' is not a directory",
         ),
-        ({"py_modules": ["/no/such/module.py"]}, RuntimeEnvSetupError, "'/no/such/module.py', which is not here"),
+        (
+            {"py_modules": ["/no/such/module.py"]},
+            RuntimeEnvSetupError,
+            "'/no/such/module.py', which does not exist on this node",
+        ),
         ("text", TypeError, "must be a dict"),
     ],
 )
@@ -182,7 +186,7 @@ def test_environments_that_cannot_be(environment, error, message):
         ({"uv": ["no-such-package==1"]}, "Run `pip install no-such-package==1` on each node"),
         (
             {"conda": {"dependencies": ["numpy"]}},
-            "dualray does not set up 'conda'. Start the cluster in that environment",
+            "dualray does not set up 'conda'. Start the cluster in the conda environment",
         ),
         ({"image_uri": "image"}, "dualray does not set up 'image_uri'. Start the cluster in the container"),
     ],

@@ -345,7 +345,7 @@ def test_a_wrong_table_is_refused():
         state.live.list("task")
     with pytest.raises(ValueError, match="no summary of 'nodes'"):
         state.live.summarize("nodes")
-    with pytest.raises(AttributeError, match="this row has no field 'nod'"):
+    with pytest.raises(AttributeError, match="the row has no field 'nod'"):
         _ = list_nodes()[0].nod
 
 
@@ -443,7 +443,7 @@ def test_rows_answer_to_rays_names(gate):
     assert list_nodes(filters=[("is_head_node", "=", True)]) == [node]
     assert list_tasks()[0].language == "PYTHON"
     assert all(row.is_alive for row in list_workers())
-    with pytest.raises(AttributeError, match="this row has no field 'object_size'"):
+    with pytest.raises(AttributeError, match="the row has no field 'object_size'"):
         actor.object_size  # noqa: B018
     assert actor.get("object_size", 3) == 3
     with pytest.raises(ValueError, match="there is no field 'object_size'"):

@@ -63,7 +63,7 @@ def test_types_become_those_of_other_libraries():
     assert DataType(int).to_python_type() is int
     with pytest.raises(ValueError, match="is not a Python type"):
         DataType.int64().to_python_type()
-    with pytest.raises(ValueError, match="only with values="):
+    with pytest.raises(ValueError, match="needs values="):
         DataType(int).to_arrow_dtype()
     with pytest.raises(TypeError, match=r"a type of pyarrow, numpy or Python, not 5 \(type int\)"):
         DataType(5)

@@ -47,7 +47,7 @@ def test_filter_by_other_expressions(numbers):
     assert ids(numbers.filter(~col("id").is_in([*range(98)]))) == [98, 99]
     with pytest.raises(ValueError, match=r"'foo\(' is not an expression in Python's syntax"):
         numbers.filter(expr="foo(")
-    with pytest.raises(ValueError, match=r"'open\(id\)' in .* cannot stand in an expression"):
+    with pytest.raises(ValueError, match=r"'open\(id\)' in .* cannot be part of an expression"):
         numbers.filter(expr="open(id) == 1")
     for wrong in ({}, {"fn": bool, "expr": "id > 1"}):
         with pytest.raises(ValueError, match="give either a function or expr="):

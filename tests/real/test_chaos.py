@@ -147,7 +147,7 @@ def test_a_fault_that_finds_nobody_is_a_failure(tmp_path: Path) -> None:
     arguments = ("--nodes", "1", "--workload", "chain", "--patience", "3", "--decision-log", str(tmp_path / "record"))
     done = chaos("--faults", fault, *arguments)
     assert done.returncode == 1, done.stdout + done.stderr
-    assert f"{fault}: for 3 s there was no target" in done.stdout
+    assert f"{fault}: for 3 s the fault found no target" in done.stdout
 
 
 def test_a_number_of_faults_is_refused_with_the_option_for_it() -> None:

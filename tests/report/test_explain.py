@@ -77,7 +77,7 @@ def test_task_tells_its_way_from_submission_to_result(lives: Lives):
         "pushes attempt 0 to",
         "Attempt 0 starts on",
         "Attempt 0 returns after",
-        "Its result is object",
+        "The result of the task is object",
     ):
         assert part in told, part
     assert [line.time_ns for line in story.lines] == sorted(line.time_ns or 0 for line in story.lines)
@@ -113,7 +113,9 @@ def test_reconstruction_says_what_was_missed_and_what_runs_again(lives: Lives):
         assert "was needed, and no copy was left" in words(teller.tell(subject))
         told = words(teller.tell(subject + "0" * 8))
         if lives.tasks[subject].name == "load":
-            assert re.search(r"Its task will run again, as attempt 1, because object [0-9a-f]{8}:0 is computed", told)
+            assert re.search(
+                r"The object's task will run again, as attempt 1, because object [0-9a-f]{8}:0 is computed", told
+            )
         else:
             assert re.search(r"the head knows no copy \(\d+ lost so far\), so the head asks the owner, driver-1", told)
             assert f"task {subject[:8]} (augment) runs again, as attempt 1: reconstruction" in told
@@ -128,7 +130,7 @@ def test_retry_says_who_died(lives: Lives):
 def test_object_tells_where_it_travelled_and_why(lives: Lives):
     moved = next(thing for thing in lives.objects.values() if any(move.ended_ns for move in thing.moves))
     told = words(Teller(lives).tell(moved.object_id))
-    assert "writes it into the store of its node" in told
+    assert "writes the object into the store of its node" in told
     assert "asks the head where the object is." in told
     assert re.search(r"node-\d asks node-\d to send the object", told)
     assert re.search(r"The object has arrived on node-\d: [\d,]+ bytes from node-\d in .* MB/s", told)
@@ -140,8 +142,8 @@ def test_eviction_says_what_the_room_was_for_and_what_the_policy_was_offered(ful
     teller = Teller(full)
     for event in evicted:
         told = words(teller.tell(event.subject))
-        assert f"{event.process} evicts it, to make room." in told
-        assert re.search(r"LruEviction was offered \d+ unused objects; this one was number \d+", told)
+        assert f"{event.process} evicts the object, to make room." in told
+        assert re.search(r"LruEviction was offered \d+ unused objects; the evicted object was number \d+", told)
         assert re.search(r"the store held [\d,]+ of 4,194,304 bytes", told)
         assert "room was needed because" in told
 
@@ -210,13 +212,13 @@ def test_actor_tells_of_its_restart_and_its_calls_of_where_they_went(tmp_path: P
     lives = Lives(read_record(tmp_path))
     teller = Teller(lives)
     made = words(teller.tell(next(task.task for task in lives.tasks.values() if task.name == "Counter")))
-    assert "the constructor of an actor: the head places it" in made
+    assert "the constructor of an actor, for which the head chooses a node" in made
     assert made.count("The head chooses node-") == 2
     assert "The actor is lost with its worker node-" in made
     assert "fault: kill actor" in made
     assert "The head restarts the actor, as attempt 1." in made
     last = words(teller.tell([task.task for task in lives.tasks.values() if task.name == "Counter.add"][-1]))
-    assert "it goes to the actor's worker" in last
+    assert "which goes to the actor's worker" in last
     assert "grants a lease" not in last
     assert "fault: kill actor" in last
     assert "because its actor was RESTARTING" in last

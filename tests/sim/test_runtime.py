@@ -183,7 +183,7 @@ def test_a_logical_fault_bites_at_the_same_place(start: Any) -> None:
         ("kill node-0 at 1s", "node-0 runs the driver"),
         ("explode", "is not understood; write 'kill node-5 at 2.5s'"),
         ("kill node-1 at 5 parsecs", "write a number with one of ns, us, ms"),
-        ("kill worker at 3s", "the fault must name its worker"),
+        ("kill worker at 3s", "the fault needs a task that runs on the worker"),
     ],
 )
 def test_a_fault_that_cannot_be_is_refused_before_anything_starts(fault: str, message: str) -> None:

@@ -60,7 +60,7 @@ BAD = {
         "{at: 2ms, reboot: node-1, back_after: 1s}",
         "{at: 2ms, slow: worker, by: 3.0}",
         (
-            "5: faults[0]: 'slow worker by 3.0 at 0.002s': the fault must name its worker by a task, as in "
+            "5: faults[0]: 'slow worker by 3.0 at 0.002s': the fault needs a task that runs on the worker, as in "
             "'when f starts 3'"
         ),
     ),
@@ -83,7 +83,7 @@ BAD = {
         "{at: 2ms, reboot: node-1, back_after: 1s}",
         "{at: 2ms, lose: object}",
         (
-            "5: faults[0]: 'lose object at 0.002s': the fault must name its copy by an event, as in "
+            "5: faults[0]: 'lose object at 0.002s': the fault needs an event that stores or sends the copy, as in "
             "'when object_stored 3'; transfer_ended and object_spilled also work"
         ),
     ),
@@ -115,18 +115,18 @@ BAD = {
     "every so often, and not how often": (
         "at: 2ms",
         "every: 2ms",
-        "5: faults[0]: every needs times, the number of faults",
+        "5: faults[0]: `every` needs `times`, the number of faults",
     ),
     "an unknown node": ("node-1", "node-9", "5: faults[0]: the cluster has no 'node-9'; nodes are node-0 to node-3"),
     "a fault after the end": (
         "2ms",
         "90s",
-        "5: faults[0]: 'reboot node-1 at 90s for 1s' comes after the end: expect.makespan allows 60s at most",
+        "5: faults[0]: 'reboot node-1 at 90s for 1s' comes after the run's end: expect.makespan allows 60s at most",
     ),
     "a fault after the time limit": (
         "at: 2ms",
         "at: 20s",
-        "5: faults[0]: 'reboot node-1 at 20s for 1s' comes after the end: the time limit of the run is 10s",
+        "5: faults[0]: 'reboot node-1 at 20s for 1s' comes after the run's end: the time limit is 10s",
     ),
     "an impossible expectation": (
         "{max: 60s}",
@@ -136,12 +136,12 @@ BAD = {
     "an expectation beyond the time limit": (
         "{max: 60s}",
         "{min: 20s}",
-        "7: expect.makespan: no run can meet this: its time limit is 10s",
+        "7: expect.makespan: no run can meet this expectation: the time limit of the run is 10s",
     ),
     "more faults than there are": (
         "expect:",
         "expect:\n  counters: {faults: {min: 3}}",
-        "7: expect.counters.faults: no run can meet this: 1 fault is planned",
+        "7: expect.counters.faults: no run can meet this expectation: 1 fault is planned",
     ),
     "an unknown counter in short": (
         "makespan: {max: 60s}",
@@ -161,12 +161,12 @@ BAD = {
     "more faults than there are, in short": (
         "makespan: {max: 60s}",
         "faults: {min: 3}",
-        "7: expect.faults: no run can meet this: 1 fault is planned",
+        "7: expect.faults: no run can meet this expectation: 1 fault is planned",
     ),
     "a counter that is said twice": (
         "makespan: {max: 60s}",
         "retries: 0\n  counters: {retries: 0}",
-        "6: expect: retries is given both here and in counters; leave one of the two out",
+        "6: expect: retries is given both in expect and in expect.counters; leave one of the two out",
     ),
     "a partition's word of another fault": (
         "{at: 2ms, reboot: node-1, back_after: 1s}",
@@ -176,17 +176,20 @@ BAD = {
     "a distribution without quotes": (
         "expect:",
         "durations: {piece: uniform(1s, 3s)}\nexpect:",
-        "6: durations.piece: YAML splits this text at its comma; write it in quotes: 'uniform(1s, 3s)'",
+        "6: durations.piece: YAML splits a text at its comma; write the text in quotes: 'uniform(1s, 3s)'",
     ),
     "two of them": (
         "expect:",
         "durations:\n  {piece: uniform(1s, 3s), count: normal(2s, 3s)}\nexpect:",
-        "7: durations.piece: YAML splits this text at its comma; write it in quotes: 'uniform(1s, 3s)'",
+        "7: durations.piece: YAML splits a text at its comma; write the text in quotes: 'uniform(1s, 3s)'",
     ),
     "one in a list": (
         "{tasks: 5}",
         "{tasks: 5, strategy: [exponential(1s, 3s)]}",
-        "3: workload.kwargs.strategy[0]: YAML splits this text at its comma; write it in quotes: 'exponential(1s, 3s)'",
+        (
+            "3: workload.kwargs.strategy[0]: YAML splits a text at its comma; write the text in quotes: "
+            "'exponential(1s, 3s)'"
+        ),
     ),
     "an argument with a unit": (
         "tasks: 5",
@@ -237,7 +240,7 @@ def test_a_bad_scenario_is_refused_in_one_line(tmp_path: Path, old: str, new: st
 @pytest.mark.parametrize(
     ("fault", "words"),
     [
-        ("kill node-1 at 90s", "'kill node-1 at 90s' comes after the end: the program took 0.1"),
+        ("kill node-1 at 90s", "'kill node-1 at 90s' comes after the program's end: the program took 0.1"),
         (
             "kill worker when piece starts 400",
             "'kill worker when piece starts 400' never happened: piece started 5 times",

@@ -84,9 +84,9 @@ def test_the_command_tells_the_regret_in_words_and_as_json(tmp_path):
     path = tmp_path / "hindsight.yaml"
     path.write_text(SCENARIO)
     words = explain("heavy", path, "--regret")
-    assert "In hindsight: the head chose node-1 at " in words
+    assert "Other nodes: the head chose node-1 at " in words
     assert "on node-2 the run would have taken 7" in words
-    assert "The regret of this choice is 7" in words
+    assert "With the best other node, the run would have been 7" in words
     told: dict[str, Any] = json.loads(explain("heavy", path, "--regret", "--json"))
     assert told["regret"]["regret_s"] == pytest.approx(7.0, rel=0.01)
     assert "name a scenario file, not a finished run" in explain("heavy", tmp_path, "--regret", code=2)

@@ -75,7 +75,9 @@ def test_what_comes_before_and_after_a_profile(profile, tmp_path):
     assert {round(seconds, 2) for seconds in outcome.result["other"]} == {2.0}, "then the table"
     done = run(path)
     assert done.exit_code == 0
-    words = "durations: 'slow' changed nothing, because duration=, the profile or a row before it decides for slow"
+    words = (
+        "durations: 'slow' had no effect, because duration=, the profile or an earlier row takes precedence for slow"
+    )
     assert words in whole_lines(done)
 
 
@@ -150,7 +152,10 @@ def test_what_a_task_slept_is_not_counted_twice(tmp_path):
         ("durations: {piece*: 2s}", "durations: 'piece*' matched no task; tasks were: fast, other, slow"),
         (
             "durations: {'*': 2s, slow: 3s}",
-            "durations: 'slow' changed nothing, because duration=, the profile or a row before it decides for slow",
+            (
+                "durations: 'slow' had no effect, because duration=, the profile or an earlier row takes precedence "
+                "for slow"
+            ),
         ),
         ("memory: {Net.*: 1GiB}", "memory: 'Net.*' matched no task; tasks were: fast, other, slow"),
     ],

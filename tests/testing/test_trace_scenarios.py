@@ -123,27 +123,27 @@ BAD = {
     "an expected result": (
         "makespan: {max: 60s}",
         "result: 5",
-        "9: expect.result: leave it out: a trace has no result",
+        "9: expect.result: leave this key out: a trace has no result",
     ),
     "expected figures": (
         "makespan: {max: 60s}",
         "figures: {rate: {min: 1}}",
-        "9: expect.figures: leave it out: a trace has no result",
+        "9: expect.figures: leave this key out: a trace has no result",
     ),
     "the result without faults": (
         "makespan: {max: 60s}",
         "same_as_without_faults: true",
-        "9: expect.same_as_without_faults: leave it out: a trace has no result",
+        "9: expect.same_as_without_faults: leave this key out: a trace has no result",
     ),
     "durations": (
         "expect:",
         "durations: {piece: 2s}\nexpect:",
-        "8: durations: leave it out: the tasks of a trace take the time that was recorded",
+        "8: durations: leave this key out: the tasks of a trace take the recorded time",
     ),
     "memory": (
         "expect:",
         "memory: {piece: 2GiB}\nexpect:",
-        "8: memory: leave it out: a trace does not have the memory that its tasks used",
+        "8: memory: leave this key out: a trace does not contain the memory that its tasks used",
     ),
     "arguments": (
         "{trace: run.parquet}",

@@ -265,7 +265,7 @@ def test_the_command_shows_a_table_and_answers(everything_recorded, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--policy", "best"], "policy 'best' is unknown: name one of hybrid, spread, locality"),
+        (["--policy", "best"], "policy 'best' is unknown: use one of hybrid, spread, locality"),
         (["--policy", "no.such:Policy"], "module 'no.such' cannot be imported"),
         (["--policy", "tests.whatif.programs:Missing"], "has no 'Missing'"),
         (["--policy", "tests.whatif.programs:NoPolicy"], "has no method 'choose'"),
@@ -301,7 +301,7 @@ def test_one_row_fits_and_the_earlier_name_of_an_option_still_works(everything_r
         env={**os.environ, "COLUMNS": "80"},
     )
     assert done.returncode == 0, done.stderr
-    assert "--faults of predict is now --fault-files" in done.stderr
+    assert "`dualray predict` has renamed --faults" in done.stderr
     [row] = [line for line in done.stdout.splitlines() if line.startswith("│")]
     assert row.startswith("│ 2 x 2 CPUs ")
     assert "Also: " in done.stdout

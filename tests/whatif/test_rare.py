@@ -109,7 +109,7 @@ def test_real_runs_are_recorded_and_replayed_too(tmp_path: Path, program: Callab
     assert found.check_s < 1.2 * recorded_s
     words = "\n".join(answers_of(found, None))
     assert f"The recorded run took {recorded_s:.4g} s" in words
-    assert not loaded.graph.cold_start_ns or "--cold-start recorded adds this time" in words
+    assert not loaded.graph.cold_start_ns or "`--cold-start recorded` adds this time" in words
 
 
 def test_a_cluster_that_starts_with_the_program_takes_longer(tmp_path: Path):
@@ -148,5 +148,5 @@ def test_what_a_replay_leaves_out_is_said_in_words(tmp_path: Path):
     found = whatif.predict(tmp_path / "run.parquet", nodes=[1], seeds=1, jobs=1)
     assert not found.rows[0].lacks
     words = "\n".join(answers_of(found, None))
-    assert "Not modelled: labels. near requested nodes by label" in words
-    assert "Not modelled: methods that run at the same time." in words
+    assert "The prediction ignores labels: near requested nodes by label" in words
+    assert "In the prediction, an actor runs one method at a time." in words

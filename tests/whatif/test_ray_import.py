@@ -188,7 +188,7 @@ def lose(rows: Sequence[dict[str, Any]], what: str, count: int) -> list[dict[str
 def test_what_is_lost_is_counted_and_too_much_is_refused(what: str, tmp_path: Path):
     rows = rows_of([Made("work")] * 100)
     little = import_ray(write(tmp_path / "little", lose(rows, what, 2)))
-    assert f"lost are 2 {what} (1.0%)" in little.facts["estimates"][0]
+    assert f"Lost events: 2 {what} (1.0%)" in little.facts["estimates"][0]
     with pytest.raises(ValueError, match=rf"2\.5% of the events of job {JOB} are lost \(5 {what}\)"):
         read_events(write(tmp_path / "much", lose(rows, what, 5)))
 
@@ -247,7 +247,7 @@ def test_the_command_writes_a_record_whose_prediction_lists_its_estimates(tmp_pa
     done = CliRunner().invoke(app, ["predict", str(output), "--nodes", "1,2", "--seeds", "1", "--jobs", "1"])
     assert done.exit_code == 0, done.output
     words = " ".join(done.output.split())
-    assert "14 dependencies: 7 from observed waits, and 7 from a pattern" in words
+    assert "14 dependencies between calls: 7 from observed waits, and 7 from a pattern" in words
     assert "add takes the next 2 results, in their order: 100% of 7 calls agree" in words
     refused = CliRunner().invoke(app, ["import-ray", str(tmp_path / "absent"), "-o", str(output)])
     assert refused.exit_code == 2

@@ -66,7 +66,7 @@ def read_secret(path: Path | None) -> bytes | None:
                 "--head` names"
             ) from error
         if mode & 0o077:
-            raise ValueError(f"{path} is readable for other users: run chmod 600 {path}")
+            raise ValueError(f"{path} can be read by other users: run chmod 600 {path}")
     elif text := os.environ.get("DUALRAY_SECRET"):
         secret, source = text.strip().encode(), "DUALRAY_SECRET"
     else:
@@ -161,10 +161,14 @@ def remote_client(endpoint: tuple[str, int], secret: bytes, encryption: Encrypti
     except Refusal as refusal:
         raise AuthenticationError(f"the cluster at {where} refuses this process: {refusal}") from refusal
     except OSError as error:
-        hint = "" if encryption.is_on_for(endpoint[0]) else "; if that node was started with --tls, give --tls here too"
+        hint = (
+            ""
+            if encryption.is_on_for(endpoint[0])
+            else "; if the head was started with --tls, also give --tls to this command"
+        )
         raise DualrayError(
-            f"no cluster answers at {where}: {error}. Is `dualray start --head` running there, and can this machine "
-            f"reach that port{hint}?"
+            f"no cluster answers at {where}: {error}. Check that `dualray start --head` runs on that machine, and that "
+            f"this machine can reach the port{hint}"
         ) from error
 
 

@@ -58,7 +58,7 @@ class CertificateFiles:
             except OSError as error:
                 raise ValueError(f"{option} {path}: {error.strerror}") from error
             if b"-----BEGIN" not in text:
-                raise ValueError(f"{option} {path} is not a PEM file: it has no line -----BEGIN")
+                raise ValueError(f"{option} {path} is not a PEM file: the file has no line -----BEGIN")
         try:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             context.load_cert_chain(self.certificate, self.key)
@@ -83,7 +83,9 @@ def tls_files_of(
     if len(missing) == len(given):
         return None
     if tls is False:
-        raise ValueError("--no-tls turns encryption off; leave it out, or leave out --tls-cert, --tls-key and --tls-ca")
+        raise ValueError(
+            "--no-tls turns encryption off; leave out either --no-tls, or --tls-cert, --tls-key and --tls-ca"
+        )
     if missing:
         raise ValueError(f"--tls-cert, --tls-key and --tls-ca must be given together; add {' and '.join(missing)}")
     paths = CertificateFiles(*(str(path.absolute()) for path in (certificate, key, authority) if path is not None))
@@ -135,7 +137,7 @@ class Encryption:
         try:
             return context.wrap_socket(sock, server_side=is_server)
         except ssl.SSLCertVerificationError as error:
-            raise Refusal("wrong_secrets", f"{self._strangers}: its certificate: {error.verify_message}") from error
+            raise Refusal("wrong_secrets", f"{self._strangers} (TLS: {error.verify_message})") from error
         except ssl.SSLError as error:
             raise self._refusal(error) from error
         finally:
@@ -145,7 +147,7 @@ class Encryption:
     def _strangers(self) -> str:
         if self._files is None:
             return "the two processes have different cluster secrets"
-        return f"its certificate is not signed by {self._files.authority}"
+        return f"the peer's certificate is not signed by {self._files.authority}"
 
     def _refusal(self, error: ssl.SSLError) -> Refusal:
         """Why a TLS handshake has failed, as the rules that can be broken go."""
@@ -157,7 +159,7 @@ class Encryption:
             )
         if "ALERT" in reason or "CERTIFICATE" in reason:
             return Refusal("wrong_secrets", f"{self._strangers} ({reason})")
-        return Refusal("bad_preambles", f"its TLS handshake failed ({reason})")
+        return Refusal("bad_preambles", f"the peer's TLS handshake failed ({reason})")
 
     @cached_property
     def _certificate(self) -> bytes:

@@ -205,7 +205,7 @@ def _read_status(fd: int) -> dict[str, str]:
                 break
             data += piece
     if not data:
-        return {"error": "its daemon reported no reason"}
+        return {"error": "the node's daemon reported no reason"}
     status: dict[str, str] = json.loads(data)
     return status
 

@@ -75,7 +75,7 @@ class Ledger:
         except BlockingIOError:
             self._file.close()
             raise DualrayError(
-                f"another head uses {path}, and would end the machines of this head. Set another file with "
+                f"another head uses {path}, and would end the machines that this head launches. Set another file with "
                 "provider: {command: {ledger: FILE}}, or end the other head"
             ) from None
 

@@ -137,14 +137,14 @@ class Identity:
         verdict, instance, padded = _HELLO.unpack(hello)
         if not hmac.compare_digest(proof, hmac.digest(self.secret, role + nonces + self.binding + hello, "sha256")):
             story = (
-                "it refused this process's proof of the secret"
+                "the peer refused this process's proof of the secret"
                 if verdict == REFUSED
-                else "its proof of the secret is wrong"
+                else "the peer's proof of the secret is wrong"
             )
             raise Refusal("wrong_secrets", f"{story}: the two processes have different cluster secrets")
         address = padded.rstrip(b"\0").decode("ascii", "replace")
         if not is_address(address) or address == self.address:
-            raise Refusal("bad_hellos", f"it calls itself {address!r}")
+            raise Refusal("bad_hellos", f"the peer calls itself {address!r}")
         return Outcome(verdict=verdict, instance=instance, address=address)
 
 
@@ -249,7 +249,7 @@ def _speak(
     if sock.family == socket.AF_UNIX:
         uid = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[1]
         if uid != os.getuid():
-            raise Refusal("foreign_uids", f"its uid is {uid}, but this process has uid {os.getuid()}")
+            raise Refusal("foreign_uids", f"the peer's uid is {uid}, but this process has uid {os.getuid()}")
     nonce = os.urandom(_NONCE_BYTES)
     sock.send(ask(expected) if asks else _PREAMBLE.pack(_MAGIC, PROTOCOL_VERSION) + nonce)
     magic, version = _PREAMBLE.unpack((yield _PREAMBLE.size))
@@ -258,7 +258,7 @@ def _speak(
     if magic == _STARVED and expected:
         raise PeerStarved(errno.EMFILE, starved_in_words(expected, version))
     if magic != _MAGIC:
-        raise Refusal("bad_preambles", f"it began with {magic!r} and not with {_MAGIC!r}")
+        raise Refusal("bad_preambles", f"the peer's first bytes are {magic!r}, but must be {_MAGIC!r}")
     if version != PROTOCOL_VERSION:
         ours = f"this process speaks version {PROTOCOL_VERSION} of dualray's protocol"
         raise Refusal("version_mismatches", f"{ours}, but the peer speaks version {version}")

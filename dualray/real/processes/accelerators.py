@@ -69,7 +69,7 @@ def _count_neuron_cores() -> int:
         )
         return sum(int(device.get("nc_count", 0)) for device in json.loads(listed.stdout))
     except (OSError, subprocess.SubprocessError, ValueError) as error:
-        logging.getLogger("dualray").warning("no Neuron cores: %s does not list them (%s)", _NEURON_LS, error)
+        logging.getLogger("dualray").warning("dualray found no Neuron cores: %s failed (%s)", _NEURON_LS, error)
         return 0
 
 

@@ -149,7 +149,9 @@ def find_gpus() -> list[Gpu] | None:
     try:
         ctypes.CDLL(_LIBRARY)
     except OSError:
-        _say_once(logging.INFO, f"no GPUs: there is no NVIDIA driver ({_LIBRARY} cannot be loaded)")
+        _say_once(
+            logging.INFO, f"dualray found no GPUs: this machine has no NVIDIA driver ({_LIBRARY} cannot be loaded)"
+        )
         return None
     try:
         import pynvml  # noqa: PLC0415 - a large module, and one that only machines with a driver need
@@ -163,7 +165,7 @@ def find_gpus() -> list[Gpu] | None:
         finally:
             pynvml.nvmlShutdown()
     except pynvml.NVMLError as error:
-        _say_once(logging.WARNING, f"no GPUs: NVIDIA's driver says {error}")
+        _say_once(logging.WARNING, f"dualray found no GPUs: NVIDIA's driver says {error}")
         return None
 
 
@@ -174,7 +176,7 @@ def _listed_gpus() -> list[Gpu] | None:
             ["nvidia-smi", "-L"], capture_output=True, text=True, timeout=_LISTING_TIMEOUT_S, check=True
         )
     except (OSError, subprocess.SubprocessError) as error:
-        words = f"no GPUs: NVIDIA's driver is here, and nvidia-smi does not list them ({error})"
+        words = f"dualray found no GPUs: this machine has NVIDIA's driver, but nvidia-smi failed ({error})"
         _say_once(logging.WARNING, f"{words}: pip install 'dualray[gpu]'")
         return None
     found: list[Gpu] = []

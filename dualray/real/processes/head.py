@@ -116,7 +116,7 @@ class HeadProcess(MachineProcess):
                         self._fill(place)
                 except ControlPlaneError as error:
                     failures += 1
-                    _log.error("the control plane does not start again, attempt %d: %s", failures, error)
+                    _log.error("restarting the control plane failed, attempt %d: %s", failures, error)
         if failures:
             self.loop.call_soon(self._end_without_server)
 

@@ -437,12 +437,12 @@ class NodeProcess(MachineProcess):
                 f"the head declared incarnation {self.machine.incarnation} of {self.node} dead, and drops its messages"
             )
         if self.machine.drained and not self.is_ending:
-            _log.info("%s has drained, and ends", self.node)
+            _log.info("%s has finished its tasks, and ends", self.node)
             self.end()
 
     def on_drain_signal(self) -> None:
         """SIGUSR1: whoever runs this node wants it to end in good order."""
-        _log.info("%s must leave, and drains", self.node)
+        _log.info("%s must leave the cluster, and first finishes its tasks", self.node)
         self.handle(DrainAsked())
 
     def _on_template_lost(self) -> None:

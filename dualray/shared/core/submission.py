@@ -176,7 +176,7 @@ class CoreSubmission(CoreTasks):
         if is_full:
             raise exceptions.PendingCallsLimitExceeded(
                 f"{template.name}: this process has {limit} calls of actor {short(handle.object_id[:16])} without an "
-                f"answer, and max_pending_calls={limit}. Wait for some of them, or give the actor a higher limit."
+                f"answer, and max_pending_calls={limit}. Wait for some of these calls, or set a higher limit."
             )
 
     def _check_feasible(self, template: FunctionTemplate) -> None:

@@ -118,6 +118,7 @@ class CoreWaiting(CoreStep):
             verb = "get" if event.read else "wait"
             self.host.tell(
                 f"{self.execution.name} calls dualray.{verb}() on the event loop of its actor. Until "
-                f"dualray.{verb}() returns, no other method of its concurrency group runs. If it waits for such a "
-                "method, it waits forever. Use `await ref` or `await asyncio.gather(*refs)`.\n"
+                f"dualray.{verb}() returns, no other method of its concurrency group runs. If dualray.{verb}() waits "
+                f"for a method of the same group, dualray.{verb}() never returns. Use `await ref` or "
+                f"`await asyncio.gather(*refs)`.\n"
             )

@@ -45,59 +45,66 @@ class Config:
         "dotted path",
         "which node serves a copy of an object that several nodes need",
     )
-    inline_bytes_max: int = _limit(100 * 1024, "bytes", "values larger than this go to the object store, as in Ray")
+    inline_bytes_max: int = _limit(100 * 1024, "bytes", "values above this size go to the object store, as in Ray")
     lease_requests_max: int = _limit(
-        16, "leases", "requests for leases that one owner may have waiting for each shape of task", least=1
+        16, "leases", "most workers that a process may request at a time for tasks with the same options", least=1
     )
     lease_idle_ns: int = _limit(
-        2 * MILLISECOND_NS, "ns", "an owner returns a lease that was idle for this time", most=3600 * SECOND_NS
+        2 * MILLISECOND_NS, "ns", "a process returns a worker that was idle for this time", most=3600 * SECOND_NS
     )
     lease_turn_ns: int = _limit(
-        100 * MILLISECOND_NS, "ns", "how often a driver above its fair share gives a lease to a waiting driver"
+        100 * MILLISECOND_NS, "ns", "how often a driver with too many workers gives a worker to a waiting driver"
     )
     push_window_ns: int = _limit(
-        2 * MILLISECOND_NS, "ns", "work, in time, that an owner pushes ahead to a leased worker"
+        2 * MILLISECOND_NS, "ns", "how much work, in time, a process sends to a worker in advance"
     )
-    push_window_max: int = _limit(64, "tasks", "most tasks that an owner pushes ahead to a leased worker", least=1)
+    push_window_max: int = _limit(64, "tasks", "most tasks that a process sends to a worker in advance", least=1)
     wait_told_ns: int = _limit(
         10 * SECOND_NS,
         "ns",
-        "dualray warns once when a task waits longer than this for resources that only actors hold",
+        "dualray warns once when a task waits longer than this time for resources that only actors hold",
     )
     fetch_patience_ns: int = _limit(
-        100 * MILLISECOND_NS, "ns", "a task that waits longer than this for its arguments lends its CPU to other tasks"
+        100 * MILLISECOND_NS,
+        "ns",
+        "a task that waits longer than this time for its arguments lends its CPU to other tasks",
     )
-    spread_threshold_percent: int = _limit(50, "percent", "hybrid placement packs a node up to this use, then spreads")
+    spread_threshold_percent: int = _limit(
+        50, "percent", "the hybrid policy fills a node up to this use, and then chooses the least used node"
+    )
     locality_bytes_max: int = _limit(
         1024 * 1024,
         "bytes",
-        "the head places a task near its arguments if more bytes than this are missing on its node",
+        "a task runs on the node that stores its arguments if its own node lacks more bytes than this",
     )
     store_wait_ns: int = _limit(
-        10 * SECOND_NS, "ns", "how long a full store waits for space before it refuses an object"
+        10 * SECOND_NS, "ns", "how long a full object store waits for space before the store refuses an object"
     )
     garbage_percent: int = _limit(
-        70, "percent", "when a store is fuller than this, processes collect garbage, which may hold references"
+        70, "percent", "in an object store above this use, processes run Python's garbage collection to free references"
     )
     garbage_ns: int = _limit(
         10 * SECOND_NS,
         "ns",
-        "how often a nearly full store requests a garbage collection; a process runs at most two in this time",
+        "how often a nearly full object store requests a garbage collection; a process runs at most two in this time",
     )
     remakes_without_progress_max: int = _limit(
-        8, "times", "how often an object may be recomputed while no task or wait ends, before it fails"
+        8, "times", "how often dualray may recompute an object while no task or wait ends, before the object is lost"
     )
     refusals_max: int = _limit(
         6, "times", "how often a full store and disk may refuse a queued request before the request fails"
     )
     store_objects_max: int = _limit(
-        131_072, "objects", "most objects in a node's store, whose index takes 64 bytes for each", least=1
+        131_072,
+        "objects",
+        "most objects in a node's object store; the index of the store takes 64 bytes for each object",
+        least=1,
     )
     store_warm_bytes: int = _limit(
         256 * 1024 * 1024, "bytes", "free memory that a store keeps for new objects, at most a quarter of the store"
     )
     store_idle_ns: int = _limit(
-        2 * SECOND_NS, "ns", "a store returns free memory beyond store_warm_bytes to the system after this time"
+        2 * SECOND_NS, "ns", "an object store returns free memory beyond store_warm_bytes to the system after this time"
     )
     kept_room_bytes_max: int = _limit(
         64 * 1024 * 1024, "bytes", "store memory that a process reserves for arguments passed by value; 0: none"
@@ -119,7 +126,7 @@ class Config:
         8, "workers", "most worker processes that start at the same time on a node", least=1
     )
     memory_limit_percent: int = _limit(
-        95, "percent", "a node kills a worker when more than this share of the machine's memory is in use"
+        95, "percent", "a node kills a worker when more than this percentage of the machine's memory is in use"
     )
     memory_limit_bytes: int = _limit(
         0, "bytes", "most memory of a node's workers together; 0: only memory_limit_percent counts"
@@ -135,7 +142,9 @@ class Config:
         5 * SECOND_NS, "ns", "a node fails tasks when its machine has had no room for a worker process for this time"
     )
     pull_bytes_max: int = _limit(
-        256 * 1024 * 1024, "bytes", "most bytes of objects that a node pulls at a time; one object is always allowed"
+        256 * 1024 * 1024,
+        "bytes",
+        "most bytes of objects that a node fetches at a time; a node may always fetch one object",
     )
     broadcast_receivers_max: int = _limit(
         2, "nodes", "most nodes to which a node sends an object at a time; other nodes wait", least=1
@@ -143,20 +152,22 @@ class Config:
     link_patience_ns: int = _limit(
         10 * SECOND_NS,
         "ns",
-        "a node probes a sender that was silent for this time, and gives up after four probes",
+        "a node asks a sender that was silent for this time to answer, and gives up after four tries",
         least=1,
     )
     transfer_chunk_bytes: int = _limit(
         1024 * 1024, "bytes", "size of the pieces in which an object goes to another node", least=1
     )
-    transfer_chunks_ahead: int = _limit(16, "pieces", "pieces that a node sends before the first one is acknowledged")
+    transfer_chunks_ahead: int = _limit(
+        16, "pieces", "pieces of an object that a node sends before the receiver confirms the first piece"
+    )
     heartbeat_timeout_ns: int = _limit(1 * SECOND_NS, "ns", "the head suspects a node that sent nothing for this time")
     suspicion_ns: int = _limit(5 * SECOND_NS, "ns", "the head declares a suspected node dead after this time")
     announce_ns: int = _limit(
         10 * MILLISECOND_NS, "ns", "the head collects changes of the cluster for this time, and announces them together"
     )
     report_ns: int = _limit(
-        1 * MILLISECOND_NS, "ns", "longest time before a node reports changes of its leases to the head"
+        1 * MILLISECOND_NS, "ns", "longest time before a node reports changes of its workers and resources to the head"
     )
     drain_timeout_ns: int = _limit(30 * SECOND_NS, "ns", "most time that a node has to drain before it leaves")
     state_timeout_ns: int = _limit(
@@ -179,9 +190,11 @@ class Config:
     upscaling_speed_percent: int = _limit(
         100,
         "percent",
-        "nodes to launch at a time, as a share of the present nodes, at least five; 0: any number",
+        "most nodes to launch at a time, as a percentage of the present nodes, at least five; 0: any number",
     )
-    idle_timeout_ns: int = _limit(60 * SECOND_NS, "ns", "a node that was idle for longer than this may leave")
+    idle_timeout_ns: int = _limit(
+        60 * SECOND_NS, "ns", "a node that was idle for longer than this time may leave the cluster"
+    )
     launch_cooldown_ns: int = _limit(
         30 * SECOND_NS, "ns", "how long the autoscaler launches no node of a group after a refusal"
     )

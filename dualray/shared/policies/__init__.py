@@ -35,7 +35,7 @@ def check_policy(setting: str, dotted_path: str) -> None:
     """
     method = _METHODS.get(setting, "choose")
     if not callable(getattr(load_policy(dotted_path), method, None)):
-        raise ValueError(f"policy {dotted_path!r} has no method {method!r}, which each {setting} has")
+        raise ValueError(f"policy {dotted_path!r} has no method {method!r}, which each {setting} needs")
 
 
 def load_policy(dotted_path: str) -> Any:

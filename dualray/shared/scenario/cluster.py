@@ -93,7 +93,7 @@ class NodeGroup(Model):
     )
     gpu_memory: Size | None = Field(default=None, ge=1, description="memory of each GPU; default: no limit")
     network: NetworkModel = NetworkModel()
-    speed: float = Field(default=1.0, gt=0, description="2 means that work takes half as long")
+    speed: float = Field(default=1.0, gt=0, description="speed of the node's CPUs; with 2, tasks take half as long")
     worker_start: Time | None = Field(
         default=None, description="time that a worker process takes to start; default: the cost model's worker_start_ns"
     )
@@ -135,27 +135,28 @@ class ScalingGroup(NodeGroup):
     refused: float = Field(default=0, ge=0, le=1, description="share of launches that the provider refuses")
     stuck: float = Field(default=0, ge=0, le=1, description="share of launched nodes that never join")
     quota: int | None = Field(
-        default=None, ge=0, description="most launched nodes at a time; the provider refuses others"
+        default=None, ge=0, description="most launched nodes at a time; the provider refuses further launches"
     )
     reclaimed: Duration | None = Field(
         default=None, description="time after which the provider takes a spot node away; default: never"
     )
     notice: Time = Field(
-        default=120 * 10**9, description="time before that at which the node is warned, and begins to drain"
+        default=120 * 10**9,
+        description="time between the warning of a spot node, after which it takes no new tasks, and its end",
     )
     shut_down: Duration = Field(
         default=Distribution("constant", 10**9),
         description="time from the moment at which a node leaves until its machine is gone and is no longer paid; "
         "default: 1s, as measured of the local provider",
     )
-    paid_least: Time = Field(default=60 * 10**9, description="shortest time for which a node is paid")
+    paid_least: Time = Field(default=60 * 10**9, description="shortest time for which the user pays a node")
 
     @model_validator(mode="after")
     def _consistent(self) -> ScalingGroup:
         if self.max < self.min:
             raise ValueError(f"max: {self.max} is less than min: {self.min}")
         if "count" in self.model_fields_set:
-            raise ValueError("groups do not take count, which is for nodes; give the group min and max")
+            raise ValueError("the key count is only for nodes; give the group the keys min and max")
         return self
 
 

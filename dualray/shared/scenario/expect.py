@@ -164,7 +164,7 @@ class Expect(Model):
         short = {name: value for name, value in said.items() if name in COUNTERS}
         for name in short:
             if name in counters:
-                raise ValueError(f"{name} is given both here and in counters; leave one of the two out")
+                raise ValueError(f"{name} is given both in expect and in expect.counters; leave one of the two out")
         rest = {name: value for name, value in said.items() if name not in short}
         return {**rest, "counters": {**counters, **short}} if short else said
 

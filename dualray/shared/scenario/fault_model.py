@@ -448,17 +448,20 @@ def _what_is_wrong(fault: Fault) -> Iterator[str]:
     if fault.start < 1:
         yield "the number of a start or an end must be at least 1"
     if fault.at_ns is None and fault.task_name is None and fault.event not in EVENT_ANCHORS:
-        yield f"{fault.event!r} is not an anchor; the anchors are {', '.join(EVENT_ANCHORS)}"
+        yield f"{fault.event!r} cannot be used after 'when'; known are {', '.join(EVENT_ANCHORS)}"
     if (fault.submission or fault.on_node) and fault.at_ns is not None:
-        yield "a submission or a node needs an anchor, as in 'when f starts 3 on node-2'"
+        yield "a submission or a node can only be given with 'when', as in 'when f starts 3 on node-2'"
     if fault.after_ns and fault.at_ns is not None:
-        yield "'after' needs an anchor, as in 'when f starts 3 after 200ms'"
+        yield "'after' can only be used with 'when', as in 'when f starts 3 after 200ms'"
     if fault.submission < 0:
         yield "the number of a submission must be at least 1"
     if fault.kind in OF_WORKERS and fault.task_name is None:
-        yield "the fault must name its worker by a task, as in 'when f starts 3'"
+        yield "the fault needs a task that runs on the worker, as in 'when f starts 3'"
     if fault.kind in OF_OBJECTS and (fault.at_ns is not None or fault.event not in OBJECT_ANCHORS):
-        yield f"the fault must name its copy by an event, as in 'when object_stored 3'; {_COPY_ANCHORS} also work"
+        yield (
+            f"the fault needs an event that stores or sends the copy, as in 'when object_stored 3'; {_COPY_ANCHORS} "
+            f"also work"
+        )
     if fault.keeps_store and fault.kind is not FaultKind.REBOOT_NODE:
         yield "only the reboot of a node can keep the store"
     if fault.kind in NEEDS_DURATION and fault.for_ns is None:
@@ -466,31 +469,34 @@ def _what_is_wrong(fault: Fault) -> Iterator[str]:
     if fault.kind not in MAY_END and fault.for_ns is not None:
         yield f"'{fault.kind}' does not end; leave out 'for'"
     if fault.kind in SLOWS and not fault.factor > 0:
-        yield "the factor must be above 0; 4 means four times as slow"
+        yield "the factor must be above 0; the factor 4 means four times as slow"
     if fault.kind in (FaultKind.FILL_STORE, FaultKind.FILL_MEMORY) and not 0 < fault.factor <= 1:
-        yield "the share must be above 0 and at most 1; 0.9 leaves a tenth free"
+        yield "the share must be above 0 and at most 1; the share 0.9 leaves a tenth free"
     if fault.kind is FaultKind.SKEW_CLOCK and not fault.skew_ns:
-        yield "the fault needs an amount: 'by 30s' sets the clock ahead, 'by -30s' back"
+        yield "the fault needs an amount of time: 'by 30s' sets the clock 30 s ahead, and 'by -30s' sets it back"
     if fault.kind is FaultKind.ADD_NODES and not 1 <= fault.count <= ADDED_MAX:
         yield f"the number of nodes to add must be between 1 and {ADDED_MAX:,}"
     if fault.kind is FaultKind.LINK:
         yield from _what_is_wrong_with_link(fault)
     if fault.node in ("head", ALL) and fault.kind is not FaultKind.LINK:
-        yield f"the fault needs a node such as node-3; faults of the head are {', '.join(sorted(OF_HEAD))}, and link"
+        yield (
+            f"the fault needs a node such as node-3; the head can only have the faults {', '.join(sorted(OF_HEAD))} "
+            f"and link"
+        )
     if fault.kind is FaultKind.PARTITION:
         both = [name for name in fault.nodes if name in fault.others]
         if both:
-            yield f"{both[0]} is on both sides"
+            yield f"{both[0]} is on both sides of the partition; name it on one side only"
 
 
 def _what_is_wrong_with_link(fault: Fault) -> Iterator[str]:
     if not (fault.bandwidth > 0 and fault.latency > 0):
-        yield "bandwidth and latency are factors above 0; 0.1 is a tenth (to cut, use partition)"
+        yield "bandwidth and latency must be factors above 0, such as 0.1 for a tenth; to cut a link, use partition"
     if not 0 <= fault.loss < 1:
-        yield "loss is a share of all segments, from 0 to below 1"
+        yield "loss must be a share of all TCP segments, from 0 to below 1"
     if not 0 <= fault.drop < 1:
-        yield "drop is a share of all messages, from 0 to below 1 (to cut, use partition)"
+        yield "drop must be a share of all messages, from 0 to below 1; to cut a link, use partition"
     if not 0 <= fault.duplicate <= 1:
-        yield "duplicate is a share of all messages, from 0 to 1"
+        yield "duplicate must be a share of all messages, from 0 to 1"
     if not 0 <= fault.reorder <= 1:
-        yield "reorder is a share of all messages, from 0 to 1"
+        yield "reorder must be a share of all messages, from 0 to 1"

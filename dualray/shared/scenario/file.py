@@ -253,7 +253,8 @@ def _only(documents: list[Any], name: str) -> Any:
     meant = [each for each in documents if isinstance(each, YamlMapping) and each.get("kind") == "RayCluster"]
     if len(meant) != 1:
         raise ScenarioError(
-            f"{name}:1: this file has {len(documents)} documents, of which {len(meant)} are a RayCluster; keep one"
+            f"{name}:1: this file has {len(documents)} documents, of which {len(meant)} are a RayCluster; keep only "
+            f"one RayCluster"
         )
     return meant[0]
 
@@ -269,7 +270,7 @@ def _check_commas(tree: Any, name: str) -> None:
     """
     for path, words in _cut_in_two(tree, ()):
         where = f"{name}:{_line(tree, path)}: {_where(path)}"
-        raise ScenarioError(f"{where}YAML splits this text at its comma; write it in quotes: {words!r}")
+        raise ScenarioError(f"{where}YAML splits a text at its comma; write the text in quotes: {words!r}")
 
 
 def _cut_in_two(here: Any, path: Path) -> Iterator[tuple[Path, str]]:
@@ -476,16 +477,16 @@ def _nonsense(scenario: Scenario) -> Iterator[tuple[Path, str]]:
             if fault.at_ns is not None and latest_ns is not None and fault.at_ns > latest_ns:
                 yield (
                     path,
-                    f"'{fault}' comes after the end: expect.makespan allows {time_words(latest_ns)} at most",
+                    f"'{fault}' comes after the run's end: expect.makespan allows {time_words(latest_ns)} at most",
                 )
             elif fault.at_ns is not None and fault.at_ns >= scenario.time_limit:
                 limit = time_words(scenario.time_limit)
-                yield path, f"'{fault}' comes after the end: the time limit of the run is {limit}"
+                yield path, f"'{fault}' comes after the run's end: the time limit is {limit}"
     least = scenario.expect.counters.get("faults")
     planned = sum(1 for item in scenario.faults for _ in item.faults(scenario.cluster))
     if least is not None and least.min is not None and least.min > planned:
         words = f"{planned} fault{'s are' if planned != 1 else ' is'} planned"
-        yield ("expect", "counters", "faults"), f"no run can meet this: {words}"
+        yield ("expect", "counters", "faults"), f"no run can meet this expectation: {words}"
 
 
 def _not_of_a_trace(scenario: Scenario) -> Iterator[tuple[Path, str]]:
@@ -494,28 +495,28 @@ def _not_of_a_trace(scenario: Scenario) -> Iterator[tuple[Path, str]]:
         return
     expect = scenario.expect
     if scenario.durations:
-        yield ("durations",), "leave it out: the tasks of a trace take the time that was recorded"
+        yield ("durations",), "leave this key out: the tasks of a trace take the recorded time"
     if scenario.profile is not None:
-        yield ("profile",), "leave it out: the tasks of a trace take the time that was recorded"
+        yield ("profile",), "leave this key out: the tasks of a trace take the recorded time"
     for table, is_said in (("memory", bool(scenario.memory)), ("gpu_memory", bool(scenario.gpu_memory))):
         if is_said:
-            yield (table,), "leave it out: a trace does not have the memory that its tasks used"
+            yield (table,), "leave this key out: a trace does not contain the memory that its tasks used"
     for name, is_said in (
         ("result", expect.has_result),
         ("figures", bool(expect.figures)),
         ("same_as_without_faults", expect.same_as_without_faults),
     ):
         if is_said:
-            yield ("expect", name), "leave it out: a trace has no result"
+            yield ("expect", name), "leave this key out: a trace has no result"
 
 
 def _impossible_times(scenario: Scenario) -> Iterator[tuple[Path, str]]:
     bounds, limit_ns = scenario.expect.makespan, scenario.time_limit
     path = ("expect", "makespan")
     if bounds.max == 0:
-        yield path, "no run can meet this: max is 0s"
+        yield path, "no run can meet this expectation: max is 0s"
     if bounds.min is not None and bounds.min >= limit_ns:
-        yield path, f"no run can meet this: its time limit is {time_words(limit_ns)}"
+        yield path, f"no run can meet this expectation: the time limit of the run is {time_words(limit_ns)}"
 
 
 def _bad_groups(cluster: ClusterModel) -> Iterator[tuple[Path, str]]:
@@ -541,11 +542,14 @@ def _bad_racks(cluster: ClusterModel) -> Iterator[tuple[Path, str]]:
     named = [index for index, group in enumerate(cluster.nodes) if group.rack is not None]
     if topology.form != "racks":
         for index in named:
-            yield ("cluster", "nodes", index), "rack needs racks, as in cluster: {topology: {oversubscription: 4}}"
+            yield (
+                ("cluster", "nodes", index),
+                "the key rack needs a topology with racks, as in cluster: {topology: {oversubscription: 4}}",
+            )
         return
     total = sum(group.count for group in cluster.nodes)
     if topology.racks is not None and named:
-        yield (*path, "racks"), "leave it out, because the groups of nodes name their racks"
+        yield (*path, "racks"), "leave this key out, because the groups of nodes name their racks"
     elif topology.racks is not None and topology.racks > total:
         yield (*path, "racks"), f"{topology.racks} racks are too many for {total} nodes: each rack needs at least one"
     elif topology.racks is None and len(named) < len(cluster.nodes):
@@ -553,7 +557,7 @@ def _bad_racks(cluster: ClusterModel) -> Iterator[tuple[Path, str]]:
     for index, group in enumerate(cluster.groups()):
         if RACK_LABEL in group.labels:
             place: Path = ("cluster", "nodes", index) if len(cluster.nodes) > 1 else ("cluster",)
-            yield place, "the label rack comes from the racks; give the group rack: NAME instead of the label"
+            yield place, "dualray sets the label rack itself; give the group rack: NAME instead of the label"
 
 
 def _bad_config(scenario: Scenario | Growth) -> Iterator[tuple[Path, str]]:
@@ -561,7 +565,10 @@ def _bad_config(scenario: Scenario | Growth) -> Iterator[tuple[Path, str]]:
     for name, value in scenario.config.items():
         path: Path = ("config", name)
         if name == "autoscaler_groups":
-            yield path, "leave it out, and write the groups under cluster, as in cluster: {groups: {cpu: {max: 4}}}"
+            yield (
+                path,
+                "leave this key out, and write the groups under cluster, as in cluster: {groups: {cpu: {max: 4}}}",
+            )
         elif name not in known:
             yield path, f"dualray has no limit {name!r}{nearest(name, known)}"
         elif (fault := Config.fault_of(name, value)) is not None:

@@ -31,12 +31,14 @@ class When(Model):
     task_started: str | None = None
     task_ended: str | None = None
     event: Literal[EVENT_ANCHORS] | None = None  # type: ignore[valid-type]  # a literal of all that there are
-    index: int = Field(default=1, ge=1, description="number of the start, end or event, counted from 1")
+    index: int = Field(
+        default=1, ge=1, description="which start, end or event of this kind causes the fault, counted from 1"
+    )
     submission: int | None = Field(
-        default=None, ge=1, description="instead of index: number of the task's submission, counted from 1"
+        default=None, ge=1, description="instead of index: which submission of the task, counted from 1"
     )
     node: str | None = Field(default=None, description="node on which to count; default: the whole cluster")
-    after: Time = Field(default=0, description="time between the anchor and the fault")
+    after: Time = Field(default=0, description="time between the start, end or event and the fault")
 
     @model_validator(mode="after")
     def _exactly_one(self) -> When:
@@ -112,7 +114,8 @@ class FaultModel(Model):
     format: Literal["skypilot-spot"] | None = Field(default=None, description="of the file of `trace`")
     at: Time | None = None
     every: Time | None = Field(
-        default=None, description="time before the first fault and between faults; 10s ± 2s varies at random"
+        default=None,
+        description="time before the first fault and between two faults; 10s ± 2s means a random time from 8 s to 12 s",
     )
     spread: Time = Field(default=0, description="with `every`: how much sooner or later than planned a fault may come")
     times: int = Field(default=1, ge=1, le=10_000, description="with `every`: number of faults")
@@ -129,13 +132,15 @@ class FaultModel(Model):
     drain: Nodes | None = None
     pause: Nodes | None = Field(default=None, description="as kill")
     partition: Nodes | None = None
-    clog: Nodes | None = Field(default=None, description="the node receives no messages, and can still send")
+    clog: Nodes | None = Field(default=None, description="node that receives no messages, and can still send messages")
     slow: Nodes | None = Field(default=None, description="as kill")
     link: Nodes | None = None
-    lose: Literal["object"] | None = Field(default=None, description="loses the copy that the event of `when` is about")
+    lose: Literal["object"] | None = Field(
+        default=None, description="`object`: the object copy that the event in `when` names is lost"
+    )
     lose_gpu: Nodes | None = None
     corrupt: Literal["object"] | None = Field(
-        default=None, description="corrupts the copy that the event of `when` is about"
+        default=None, description="`object`: the object copy that the event in `when` names becomes corrupt"
     )
     restart: Nodes | None = Field(
         default=None, description="`head`, `redis`, `worker` as in kill, or a node, which reboots"
@@ -146,8 +151,12 @@ class FaultModel(Model):
     limit_files: Nodes | None = None
     skew: Nodes | None = None
 
-    from_: Nodes | None = Field(default=None, alias="from", description="other side of a partition in both directions")
-    to_: Nodes | None = Field(default=None, alias="to", description="other side of a partition in one direction")
+    from_: Nodes | None = Field(
+        default=None, alias="from", description="nodes on the other side of a partition that blocks both directions"
+    )
+    to_: Nodes | None = Field(
+        default=None, alias="to", description="nodes that receive nothing in a partition that blocks one direction"
+    )
     by: float | str | None = Field(
         default=None, description="slow: factor, where 3 means three times as slow; skew: a time, such as 30s or -30s"
     )
@@ -214,11 +223,11 @@ class FaultModel(Model):
         if len(anchors) != 1:
             raise ValueError(f"give exactly one of at, every and when, not {' and '.join(anchors) or 'none'}")
         if "times" in self.model_fields_set and self.every is None:
-            raise ValueError("times needs every, the time between the faults")
+            raise ValueError("`times` needs `every`, the time between the faults")
         if self.every is not None and "times" not in self.model_fields_set:
-            raise ValueError("every needs times, the number of faults")
+            raise ValueError("`every` needs `times`, the number of faults")
         if self.spread and (self.every is None or self.spread >= self.every):
-            raise ValueError("spread needs every, and must be shorter than every, as in every: 10s ± 2s")
+            raise ValueError("`spread` needs `every`, and must be shorter than `every`, as in every: 10s ± 2s")
         self._check_details(actions[0])
         if self.slow is not None and not (isinstance(self.by, float) and self.by > 0):
             raise ValueError("`slow` needs `by`: the factor by which the node gets slower, a number above 0")
@@ -230,9 +239,9 @@ class FaultModel(Model):
                 )
             parse_skew_ns(self.by, "by")
         if self.fill is not None and self.share is None:
-            raise ValueError("fill needs share, the part of the store to take, such as 0.9")
+            raise ValueError("`fill` needs `share`, the part of the store to take, such as 0.9")
         if self.fill_memory is not None and self.share is None:
-            raise ValueError("fill_memory needs share, the part of the memory to take, such as 0.9")
+            raise ValueError("`fill_memory` needs `share`, the part of the memory to take, such as 0.9")
         if len([it for it in (self.lasting, self.heal_after, self.back_after) if it is not None]) > 1:
             raise ValueError("for, heal_after and back_after all set when the fault ends; give only one of the three")
         return self

@@ -18,9 +18,9 @@ class LocalProvider(Model):
     """Each node is a daemon on the head's machine, and ends with it."""
 
     nodes: int = Field(
-        default=16, ge=1, le=1_000, description="most nodes that run at a time; the provider refuses others"
+        default=16, ge=1, le=1_000, description="most nodes that run at a time; the provider refuses further launches"
     )
-    parallel: int = Field(default=4, ge=1, le=64, description="most nodes that start at a time; others wait")
+    parallel: int = Field(default=4, ge=1, le=64, description="most nodes that start at a time; further launches wait")
 
 
 class CommandProvider(Model):
@@ -32,8 +32,10 @@ class CommandProvider(Model):
     )
     timeout: Time = Field(default=300 * 10**9, ge=1, description="time after which a command is killed")
     retries: int = Field(default=2, ge=0, le=100, description="retries of a command that fails or takes too long")
-    pause: Time = Field(default=5 * 10**9, description="time before a command is repeated")
-    parallel: int = Field(default=16, ge=1, le=256, description="most commands that run at a time; others wait")
+    pause: Time = Field(default=5 * 10**9, description="time before dualray repeats a failed command")
+    parallel: int = Field(
+        default=16, ge=1, le=256, description="most commands that run at a time; further commands wait"
+    )
     ledger: str | None = Field(
         default=None,
         description="file with the launched machines, which the next head ends after a crash; default: one for each "

@@ -55,11 +55,11 @@ class Workload(Model):
                 "a trace takes no args and no kwargs, because dualray repeats the trace as it was recorded"
             )
         if self.as_ray and self.script is None:
-            raise ValueError("as_ray is for a script; a function uses the imports of its module")
+            raise ValueError("the key as_ray is only for scripts; a function uses the imports of its module")
         if self.args and self.script is None:
-            raise ValueError("args is for a script; a function or a generated workload takes kwargs")
+            raise ValueError("the key args is only for scripts; a function or a generated workload takes kwargs")
         if self.kwargs and self.script is not None:
-            raise ValueError("kwargs is for a function or a generated workload; a script takes args")
+            raise ValueError("the key kwargs is only for functions and generated workloads; a script takes args")
         if self.function is not None and not re.fullmatch(r"[\w.]+:[\w.]+", self.function):
             raise ValueError(f"function {self.function!r} must be written module:name")
         return self

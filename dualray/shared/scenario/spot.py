@@ -118,9 +118,7 @@ def parse_spot(text: str, path: str) -> SpotTrace:
         raise ValueError(f"{path}: metadata.gap_seconds={gap!r} must be a number of seconds above 0")
     data = content.get("data")
     if not isinstance(data, list) or not data:
-        raise ValueError(
-            f"{path}: data must be a list of numbers, one for each interval: the machines that are available"
-        )
+        raise ValueError(f"{path}: data must be a list with the number of available machines in each interval")
     for index, count in enumerate(data):
         if type(count) is not int or count < 0:
             raise ValueError(f"{path}: data[{index}]={count!r} must be a whole number of machines")

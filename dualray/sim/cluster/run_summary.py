@@ -81,7 +81,7 @@ def _never_happened(cluster: Cluster, names: list[str]) -> list[tuple[str, str]]
 def _why(fault: Fault, names: list[str], *, found_nothing: bool) -> str:
     """Why a fault did not happen, as far as that can be told; "": its time had not come."""
     if found_nothing:
-        return "it found no target"
+        return "the fault found no target"
     if fault.at_ns is not None:
         return "the program had ended"
     if fault.task_name and fault.task_name not in names:

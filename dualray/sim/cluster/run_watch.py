@@ -51,7 +51,7 @@ class RunWatch:
 
     def deadlock(self) -> SimulationDeadlockError:
         """Nothing is left to happen, and the driver waits."""
-        return self._stuck(f"Nothing is left to happen at {self._now_words()}")
+        return self._stuck(f"No event is left at {self._now_words()}, so the program cannot continue")
 
     def _look_after(self, events: int) -> None:
         """Every so many events: machines hold their invariants, and time passes."""

@@ -8,8 +8,8 @@ reader of a simulated figure is owed. Nothing here is a measurement of the machi
 a run on a laptop and one on a server give the same times. `dualray calibrate` replaces the defaults
 by what a real run showed, and a scenario file by what it says.
 
-"speed notes" and "platform facts" name the two pages of measurements with which the project began, taken on
-a 2-core Linux machine under CPython 3.11; an "assumption" is one that nobody has measured yet.
+The source of a default says "measured" for a measurement on a 2-core Linux machine under CPython 3.11. The source says
+"assumption" for a number that nobody has measured yet.
 """
 
 from __future__ import annotations
@@ -54,32 +54,36 @@ class CostModel:
     """
 
     local_message_ns: int = _param(
-        23_000, "speed notes: an extra hop through the node manager (two messages) adds 46 us to a sync call"
+        23_000, "measured: two more messages, through the node manager, make a call 46 us longer"
     )
     node_message_ns: int = _param(
-        23_000, "as local_message_ns: only the software's share; nic_latency_ns adds that of the links"
+        23_000, "the same as local_message_ns: the time of the software, without the latency of the links"
     )
-    head_message_ns: int = _param(23_000, "as node_message_ns, for messages to and from the head")
-    nic_bytes_per_s: int = _param(1_250_000_000, "10 Gbit/s, each direction of each NIC: the default of scenario files")
-    nic_latency_ns: int = _param(50_000, "two NICs give 100 us between nodes, the default of scenario files")
+    head_message_ns: int = _param(23_000, "the same as node_message_ns, for messages to and from the head")
+    nic_bytes_per_s: int = _param(
+        1_250_000_000, "10 Gbit/s in each direction of a node's link, the default of scenario files"
+    )
+    nic_latency_ns: int = _param(
+        50_000, "latency of one node's link; two nodes are 100 us apart, the default of scenario files"
+    )
     transfer_ns: int = _param(0, "assumption: fixed cost of starting a transfer between nodes, beyond its messages")
     transfer_bytes_per_s: int = _param(
-        100_000_000_000, "assumption: no limit; the highest rate that the software at both ends allows one transfer"
+        100_000_000_000, "assumption: the software at both ends of a transfer does not limit its rate"
     )
     memory_bytes_per_s: int = _param(
         6_000_000_000,
-        "platform facts: writing warm shared memory, 6 to 9 GB/s (put and seal copy at this speed)",
+        "measured: put() copies into shared memory at 6 to 9 GB/s",
     )
-    disk_bytes_per_s: int = _param(500_000_000, "assumption: a SATA SSD (spilling writes and reads at this speed)")
-    submit_ns: int = _param(3_400, "speed notes: tasks_async with books, 291,000 tasks/s through one driver")
-    schedule_ns: int = _param(1_700, "assumption: a placement costs its scheduler what a push costs a driver")
-    dispatch_ns: int = _param(1_700, "speed notes: tasks_async bare, 578,000 pushes/s from one driver")
-    seal_ns: int = _param(5_000, "assumption: the fixed cost of a put or seal; the copy comes on top")
-    worker_start_ns: int = _param(
-        1_200_000, "speed notes: fork of a warm template (a spawned Python with numpy takes 86 ms)"
+    disk_bytes_per_s: int = _param(500_000_000, "assumption: a SATA SSD stores the spilled objects")
+    submit_ns: int = _param(3_400, "measured: one driver submits 291,000 tasks per second")
+    schedule_ns: int = _param(
+        1_700, "assumption: placing a task takes the head as long as sending a task takes a driver"
     )
+    dispatch_ns: int = _param(1_700, "measured: one driver sends 578,000 tasks per second to workers")
+    seal_ns: int = _param(5_000, "assumption: fixed time for storing an object, in addition to the time of the copy")
+    worker_start_ns: int = _param(1_200_000, "measured: forking a process that has imported numpy")
     node_rejoin_ns: int = _param(
-        500_000_000, "how often a daemon of real mode checks whether the head answers, before it restarts a node"
+        500_000_000, "in real mode, a node checks this often whether the head answers, before the node restarts"
     )
     task_duration_ns: int = _param(
         1_000_000, "assumption: 1 ms for a task without a known duration, plus the time that its body sleeps"

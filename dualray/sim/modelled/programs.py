@@ -314,7 +314,7 @@ def make_workload(name: str, given: Mapping[str, Any]) -> Workload:
     make = PROGRAMS.get(name)
     if make is None:
         known = ", ".join(PROGRAMS)
-        raise ValueError(f"there is no workload {name!r}{nearest(name, list(PROGRAMS))}; there are {known}")
+        raise ValueError(f"there is no workload {name!r}{nearest(name, list(PROGRAMS))}; the workloads are {known}")
     defaults = {parameter.name: parameter.default for parameter in inspect.signature(make).parameters.values()}
     values: dict[str, Any] = {}
     for key, value in given.items():

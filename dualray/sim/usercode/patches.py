@@ -89,7 +89,7 @@ class Patches:
             RuntimeError: another one runs in this process.
         """
         if self.isolation.kernel is not self._kernel:
-            raise RuntimeError("another simulation runs in this process: shut it down first")
+            raise RuntimeError("another simulation runs in this process: call dualray.shutdown() first")
         self._move_to(kernel, fibers, ahead_ns, make_loop)
         if self.stands:
             fibers.share_greenlets(self._greenlets)

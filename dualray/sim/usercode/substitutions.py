@@ -192,7 +192,7 @@ class Substitutions:
             raise RuntimeError("the simulation has already replaced these functions")
         stored = [_stored(entry.holder, entry.name) for entry in self._substitutions]
         if any(isinstance(original, Replacement) for original in stored):
-            raise RuntimeError("another simulation runs in this process: shut it down first")
+            raise RuntimeError("another simulation runs in this process: call dualray.shutdown() first")
         self._modules_before = frozenset(sys.modules)
         self.installed = True
         try:

@@ -342,7 +342,9 @@ def _array(tensor: Any, *, is_written: bool = True) -> np.ndarray[Any, Any]:
     if not isinstance(array, np.ndarray):
         raise RuntimeError(f"a tensor must be a numpy array or a torch tensor on the CPU, not {type(tensor).__name__}")
     if is_written and not array.flags.writeable:
-        raise ValueError("the tensor is read-only, like a result of get() and an argument of a task: copy it first")
+        raise ValueError(
+            "the tensor is read-only, like a result of get() and an argument of a task: copy the tensor first"
+        )
     return array
 
 

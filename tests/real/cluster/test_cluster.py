@@ -393,7 +393,7 @@ def test_without_the_secret_nobody_joins(stop, tmp_path: Path) -> None:
     readable.write_text("the right secret of it")
     readable.chmod(0o644)
     told = dualray_command("start", "--address", address, "--secret-file", str(readable))
-    assert "is readable for other users" in told.stderr
+    assert "can be read by other users" in told.stderr
     taken = dualray_command("start", "--head", "--port", address.rpartition(":")[2])
     assert taken.returncode == 2
     assert "Address already in use" in taken.stderr

@@ -429,14 +429,17 @@ def test_status_shows_supply_and_demand_and_what_another_policy_would_launch(tmp
         assert re.search(r"Start-up of group cpu: [\d.]+ s \(median of the last 1: ", shown.stdout)
         lacks = "cpu: a node of this group lacks 1 disk"
         assert f"Demand: 1 x 1 CPU, 1 disk: no node is launched for it: {lacks}" in shown.stdout
-        assert "request of driver-2@node-0: 2 x 1 CPU: nodes have room for it, or are starting" in shown.stdout
+        assert (
+            "request of driver-2@node-0: 2 x 1 CPU: the nodes have room for this demand, or more nodes are starting"
+            in shown.stdout
+        )
         status = dualray.autoscaler.status()
         assert [row["nodes"] for row in status["groups"]] == [1]
         dry = ("status", "--address", cluster.address, "--dry-run")
-        assert f"would launch nothing for 1 x 1 CPU, 1 disk: {lacks}" in dualray_cli(*dry).stdout
+        assert f"would launch no node for 1 x 1 CPU, 1 disk: {lacks}" in dualray_cli(*dry).stdout
         environment = {**os.environ, "PYTHONPATH": f"{Path.cwd()}:{tmp_path}"}
         for name, words in (
-            ("Eager", "would launch 2 of group cpu"),
+            ("Eager", "the policy would launch 2 nodes of group cpu"),
             ("Greedy", "the head would refuse the decision of --policy 'mine:Greedy': group cpu gets 41"),
             ("Absent", "Absent"),
         ):

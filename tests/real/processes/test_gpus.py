@@ -170,7 +170,7 @@ def test_a_part_of_what_there_is_can_be_declared_and_no_more(driver):
 def test_a_driver_that_does_not_work_means_no_gpus_and_is_said_once(driver):
     offered, log = found_with(driver, TEST_NVML_ERROR="18")
     assert offered == []
-    assert log.startswith("WARNING no GPUs: NVIDIA's driver says ")
+    assert log.startswith("WARNING dualray found no GPUs: NVIDIA's driver says ")
     assert log.count("mismatch") == 1
 
 
@@ -179,7 +179,7 @@ def test_no_driver_means_no_gpus_and_is_said_once():
     if "no NVIDIA driver" not in log:
         pytest.skip("this machine has a driver")
     assert offered == []
-    assert log == "INFO no GPUs: there is no NVIDIA driver (libnvidia-ml.so.1 cannot be loaded)\n"
+    assert log == "INFO dualray found no GPUs: this machine has no NVIDIA driver (libnvidia-ml.so.1 cannot be loaded)\n"
 
 
 # ---- Declared, on machines without -----------------------------------------------------------------------------------

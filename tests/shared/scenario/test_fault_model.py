@@ -131,20 +131,29 @@ def test_a_fault_in_words_is_the_same_fault(fault):
             "fault 'kill node-5 when f starts 0': the number of a start or an end must be at least 1",
         ),
         ("kill worker when f starts 0", "the number of a start or an end must be at least 1"),
-        ("skew node-1 by 0s at 2s", "the fault needs an amount: 'by 30s' sets the clock ahead, 'by -30s' back"),
+        (
+            "skew node-1 by 0s at 2s",
+            "the fault needs an amount of time: 'by 30s' sets the clock 30 s ahead, and 'by -30s' sets it back",
+        ),
         ("skew node-1 by much at 2s", "'much' is not understood; write a number with one of ns"),
-        ("link node-1 drop 1 at 2s", "drop is a share of all messages, from 0 to below 1 (to cut, use partition)"),
-        ("link node-1 duplicate 2 at 2s", "duplicate is a share of all messages, from 0 to 1"),
+        (
+            "link node-1 drop 1 at 2s",
+            "drop must be a share of all messages, from 0 to below 1; to cut a link, use partition",
+        ),
+        ("link node-1 duplicate 2 at 2s", "duplicate must be a share of all messages, from 0 to 1"),
         ("fill memory of node-1 to 1.5 at 2s", "the share must be above 0 and at most 1"),
         ("kill worker when f#0 starts", "the number of a submission must be at least 1"),
         ("kill worker when f#2", "is not understood"),
-        ("clog head at 2s", "the fault needs a node such as node-3; faults of the head are kill head, pause head"),
+        (
+            "clog head at 2s",
+            "the fault needs a node such as node-3; the head can only have the faults kill head, pause head",
+        ),
         ("pause worker when f starts 2", "the fault needs a duration, as in 'for 3s'"),
         ("kill head at 2s for 3s", "'kill head' does not end; leave out 'for'"),
         ("slow head by 0 at 2s", "the factor must be above 0"),
-        ("lose object when task_submitted 2", "the fault must name its copy by an event"),
-        ("link node-1 reorder 2 at 2s", "reorder is a share of all messages, from 0 to 1"),
-        ("kill worker at 2s", "fault 'kill worker at 2s': the fault must name its worker by a task"),
+        ("lose object when task_submitted 2", "the fault needs an event that stores or sends the copy"),
+        ("link node-1 reorder 2 at 2s", "reorder must be a share of all messages, from 0 to 1"),
+        ("kill worker at 2s", "fault 'kill worker at 2s': the fault needs a task that runs on the worker"),
     ],
 )
 def test_words_that_are_no_fault_are_refused_with_the_words(text, message):
@@ -162,5 +171,5 @@ def test_after_belongs_to_an_anchor():
     )
     with pytest.raises(ValueError, match=r"2\.5s after 3s"):
         parse_fault("kill node-5 at 2.5s after 3s")
-    with pytest.raises(ValueError, match="'after' needs an anchor, as in 'when f starts 3 after 200ms'"):
+    with pytest.raises(ValueError, match="'after' can only be used with 'when', as in 'when f starts 3 after 200ms'"):
         check_fault(Fault(kind=FaultKind.KILL_NODE, node="node-1", at_ns=5, after_ns=5))

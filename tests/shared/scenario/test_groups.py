@@ -54,7 +54,7 @@ def test_what_is_said_and_is_the_default_too_is_written(cluster):
         ("{groups: {cpu: {min: 3, max: 2}}}", "max: 2 is less than min: 3"),
         ("{groups: {cpu: {min: 3}}}", "key 'max' is missing"),
         ("{groups: {cpu: {max: -1}}}", "is too little: at least 0"),
-        ("{groups: {cpu: {max: 3, count: 2}}}", "groups do not take count"),
+        ("{groups: {cpu: {max: 3, count: 2}}}", "the key count is only for nodes"),
         ("{groups: {cpu: {max: 3, start: 4s}}}", "unknown key 'start' in cluster.groups.cpu"),
         ("{groups: {'a b': {max: 3}}}", "'a b' cannot be the name of a group"),
         ("{groups: {cpu: {max: 3, refused: 2}}}", "is too much: at most 1"),

@@ -136,7 +136,7 @@ def test_a_cluster_within_another_kind_is_read(kind: str, key: str) -> None:
 def test_of_several_documents_the_raycluster_is_read() -> None:
     other = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n---\n"
     assert parse_growth(other + KUBERAY, "all.yaml").cluster == parse_growth(KUBERAY, "raycluster.yaml").cluster
-    with pytest.raises(ScenarioError, match="this file has 2 documents, of which 2 are a RayCluster; keep one"):
+    with pytest.raises(ScenarioError, match="of which 2 are a RayCluster; keep only one RayCluster"):
         parse_growth(f"{KUBERAY}\n---\n{KUBERAY}", "all.yaml")
 
 

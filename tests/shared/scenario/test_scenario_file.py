@@ -104,7 +104,7 @@ def test_a_scenario_is_written_and_read_back():
             "some",
             "expect.counters.retries: 'some' must be a whole number, or limits such as",
         ),
-        ("{max: 60s}", "{max: 0s}", "expect.makespan: no run can meet this: max is 0s"),
+        ("{max: 60s}", "{max: 0s}", "expect.makespan: no run can meet this expectation: max is 0s"),
         ("name: pong", "name: pong\nname: p", "the key 'name' is given twice"),
         (
             "expect:\n",
@@ -120,7 +120,7 @@ def test_a_scenario_is_written_and_read_back():
         ("count: 2", "count: 0", "pong.yaml:4: cluster.nodes[0].count: 0 is too little: at least 1"),
         ("kill node-2", "kill node-9", "the cluster has no 'node-9'; nodes are node-0 to node-4"),
         ("kill node-2", "kill node-0", "node-0 runs the driver, so this fault would end the program"),
-        ("node-2 at 3s", "node-2 at 90s", "comes after the end: expect.makespan allows 60s at most"),
+        ("node-2 at 3s", "node-2 at 90s", "comes after the run's end: expect.makespan allows 60s at most"),
         ("rack=b, for", "rack=c, for", "no node has the label 'rack=c'. Did you mean 'rack=b'?"),
         ("reboot: rack=b, for: 1s", "reboot: rack=b", "the fault needs a duration, as in 'for 3s'"),
         ("kill: worker", "kill: worker, slow: node-1", "give exactly one of kill, kill_actor, reboot"),
@@ -135,7 +135,7 @@ def test_a_scenario_is_written_and_read_back():
         ),
         ("counters:", "figures: {rate: {mx: 5}}\n  counters:", "unknown key 'mx' in expect.figures.rate"),
         ("{max: 60s}", "{max: 60s, min: 70s}", "min must not be above max"),
-        ("tasks: 5, re", "faults: {min: 50}, re", "no run can meet this: 9 faults are planned"),
+        ("tasks: 5, re", "faults: {min: 50}, re", "no run can meet this expectation: 9 faults are planned"),
         (
             "push_window_max",
             "push_windw_max",
@@ -200,7 +200,7 @@ def test_what_comes_about_every_so_often_is_drawn_from_the_seed():
     for times in at.values():
         assert all(abs(it - (number + 1) * 2_000_000_000) <= 500_000_000 for number, it in enumerate(times))
         assert times == sorted(times)
-    with pytest.raises(ValueError, match="spread needs every, and must be shorter"):
+    with pytest.raises(ValueError, match="`spread` needs `every`, and must be shorter"):
         parse(GOOD.replace("every: 2s, times: 2", "every: 2s ± 3s, times: 2"))
 
 

@@ -253,7 +253,7 @@ def test_a_group_that_can_never_have_its_room_is_a_deadlock(start):
     assert group.wait(10)
 
 
-@pytest.mark.filterwarnings("ignore:faults of init")  # drawn at random: some find their node dead
+@pytest.mark.filterwarnings("ignore:these faults of init")  # drawn at random: some find their node dead
 @pytest.mark.parametrize("seed", range(12))
 def test_groups_survive_faults(start, seed):
     """Groups, tasks in them, removals and dying nodes in an order drawn from the seed: each call ends, nothing is

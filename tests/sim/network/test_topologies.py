@@ -105,17 +105,20 @@ def test_a_topology_is_written_and_read_back(topology: str) -> None:
         (
             "{racks: 2}",
             "[{rack: a}, {rack: b}]",
-            "x.yaml:5: cluster.topology.racks: leave it out, because the groups of nodes name their racks",
+            "x.yaml:5: cluster.topology.racks: leave this key out, because the groups of nodes name their racks",
         ),
         (
             "mesh",
             "[{count: 2}, {rack: b}]",
-            "x.yaml:3: cluster.nodes[1]: rack needs racks, as in cluster: {topology: {oversubscription: 4}}",
+            (
+                "x.yaml:3: cluster.nodes[1]: the key rack needs a topology with racks, as in cluster: {topology: "
+                "{oversubscription: 4}}"
+            ),
         ),
         (
             "{racks: 2}",
             "[{count: 2}, {labels: {rack: b}}]",
-            "x.yaml:3: cluster.nodes[1]: the label rack comes from the racks; give the group rack: NAME instead",
+            "x.yaml:3: cluster.nodes[1]: dualray sets the label rack itself; give the group rack: NAME instead",
         ),
     ],
 )

@@ -97,7 +97,7 @@ def test_only_one_simulation_at_a_time():
             except RuntimeError as error:
                 return str(error)
 
-        assert simulate(another) == "another simulation runs in this process: shut it down first"
+        assert simulate(another) == "another simulation runs in this process: call dualray.shutdown() first"
         assert simulate(lambda: 7) == 7
         """
     )
