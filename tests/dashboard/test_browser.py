@@ -124,7 +124,7 @@ def test_a_wrong_token_is_said_to_be_one(chromium: Any, page: Served) -> None:
 
 def test_what_happened_is_told_in_words_and_drawn(opened: Opened) -> None:
     opened.until(lambda: "node-2 was killed" in opened.text("#happened"), "the fault is not told")
-    assert "over" in opened.text("#state")
+    assert "ended" in opened.text("#state")
     assert "virtual time" in opened.text("#clock")
     assert "dead" in opened.text("#nodes")
     for name in ("timeline-0", "timeline-1", "demand-0", "demand-1"):
@@ -422,7 +422,7 @@ def test_what_happened_follows_a_run_and_shows_its_cause_at_the_end(chromium: An
 
         found.until(lambda: scrolled() > 0, "the newest sentence is not shown while the run goes on")
         assert "running" in found.text("#state")
-        found.until(lambda: "over" in found.text("#state"), "the run does not end")
+        found.until(lambda: "ended" in found.text("#state"), "the run does not end")
         found.until(lambda: scrolled() == 0, "the first sentence is out of sight")
         found.context.close()
 

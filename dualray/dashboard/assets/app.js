@@ -22,7 +22,7 @@ const WORDS = {
   NORMAL_TASK: "task", ACTOR_TASK: "method of an actor", ACTOR_CREATION_TASK: "constructor of an actor", STORED: "stored", EVICTED: "evicted",
   SPILLED: "spilled to disk", DELETED: "deleted", LOST: "lost", LOST_ATTEMPT: "lost with its worker or node", FREED: "freed", SUSPECT: "does not answer", DRAINING: "leaving", LEASED: "leased", IDLE: "idle", STARTING: "starting",
 };
-const STATES = { waiting: "has not begun", reading: "reading", running: "running", over: "over", quiet: "nothing new" };
+const STATES = { waiting: "has not begun", reading: "reading", running: "running", over: "ended", quiet: "nothing new" };
 const BAD = new Set(["FAILED", "DEAD", "LOST", "LOST_ATTEMPT", "SUSPECT"]), WARN = new Set(["RESTARTING", "DRAINING", "EVICTED", "SPILLED"]), GOOD = new Set(["RUNNING", "ALIVE"]);
 
 const token = (() => {
@@ -160,9 +160,10 @@ function draw() {
 }
 function drawHead(run) {
   document.title = `${run.name} - dualray`; $("title").textContent = runs.map((each) => each.name).join(" and ");
-  const state = run.lost ? "not connected" : run.parts.length ? "reading" : STATES[run.head.state] || "connecting";
+  const isWrong = run.head.state === "over" && run.head.error;
+  const state = run.lost ? "not connected" : run.parts.length ? "reading" : isWrong ? "ended with an error" : STATES[run.head.state] || "connecting";
   if ($("state").textContent !== state) { $("state").textContent = state; }
-  $("state").className = "badge " + (run.lost ? "bad" : run.head.state === "running" ? "running" : "over");
+  $("state").className = "badge " + (run.lost || isWrong ? "bad" : run.head.state === "running" ? "running" : "over");
   const clock = run.parts.length && run.head.now_s === undefined ? `reading: ${count(run.read)} rows until now` : clockWords(run);
   if ($("clock").textContent !== clock) $("clock").textContent = clock;
   const answers = runs.filter((each) => each.answer && each.head.state !== "running").map((each) => (runs.length > 1 ? `${each.name}: ` : "") + each.answer);
@@ -258,7 +259,7 @@ function showLost(node) {
 }
 function drawWaits(run) {
   const rows = [...run.tables.waits.values()].sort((a, b) => b[1] - a[1]).slice(0, 50);
-  $("waits").replaceChildren(...rows.map((row) => { const item = element("li", element("b", count(row[1]))); item.append(element("span", `${row[0]} (for ${time(Math.max(0, run.now - row[2]))})`)); return item; }));
+  $("waits").replaceChildren(...rows.map((row) => { const item = element("li", element("b", `${count(row[1])} ×`)); item.append(element("span", `${row[0]} (the first for ${time(Math.max(0, run.now - row[2]))})`)); return item; }));
   const unknown = run.head.knows_head && rows.length ? [...run.tables.nodes.values()].filter((row) => row[1] === "DEAD" && row[12] === null).map((row) => row[0]) : [];
   if (unknown.length) $("waits").prepend(element("li", `The head has not detected yet that ${unknown.slice(0, 5).join(", ")}${unknown.length > 5 ? " and others" : ""} ${unknown.length > 1 ? "are" : "is"} dead. Work that was sent there, or needs an object from there, waits until the head detects it.`, { className: "note" }));
   if (!rows.length) $("waits").append(element("li", run.head.state === "over" ? "Nothing waited at the end." : "Nothing waits.", { className: "none" }));
@@ -266,13 +267,13 @@ function drawWaits(run) {
 function drawNodes(run) {
   const rows = [...run.tables.nodes.values()].sort((a, b) => natural(a[0], b[0])), hasMemory = rows.some((row) => row[4] !== null), measured = rows.some((row) => row[11]);
   const focused = $("nodes").contains(document.activeElement) ? document.activeElement.dataset.id : null;
-  const body = header($("nodes"), ["node", "state", "CPUs in use", ...(hasMemory ? ["memory reserved"] : []), "object store", ...(measured ? ["measured"] : []), "since"]);
+  const body = header($("nodes"), ["node", "state", run.head.source === "cluster" ? "CPUs in use" : "tasks running", ...(hasMemory ? ["memory reserved"] : []), "object store", ...(measured ? ["measured"] : []), "alive or dead since"]);
   if (rows.length > 500) rows.sort((a, b) => BAD.has(b[1]) - BAD.has(a[1]));
   for (const row of rows.slice(0, 500)) {
     const line = element("tr"), cpus = row[2], name = element("button", row[0], { className: "id" }); name.dataset.id = row[0];
     name.addEventListener("click", () => open("nodes", row[0]));
     line.append(element("th", name, { scope: "row" }), element("td", words(row[1]), { className: stateClass(row[1]) }));
-    line.append(meter(row[3], cpus, cpus === null ? `${row[3]} tasks run` : `${count(row[3])} of ${count(cpus)}`));
+    line.append(meter(row[3], cpus, cpus === null ? `${row[3]} tasks run` : run.head.source === "cluster" ? `${count(row[3])} of ${count(cpus)}` : `${count(row[3])} on ${count(cpus)} CPU${cpus === 1 ? "" : "s"}`));
     if (hasMemory) line.append(meter(row[5] || 0, row[4], row[4] === null ? "" : `${bytes(row[5] || 0)} of ${bytes(row[4])}`));
     line.append(meter(row[7], row[6], row[6] === null ? bytes(row[7]) : `${bytes(row[7])} of ${bytes(row[6])}`));
     if (measured) line.append(element("td", row[11] || ""));
