@@ -148,9 +148,10 @@ def warn_of_unknown_key(what: str, key: str, hint: str) -> None:
         _log.warning("%s has no key %r, so dualray ignores it.%s", what, key, hint)
 
 
-def rules_of_lines() -> tuple[float, re.Pattern[str] | None, re.Pattern[str] | None, bool]:
+def rules_of_lines() -> tuple[float, re.Pattern[str] | None, re.Pattern[str] | None, bool, str]:
     """Which lines of workers count as repeated, by Ray's variables: the window in seconds, the lines that are always
-    shown, and those that never are. And whether the names of the workers stand before their lines.
+    shown, and those that never are. And whether the names of the workers stand before their lines, and how the first
+    count explains itself.
 
     Raises:
         ValueError: a variable has no number or no regular expression; the message names it.
@@ -161,6 +162,7 @@ def rules_of_lines() -> tuple[float, re.Pattern[str] | None, re.Pattern[str] | N
         _pattern("RAY_DEDUP_LOGS_ALLOW_REGEX", NEVER_REPEATED),
         _pattern("RAY_DEDUP_LOGS_SKIP_REGEX", ""),
         structured_logs.names_processes(),
+        " (dualray shows repeated lines once, as Ray does. Set RAY_DEDUP_LOGS=0 to show them all)",
     )
 
 

@@ -264,14 +264,16 @@ def _lister(table: str, detailed: Callable[[], State] = lambda: live, more: str 
     return list_rows
 
 
-def _getter(table: str, name: str) -> Callable[..., Row | None]:
+def _getter(
+    table: str, name: str, state: Callable[[], State] = lambda: live, more: str = ""
+) -> Callable[..., Row | None]:
     def get_row(id: str, address: str | None = None, timeout: float = 5.0) -> Row | None:  # noqa: A002 - Ray's name
         _check_address(name, address)
-        return live.get(table, id, timeout)
+        return state().get(table, id, timeout)
 
     get_row.__name__ = get_row.__qualname__ = name
     get_row.__doc__ = (
-        f"One row of the {table.replace('_', ' ')} of the cluster, by its {KEYS[table]}; None: there is none."
+        f"One row of the {table.replace('_', ' ')} of the cluster, by its {KEYS[table]}; None: there is none.{more}"
     )
     return get_row
 
@@ -311,7 +313,7 @@ get_task = _getter("tasks", "get_task")
 get_actor = _getter("actors", "get_actor")
 get_objects = _getter("objects", "get_objects")
 get_node = _getter("nodes", "get_node")
-get_worker = _getter("workers", "get_worker")
+get_worker = _getter("workers", "get_worker", lambda: _ever, more=" A worker that has ended is there, too.")
 get_placement_group = _getter("placement_groups", "get_placement_group")
 
 

@@ -162,6 +162,7 @@ def test_workers_that_have_ended_are_listed_with_the_reason():
     assert found[left][0] == "INTENDED_USER_EXIT"
     assert "exit_actor" in found[left][1]
     assert found[died] == ("SYSTEM_ERROR", "exited with code 3")
+    assert (get_worker(died).state, get_worker(died).exit_type) == ("DEAD", "SYSTEM_ERROR")
     assert not {killed, left, died} & {row.worker_id for row in list_workers()}
     assert {row.exit_type for row in list_workers()} == {None}
 

@@ -6,7 +6,7 @@ waits for it is bounded. A stream that is closed or broken ends the showing, and
 
 The same line from several processes within WINDOW_S is shown once, at once, and then once more, at the window's end,
 with how often it came: `(f pid=7) loading [repeated 7x across cluster]`. One process may repeat itself. Programs with
-the name `ray` change this with Ray's variables (`Rules`).
+the name `ray` change this with Ray's variables (`Rules`), and their lines are compared as Ray compares them.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ WINDOW_S: Final = 5.0
 _BATCHES_MAX: Final = 10_000
 _FLUSH_TIMEOUT_S: Final = 2.0
 _LINES_REMEMBERED_MAX: Final = 10_000
+_DIGIT: Final = re.compile("[0-9]")
 
 Source = tuple[int, str]
 """(pid, node)."""
@@ -38,7 +39,8 @@ Source = tuple[int, str]
 class _Seen:
     first: Source
     until_s: float
-    prefix: str = ""
+    last: str = ""
+    """The line that came last, with its prefix."""
     count: int = 0
     sources: set[Source] = field(default_factory=set)
 
@@ -52,12 +54,16 @@ class Rules:
         shown: a line in which this pattern is found is always shown.
         hidden: a line in which this pattern is found is never shown, unless `shown` is found there.
         names_processes: whether the name of its process stands before a line.
+        rays_hint: "", or as in Ray: words with a digit do not count when lines are compared, a line of nothing else is
+            always shown, and the first process may not repeat itself once others have said the same. The first count
+            has this hint behind it.
     """
 
     window_s: float = WINDOW_S
     shown: re.Pattern[str] | None = None
     hidden: re.Pattern[str] | None = None
     names_processes: bool = True
+    rays_hint: str = ""
 
 
 class Deduplicator:
@@ -66,6 +72,7 @@ class Deduplicator:
     def __init__(self, node: str, rules: Rules = Rules()) -> None:
         self._node = node
         self._rules = rules
+        self._hint = rules.rays_hint
         self._seen: dict[tuple[int, str], _Seen] = {}
 
     def prefix(self, name: str, pid: int, node: str) -> str:
@@ -82,30 +89,32 @@ class Deduplicator:
             return f"{prefix}{line}\n"
         if rules.hidden is not None and rules.hidden.search(line):
             return None
-        seen = self._seen.get((stream, line))
+        compared = line if not rules.rays_hint else " ".join(it for it in line.split() if not _DIGIT.search(it))
+        seen = self._seen.get((stream, compared))
         if seen is None:
-            if len(self._seen) < _LINES_REMEMBERED_MAX:
-                self._seen[stream, line] = _Seen(first=source, until_s=now_s + rules.window_s, sources={source})
+            if compared and len(self._seen) < _LINES_REMEMBERED_MAX:
+                self._seen[stream, compared] = _Seen(first=source, until_s=now_s + rules.window_s, sources={source})
             return f"{prefix}{line}\n"
         seen.sources.add(source)
-        if source == seen.first:
+        if source == seen.first and (not rules.rays_hint or len(seen.sources) == 1):
             return f"{prefix}{line}\n"
         seen.count += 1
-        seen.prefix = prefix
+        seen.last = f"{prefix}{line}"
         return None
 
     def due(self, now_s: float | None) -> list[tuple[int, str]]:
         """What is to be printed now as (stream, text) for windows that have ended; with None, for all of them."""
         texts = []
         while self._seen:
-            (stream, line), seen = next(iter(self._seen.items()))
+            key, seen = next(iter(self._seen.items()))
             if now_s is not None and seen.until_s > now_s:
                 break
-            del self._seen[stream, line]
+            del self._seen[key]
             if seen.count == 1:
-                texts.append((stream, f"{seen.prefix}{line}\n"))
+                texts.append((key[0], f"{seen.last}\n"))
             elif seen.count:
-                texts.append((stream, f"{seen.prefix}{line} [repeated {seen.count}x across cluster]\n"))
+                texts.append((key[0], f"{seen.last} [repeated {seen.count}x across cluster]{self._hint}\n"))
+                self._hint = ""
         return texts
 
     @property

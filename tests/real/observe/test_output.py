@@ -174,6 +174,20 @@ def test_rules_say_which_lines_count_as_repeated() -> None:
     assert lines.due(1.1) == [(1, "(f pid=2) x\n")]
 
 
+def test_under_the_name_ray_numbers_do_not_tell_lines_apart() -> None:
+    lines = Deduplicator("node-0", Rules(rays_hint=" (how to see all)"))
+    assert lines.take("f", 1, "node-0", 1, "step 1 of 0x3f", 0) == "(f pid=1) step 1 of 0x3f\n"
+    assert lines.take("f", 1, "node-0", 1, "step 2 of 0x3f", 0) == "(f pid=1) step 2 of 0x3f\n"
+    assert [lines.take("f", pid, "node-0", 1, f"step {pid} of 9", 0) for pid in (2, 1, 3)] == [None] * 3
+    assert [lines.take("f", pid, "node-0", 1, "17 0.5", 0) for pid in (1, 2)] == [
+        "(f pid=1) 17 0.5\n",
+        "(f pid=2) 17 0.5\n",
+    ]
+    assert lines.due(None) == [(1, "(f pid=3) step 3 of 9 [repeated 3x across cluster] (how to see all)\n")]
+    assert [lines.take("f", pid, "node-0", 1, "again", 9) for pid in (1, 2, 3)] == ["(f pid=1) again\n", None, None]
+    assert lines.due(None) == [(1, "(f pid=3) again [repeated 2x across cluster]\n")]
+
+
 # ---- Whole sessions ----------------------------------------------------------------------------------------------
 
 PRINTING = """
