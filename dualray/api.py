@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar, cast, overload
+from typing import Any, TypeVar, overload
 
 from dualray import runtime
 from dualray.actor import ActorClass, ActorHandle, exit_actor, get_actor, method
@@ -321,38 +321,23 @@ def get(refs: Any, *, timeout: float | None = None) -> Any:
     return verbs.get([ref.ref for ref in refs], _timeout_ns(timeout, -1))
 
 
-def put(value: T, *, _owner: ActorHandle[Any] | None = None) -> ObjectRef[T]:
+def put(value: T) -> ObjectRef[T]:
     """Store a value, and return a reference to it.
 
     `put` writes a value of more than 100 KiB to the object store of this node. A smaller value stays in the memory of
     this process.
 
-    Args:
-        value: any value that can be pickled.
-        _owner: an actor that owns the value instead of this process, as in Ray. The value then outlives this process,
-            and is lost when the actor ends. `put` waits until the actor has run the methods called before.
-
     Raises:
         ObjectStoreFullError: the object store has no space. The message names the objects that take most of the space.
         SerializationError: the value cannot be pickled.
-        TypeError: the value is a reference, or `_owner` is not the handle of an actor.
+        TypeError: the value is a reference.
     """
     verbs = started("put").verbs
     if isinstance(value, ObjectRef):
         raise TypeError(
             f"put was given the reference {value!r}; use the reference itself, or put a list that contains it"
         )
-    if _owner is None:
-        return ObjectRef(verbs.put(value), verbs)
-    if not isinstance(_owner, ActorHandle):
-        raise TypeError(f"put(_owner=) takes the handle of an actor, not {_owner!r} (type {type(_owner).__name__})")
-    [ref] = get(_owner.__ray_call__.remote(_put_in_actor, value))
-    return cast("ObjectRef[T]", ref)
-
-
-def _put_in_actor(_instance: object, value: T) -> list[ObjectRef[T]]:
-    """Runs in an actor, which then owns the value."""
-    return [put(value)]
+    return ObjectRef(verbs.put(value), verbs)
 
 
 def wait(

@@ -238,14 +238,6 @@ def test_a_view_keeps_its_space_after_the_reference_is_gone():
 # ---- Owners --------------------------------------------------------------------------------------------------------
 
 
-def is_lost(ref):
-    try:
-        ray.get(ref, timeout=10)
-    except OwnerDiedError:
-        return True
-    return False
-
-
 @pytest.mark.parametrize("size", [10, MIB], ids=["inline", "in the store"])
 def test_an_object_is_lost_with_the_process_that_owns_it(size):
     keeper = Keeper.remote()
@@ -253,7 +245,14 @@ def test_an_object_is_lost_with_the_process_that_owns_it(size):
     with pytest.raises(ActorDiedError):
         get(keeper.die.remote())
 
-    eventually(lambda: is_lost(ref), "the owner's death is known")
+    def is_lost():
+        try:
+            ray.get(ref, timeout=10)
+        except OwnerDiedError:
+            return True
+        return False
+
+    eventually(is_lost, "the owner's death is known")
     with pytest.raises(ObjectLostError, match=in_words("which owned it, died", "owner has exited")):
         get(ref)
 
@@ -353,30 +352,3 @@ def test_the_variable_forbids_that_a_function_holds_a_reference(cluster):
         return ray.get(ray.remote(lambda ref: ref).remote(held))
 
     assert get(submits.remote()) == 1
-
-
-@ray.remote(num_cpus=0)
-class Owner:
-    def keep(self, refs):
-        self.refs = refs
-
-    def pass_on(self, value, owner):
-        ref = ray.put(value, _owner=owner)
-        ray.get(owner.keep.remote([ref]))
-        return [ref]
-
-
-def test_a_value_that_is_put_for_an_actor_is_the_actors():
-    owner, passing = Owner.remote(), Owner.remote()
-    [ref], [unread] = get([passing.pass_on.remote(value, owner) for value in ("value", b"x" * MIB)])
-    ray.kill(passing)
-    time.sleep(0.5)
-    assert get(ref) == "value"
-    ray.kill(owner)
-    eventually(lambda: is_lost(unread), what="the value is lost with its owner")
-
-
-@pytest.mark.parametrize("owner", ["an actor", Owner])
-def test_a_value_is_put_for_an_actor_alone(owner):
-    with pytest.raises(TypeError):
-        ray.put(1, _owner=owner)

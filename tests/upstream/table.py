@@ -37,7 +37,7 @@ REASONS: Final = (
         "private to Ray",
         r"is private to Ray|is not in dualray|'function' object|AutoscalingCluster|_function_descriptor",
     ),
-    ("put(_owner=), by which a value has another owner", r"_owner|gen_object_ref|Creator|Owner\.set_object_ref"),
+    ("put(_owner=), which Ray has removed", r"_owner|gen_object_ref|Creator|Owner\.set_object_ref"),
     ("Ray's call that frees by force, which is private", r"ObjectFreedError|freed"),
     ("a program of its own cannot join a simulation", r"head of a simulation"),
     ("a program of its own fails", r"CalledProcessError.*dualray.as_ray"),
