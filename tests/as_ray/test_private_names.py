@@ -41,6 +41,12 @@ def depths(more):
 
 assert ray._private.utils.get_ray_doc_version() == f"releases-{ray.__version__}"
 assert [job["IsDead"] for job in ray._private.state.jobs()] == [False]
+assert (ray._private.worker.SPILL_WORKER_MODE, ray._private.worker.RESTORE_WORKER_MODE) == (2, 3)
+assert ray._private.worker.get_dashboard_url() == ray.worker.get_dashboard_url() == ""
+assert ray._private.ray_constants.MIN_RESOURCE_GRANULARITY == 0.0001
+from ray._private.runtime_env.constants import RAY_JOB_CONFIG_JSON_ENV_VAR
+
+assert RAY_JOB_CONFIG_JSON_ENV_VAR == "RAY_JOB_CONFIG_JSON_ENV_VAR"
 assert global_worker.task_depth == 0
 assert ray.get(depths.remote(2)) == [(1, ray.WORKER_MODE), (2, ray.WORKER_MODE), (3, ray.WORKER_MODE)]
 
