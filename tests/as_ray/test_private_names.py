@@ -71,6 +71,8 @@ signal = test_utils.SignalActor.remote()
 made, pending = ray.get(Parent.remote().children.remote(signal))
 assert made <= pending
 
+ray.util.register_serializer(dict, serializer=list, deserializer=tuple)  # it has no effect on Ray either
+assert ray.get(ray.put({"a": 1})) == {"a": 1}
 ref = ray.put(1)
 assert global_worker.core_worker.object_exists(ref)
 signal = test_utils.SignalActor.remote()
