@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from dualray import api
 from dualray.actor import ActorHandle
+from dualray.exceptions import ActorDiedError
 from dualray.object_ref import ObjectRef
 
 Call = Callable[[Any, Any], "ObjectRef[Any]"]
@@ -15,6 +15,8 @@ Call = Callable[[Any, Any], "ObjectRef[Any]"]
 
 class ActorPool:
     """A pool of actors, for use in one process. The pool itself is not an actor.
+
+    Libraries read the attributes that begin with "_", or derive a pool of their own: these are Ray's.
 
     Args:
         actors: handles of the pool's actors. The pool needs at least one actor before it can run a call.
@@ -25,16 +27,17 @@ class ActorPool:
     """
 
     def __init__(self, actors: Iterable[Any]) -> None:
-        self._idle = deque(actors)
-        for actor in self._idle:
+        self._idle_actors = list(actors)
+        for actor in self._idle_actors:
             _check_actor(actor)
-        self._running: dict[ObjectRef[Any], tuple[int, Any, Any]] = {}
-        """Of each call that has not been returned, by its first reference: its number, its actor, and what it has
-        returned: a reference, or a list of several."""
-        self._refs: dict[int, ObjectRef[Any]] = {}
-        self._waiting: deque[tuple[Call, Any]] = deque()
-        self._submitted = 0
-        self._returned = 0
+        self._future_to_actor: dict[Any, tuple[int, Any]] = {}
+        """Of each call whose result nobody has taken, by its reference, or a tuple of several: its number, its
+        actor."""
+        self._index_to_future: dict[int, Any] = {}
+        """What each of these calls has returned, by its number: a reference, or a list of several."""
+        self._pending_submits: list[tuple[Call, Any]] = []
+        self._next_task_index = 0
+        self._next_return_index = 0
 
     def map(self, fn: Call, values: Iterable[Any]) -> Iterator[Any]:
         """Return the results of `fn(actor, value)` for each value, in the order of the values.
@@ -63,23 +66,22 @@ class ActorPool:
 
     def submit(self, fn: Call, value: Any) -> None:
         """Call `fn(actor, value)` as soon as an actor is idle. `get_next` returns the result."""
-        if not self._idle:
-            self._waiting.append((fn, value))
+        if not self._idle_actors:
+            self._pending_submits.append((fn, value))
             return
-        actor = self._idle.popleft()
+        actor = self._idle_actors.pop()
         try:
             returned: Any = fn(actor, value)
-            ref = returned[0] if isinstance(returned, list) else returned
         except BaseException:
-            self._idle.appendleft(actor)
+            self._idle_actors.append(actor)
             raise
-        self._running[ref] = self._submitted, actor, returned
-        self._refs[self._submitted] = ref
-        self._submitted += 1
+        self._future_to_actor[_key_of(returned)] = self._next_task_index, actor
+        self._index_to_future[self._next_task_index] = returned
+        self._next_task_index += 1
 
     def has_next(self) -> bool:
         """Return whether there is a submitted call whose result you have not taken."""
-        return bool(self._running)
+        return bool(self._future_to_actor)
 
     def get_next(self, timeout: float | None = None, ignore_if_timedout: bool = False) -> Any:
         """Return the next result, in the order of submission.
@@ -95,17 +97,19 @@ class ActorPool:
         """
         if not self.has_next():
             raise StopIteration("the actor pool has no more results")
-        while self._returned not in self._refs:  # taken without order, or dropped
-            self._returned += 1
-        ref = self._refs[self._returned]
-        is_late = not api.wait([ref], timeout=timeout)[0]
+        while self._next_return_index not in self._index_to_future:  # taken without order, or dropped
+            self._next_return_index += 1
+        number = self._next_return_index
+        returned = self._index_to_future[number]
+        is_late = not api.wait([_first_of(returned)], timeout=timeout)[0]
         if is_late and not ignore_if_timedout:
-            raise TimeoutError(f"result {self._returned} did not come within {timeout} s")
-        self._returned += 1
-        returned = self._take(ref, when_done=is_late)
+            raise TimeoutError(f"result {number} did not come within {timeout} s")
+        self._next_return_index += 1
+        actor = self._take(_key_of(returned))
         if is_late:
-            raise TimeoutError(f"result {self._returned - 1} did not come within {timeout} s, so the pool ignores it")
-        return api.get(returned)
+            self._return_late(actor)
+            raise TimeoutError(f"result {number} did not come within {timeout} s, so the pool ignores it")
+        return self._get_result(returned, actor)
 
     def get_next_unordered(self, timeout: float | None = None, ignore_if_timedout: bool = False) -> Any:
         """Wait for the first call that ends, and return its result.
@@ -116,46 +120,58 @@ class ActorPool:
         """
         if not self.has_next():
             raise StopIteration("the actor pool has no more results")
-        ready, _ = api.wait(list(self._running), timeout=timeout)
+        keys = {_first_of(key): key for key in self._future_to_actor}
+        ready, _ = api.wait(list(keys), timeout=timeout)
         if not ready:
             if ignore_if_timedout:
-                self._take(next(iter(self._running)), when_done=True)
+                self._return_late(self._take(next(iter(self._future_to_actor))))
             raise TimeoutError(f"no result came within {timeout} s")
-        return api.get(self._take(ready[0], when_done=False))
+        key = keys[ready[0]]
+        return self._get_result(list(key) if isinstance(key, tuple) else key, self._take(key))
 
-    def _take(self, ref: ObjectRef[Any], *, when_done: bool) -> Any:
-        """A result is taken or dropped: its actor is free, `when_done` only when it has ended the call. What the call
-        has returned."""
-        number, actor, returned = self._running.pop(ref)
-        del self._refs[number]
-        if when_done:  # a call that is late still occupies its actor, whose calls queue up behind it
-            self._idle.append(actor)
-        else:
-            self._idle.appendleft(actor)
+    def _take(self, key: Any) -> Any:
+        """A result is taken or dropped. The actor of its call."""
+        number, actor = self._future_to_actor.pop(key)
+        del self._index_to_future[number]
+        return actor
+
+    def _get_result(self, future: Any, actor: Any) -> Any:
+        is_alive = True
+        try:
+            return api.get(future)
+        except ActorDiedError:
+            is_alive = False
+            raise
+        finally:
+            self._return_actor(actor, is_alive)
+
+    def _return_actor(self, actor: Any, is_alive: bool = True) -> None:
+        """An actor can take another call; one that has died cannot."""
+        if is_alive:
+            self._idle_actors.append(actor)
         self._feed()
-        return returned
+
+    def _return_late(self, actor: Any) -> None:
+        """A call that is late still occupies its actor, whose calls queue up behind it: others go first."""
+        self._idle_actors.insert(0, actor)
+        self._feed()
 
     def _feed(self) -> None:
-        while self._idle and self._waiting:
-            self.submit(*self._waiting.popleft())
+        while self._idle_actors and self._pending_submits:
+            self.submit(*self._pending_submits.pop(0))
 
     def _forget_untaken(self) -> None:
-        self._waiting.clear()
-        for ref in list(self._running):
-            self._take(ref, when_done=True)
-
-    @property
-    def _pending_submits(self) -> list[tuple[Call, Any]]:
-        """The calls that wait for an actor, under the name that Ray's tests look at."""
-        return list(self._waiting)
+        self._pending_submits.clear()
+        for key in list(self._future_to_actor):
+            self._return_late(self._take(key))
 
     def has_free(self) -> bool:
         """Return whether an actor is idle and no call waits for an actor."""
-        return bool(self._idle) and not self._waiting
+        return bool(self._idle_actors) and not self._pending_submits
 
     def pop_idle(self) -> Any | None:
         """Remove an idle actor from the pool and return its handle, or None if no actor is idle."""
-        return self._idle.popleft() if self.has_free() else None
+        return self._idle_actors.pop() if self.has_free() else None
 
     def push(self, actor: Any) -> None:
         """Add an actor to the pool.
@@ -165,10 +181,19 @@ class ActorPool:
             ValueError: the actor is already in the pool.
         """
         _check_actor(actor)
-        if actor in self._idle or any(actor == busy for _, busy, _ in self._running.values()):
+        if actor in self._idle_actors or any(actor == busy for _, busy in self._future_to_actor.values()):
             raise ValueError(f"{actor!r} is already in the pool")
-        self._idle.append(actor)
-        self._feed()
+        self._return_actor(actor)
+
+
+def _key_of(returned: Any) -> Any:
+    return tuple(returned) if isinstance(returned, list) else returned
+
+
+def _first_of(returned: Any) -> ObjectRef[Any]:
+    """By the first of several references it is known that the call has ended."""
+    first: ObjectRef[Any] = returned[0] if isinstance(returned, list | tuple) else returned
+    return first
 
 
 def _check_actor(actor: Any) -> None:

@@ -6,11 +6,14 @@ Use `register_serializer` for classes of other libraries that pickle cannot hand
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TextIO
 
+from dualray.exceptions import rays_words
 from dualray.shared.core import serialization
+from dualray.util.debug import log_once
 
 __all__ = ["FailureTuple", "deregister_serializer", "inspect_serializability", "register_serializer"]
 
@@ -69,13 +72,18 @@ def register_serializer(
 
     Raises:
         TypeError: `cls` is not a class, or is one of Python's own containers and numbers; or a function is not
-            callable.
+            callable. In a program that imports `ray`, a serializer of a container or number has no effect, as on Ray.
     """
     if not isinstance(cls, type):
         raise TypeError(f"register_serializer takes a class, not {cls!r}")
     for role, function in (("serializer", serializer), ("deserializer", deserializer)):
         if not callable(function):
             raise TypeError(f"register_serializer({cls.__name__}): {role}={function!r} must be callable")
+    if rays_words() is not None and not serialization.is_asked(cls):
+        if log_once(f"register_serializer of {cls.__name__}"):
+            words = "register_serializer(%s) has no effect, as on Ray: %s is always pickled by Python itself"
+            logging.getLogger("ray").warning(words, cls.__name__, cls.__name__)
+        return
     serialization.register(cls, serializer, deserializer)
 
 

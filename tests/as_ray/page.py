@@ -24,7 +24,7 @@ _PRIVATE = [f"ray._common.{name}" for name in ("constants", "network_utils", "te
     f"ray._private.{name}"
     for name in (
         *("client_mode_hook", "internal_api", "ray_constants", "ray_logging.logging_config", "services"),
-        *("runtime_env.context", "runtime_env.plugin", "state", "state_api_test_utils"),
+        *("runtime_env.constants", "runtime_env.context", "runtime_env.plugin", "state", "state_api_test_utils"),
         *("test_utils", "utils", "worker"),
     )
 ]

@@ -20,6 +20,10 @@ from ray.data.datatype import DataType
 from ray.data.exceptions import RayDataUserCodeException
 from ray.data.expressions import col, lit, udf
 from ray.data.grouped_data import GroupedData
+from ray.data.read_api import from_items, range as range_of_rows, read_parquet
+from ray.util.collective.collective import allreduce, create_collective_group
+
+assert range_of_rows is ray.data.range and create_collective_group is ray.util.collective.create_collective_group
 
 @udf(return_dtype=DataType.int64())
 def twice(column):

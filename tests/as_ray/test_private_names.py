@@ -41,6 +41,12 @@ def depths(more):
 
 assert ray._private.utils.get_ray_doc_version() == f"releases-{ray.__version__}"
 assert [job["IsDead"] for job in ray._private.state.jobs()] == [False]
+assert (ray._private.worker.SPILL_WORKER_MODE, ray._private.worker.RESTORE_WORKER_MODE) == (2, 3)
+assert ray._private.worker.get_dashboard_url() == ray.worker.get_dashboard_url() == ""
+assert ray._private.ray_constants.MIN_RESOURCE_GRANULARITY == 0.0001
+from ray._private.runtime_env.constants import RAY_JOB_CONFIG_JSON_ENV_VAR
+
+assert RAY_JOB_CONFIG_JSON_ENV_VAR == "RAY_JOB_CONFIG_JSON_ENV_VAR"
 assert global_worker.task_depth == 0
 assert ray.get(depths.remote(2)) == [(1, ray.WORKER_MODE), (2, ray.WORKER_MODE), (3, ray.WORKER_MODE)]
 
@@ -65,6 +71,8 @@ signal = test_utils.SignalActor.remote()
 made, pending = ray.get(Parent.remote().children.remote(signal))
 assert made <= pending
 
+ray.util.register_serializer(dict, serializer=list, deserializer=tuple)  # it has no effect on Ray either
+assert ray.get(ray.put({"a": 1})) == {"a": 1}
 ref = ray.put(1)
 assert global_worker.core_worker.object_exists(ref)
 signal = test_utils.SignalActor.remote()

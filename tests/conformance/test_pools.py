@@ -92,16 +92,34 @@ def test_an_error_does_not_cost_the_pool_its_actor(pool):
 def test_a_dead_actors_calls_fail_and_the_pool_goes_on():
     mortal = Doubler.remote()
     get(mortal.double.remote(1))
-    pool = ActorPool([mortal, Doubler.remote()])
+    pool = ActorPool([Doubler.remote(), mortal])
     ray.kill(mortal)
-    pool.submit(double, 1)
+    for number in range(3):
+        pool.submit(double, number)
     with pytest.raises(ActorDiedError):
         pool.get_next(timeout=20)
+    assert mortal not in pool._idle_actors
+    assert [pool.get_next_unordered(timeout=20) for _ in range(2)] == [2, 4]
+    assert list(pool.map(double, range(3))) == [0, 2, 4]
+    assert len(pool._idle_actors) == 1
+
+
+def test_what_libraries_read_of_a_pool_is_as_in_ray():
+    first, second = Doubler.remote(), Doubler.remote()
+    pool = ActorPool([first, second])
+    assert pool._idle_actors == [first, second]
+    for number in range(3):
+        pool.submit(double, number)
+    assert [(number, actor) for number, actor in pool._future_to_actor.values()] == [(0, second), (1, first)]
+    assert list(pool._index_to_future.values()) == list(pool._future_to_actor)
+    assert pool._pending_submits == [(double, 2)] and pool._next_task_index == 2 and pool._idle_actors == []
+    assert [pool.get_next(timeout=20) for _ in range(3)] == [0, 2, 4]
+    assert pool._next_return_index == 3 and pool._future_to_actor == {} and len(pool._idle_actors) == 2
 
 
 def test_actors_can_be_added_and_taken_out(pool):
     with pytest.raises(ValueError, match="already in the pool"):
-        pool.push(pool._idle[0])
+        pool.push(pool._idle_actors[0])
     with pytest.raises(TypeError, match="actor handles"):
         pool.push("no actor")
     first, second = pool.pop_idle(), pool.pop_idle()

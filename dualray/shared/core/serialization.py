@@ -211,13 +211,18 @@ _NEVER_ASKED = (bool, bytearray, bytes, dict, float, frozenset, int, list, set, 
 """Classes whose instances pickle writes without asking anybody."""
 
 
+def is_asked(cls: type[Any]) -> bool:
+    """Whether pickle asks how the instances of a class are pickled."""
+    return cls not in _NEVER_ASKED
+
+
 def register(cls: type[Any], serializer: Callable[[Any], Any], deserializer: Callable[[Any], Any]) -> None:
     """Pickle instances of exactly this class as `deserializer(serializer(instance))`.
 
     Raises:
         TypeError: pickle does not ask how the class is pickled.
     """
-    if cls in _NEVER_ASKED:
+    if not is_asked(cls):
         raise TypeError(
             f"{cls.__name__} is always pickled by Python itself: register a class of your own that wraps it"
         )

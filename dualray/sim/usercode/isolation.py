@@ -59,6 +59,7 @@ from dualray.sim.kernel.kernel import Kernel
 from dualray.sim.usercode import escape_guard
 from dualray.sim.usercode.generators import GlobalGenerators, Streams, find, streams_of
 from dualray.sim.usercode.interposed_generators import InterposedGenerators
+from dualray.sim.usercode.ports import Ports
 from dualray.sim.usercode.process_calls import ProcessCalls
 from dualray.sim.usercode.substitutions import Substitution, Substitutions, in_user_code
 
@@ -136,10 +137,12 @@ class Isolation:
             else GlobalGenerators(shared, self.user_fiber, self._note_draw)
         )
         self.calls = ProcessCalls(self.user_fiber, self._driver_owner, lambda: self._fibers.park())
+        self._ports = Ports()
 
     def move_to(self, kernel: Kernel, fibers: FiberScheduler) -> None:
         """It isolates the fibers of another simulation from now on."""
         self.kernel, self._fibers = kernel, fibers
+        self._ports.begin_again()
 
     def _note_draw(self) -> None:
         self._fibers.has_drawn = True
@@ -251,7 +254,7 @@ class Isolation:
             *self._of_entropy(),
             *self.calls.substitutions(),
             *self._of_directories(),
-            *escape_guard.substitutions(self.user_fiber, self._refuses),
+            *escape_guard.substitutions(self.user_fiber, self._refuses, self._ports),
         ]
 
     def _refuses(self, fiber: Fiber, call: str) -> bool:

@@ -27,7 +27,6 @@ import functools
 import logging
 import re
 import sys
-import sysconfig
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
@@ -46,7 +45,7 @@ import numpy as np
 
 from dualray.shared.core.layout import PLAIN_TYPES
 from dualray.shared.handles import METHOD_OPTIONS
-from dualray.sim.usercode.substitutions import EXCLUDED, is_users
+from dualray.sim.usercode.substitutions import EXCLUDED, is_library_path, is_users
 
 __all__ = ["DRIVER", "NOBODY", "OWN", "Analysis", "globals_of", "is_by_reference", "is_library", "is_of_user"]
 
@@ -107,9 +106,6 @@ _OWN_ALREADY: Final = frozenset(
 _PARTS_MAX: Final = 10_000
 """Parts of one function that are looked at; of what has more nothing is known."""
 _SUMMARIES_MAX: Final = 10_000
-_INSTALLED: Final = tuple(
-    dict.fromkeys(sysconfig.get_path(name) for name in ("purelib", "platlib", "stdlib", "platstdlib"))
-)
 
 
 # ---- Whose module it is ----------------------------------------------------------------------------------------------
@@ -134,7 +130,7 @@ def _is_installed(namespace: Mapping[str, Any]) -> bool:
     if namespace.get("__file__") is not None:
         return not is_users(namespace)
     places = list(namespace.get("__path__") or ())  # of a package that is directories alone
-    return any(str(place).startswith(_INSTALLED) for place in places)
+    return any(is_library_path(str(place)) for place in places)
 
 
 def _is_spared(name: str) -> bool:
@@ -161,7 +157,7 @@ def is_library(name: str) -> bool:
         if spec is None:
             return False
         places = [spec.origin or "", *(spec.submodule_search_locations or ())]
-        _found[top] = any(place.startswith(_INSTALLED) for place in places)
+        _found[top] = any(is_library_path(place) for place in places)
     return _found[top]
 
 

@@ -17,6 +17,7 @@ replaces, if somebody has kept that: `dualray.remote(time.sleep)`.
 
 from __future__ import annotations
 
+import re
 import sys
 import sysconfig
 import threading
@@ -37,6 +38,7 @@ __all__ = [
     "Substitutions",
     "TypeReplacement",
     "in_user_code",
+    "is_library_path",
     "is_users",
 ]
 
@@ -426,6 +428,8 @@ LIBRARIES: Final = (
     str(Path(__file__).parents[2]),
 )
 """Where Python's and installed libraries are, and dualray itself."""
+_INSTALLED: Final = re.compile(r"[/\\](?:site|dist)-packages[/\\]")
+"""In the path of a library that is installed elsewhere: for the user alone, by the system, or beside another Python."""
 _CLEAN: Final[dict[str, int]] = {}
 """Of libraries' modules that bind nothing that is replaced, what they bind, as a hash of identities."""
 _SPARED: Final = EXCLUDED | sys.stdlib_module_names
@@ -462,7 +466,12 @@ def _is_module(value: object) -> TypeGuard[ModuleType]:
 
 def is_users(namespace: Mapping[str, Any]) -> bool:
     """Whether a module is the user's own: no library's."""
-    return not str(namespace.get("__file__")).startswith(LIBRARIES)
+    return not is_library_path(str(namespace.get("__file__")))
+
+
+def is_library_path(path: str) -> bool:
+    """Whether a file or a directory is a library's."""
+    return path.startswith(LIBRARIES) or _INSTALLED.search(path) is not None
 
 
 def _is_filled(cell: CellType) -> bool:

@@ -22,7 +22,7 @@ from typing import Final
 
 from dualray.shared.core.interruption import is_importing
 from dualray.sim.kernel.fibers import Fiber
-from dualray.sim.usercode.substitutions import LIBRARIES
+from dualray.sim.usercode.substitutions import is_library_path
 
 __all__ = ["ahead_ns", "is_within_import", "may_leave"]
 
@@ -40,7 +40,7 @@ def may_leave(fiber: Fiber) -> bool:
     frame = _caller()
     if frame is None:
         return True
-    return not (frame.f_code.co_filename.startswith(LIBRARIES) or is_importing(frame))
+    return not (is_library_path(frame.f_code.co_filename) or is_importing(frame))
 
 
 def is_within_import(fiber: Fiber) -> bool:

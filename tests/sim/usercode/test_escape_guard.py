@@ -6,6 +6,7 @@ import importlib
 import multiprocessing
 import os
 import socket
+import socketserver
 import subprocess
 import sys
 import time
@@ -16,8 +17,25 @@ import pytest
 import dualray
 from dualray.exceptions import TaskError
 
+
+def on_socket(method, *args):
+    with socket.socket() as made:
+        return getattr(made, method)(*args)
+
+
+def serve():
+    with socketserver.TCPServer(("", 0), socketserver.BaseRequestHandler) as server:
+        assert "of node-" in repr(server.socket)
+        server.serve_forever()
+
+
 CALLS = {
-    "socket.socket": lambda: socket.socket(),
+    "socket.socket": lambda: socket.socket(socket.AF_UNIX),
+    "socket.connect": lambda: on_socket("connect", ("127.0.0.1", 1)),
+    "socket.connect_ex": lambda: on_socket("connect_ex", ("127.0.0.1", 1)),
+    "socket.accept": lambda: on_socket("accept"),
+    "socket.fileno": serve,
+    "socket.send": lambda: on_socket("send", b"words"),
     "socket.create_connection": lambda: socket.create_connection(("127.0.0.1", 1)),
     "socket.getaddrinfo": lambda: socket.getaddrinfo("localhost", 80),
     "subprocess.Popen": lambda: subprocess.run([sys.executable, "-c", ""], check=True),
@@ -55,6 +73,74 @@ def test_a_task_is_refused_by_the_name_of_the_call(name):
     ):
         dualray.get(call.remote())
     assert runtime.cluster.witnessed == {}
+
+
+def free_port():
+    """As libraries find one."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as bound:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(("", 0))
+        bound.listen(1)
+        return bound.getsockname()
+
+
+def own_address():
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+        asking.connect(("8.8.8.8", 80))
+        return asking.getsockname()[0], asking.getpeername(), dualray.util.get_node_ip_address()
+
+
+def test_tasks_find_free_ports_and_the_address_of_their_node():
+    simulate(num_cpus=1)
+
+    @dualray.remote(scheduling_strategy="SPREAD")
+    def find():
+        return socket.gethostname(), free_port()
+
+    found = dualray.get([find.remote() for _ in range(4)])
+    nodes = sorted({node for node, _ in found})
+    assert nodes == ["node-0", "node-1"]
+    for node in nodes:
+        names = sorted(name for where, name in found if where == node)
+        assert names == [("0.0.0.0", 32768 + number) for number in range(len(names))]
+    own, peer, told = dualray.get(dualray.remote(own_address).remote())
+    assert own == told and own.startswith("10.0.0.") and peer == ("8.8.8.8", 80)
+
+
+def test_a_port_is_one_sockets_until_it_is_closed():
+    simulate()
+
+    @dualray.remote
+    def binds():
+        first, second = socket.socket(), socket.socket(socket.AF_INET6)
+        first.bind(("localhost", 5000))
+        with pytest.raises(OSError, match="Address already in use"):
+            second.bind(("::", 5000))
+        with pytest.raises(OSError, match="Invalid argument"):
+            first.bind(("", 5001))
+        names = [first.getsockname()]
+        first.close()
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            first.getsockname()
+        second.bind((socket.gethostname(), 5000))
+        names.append(second.getsockname())
+        with pytest.raises(OSError, match="not connected"):
+            second.getpeername()
+        second.close()
+        return names
+
+    assert dualray.get(binds.remote()) == [("127.0.0.1", 5000), ("::ffff:10.0.0.1", 5000, 0, 0)]
+
+
+def test_what_a_socket_of_a_child_class_or_of_a_descriptor_is_is_not_known():
+    simulate()
+
+    class Own(socket.socket):
+        pass
+
+    for make in (lambda: Own(), lambda: socket.socket(fileno=0), lambda: socket.socket(type=socket.SOCK_RAW)):
+        with pytest.raises(PermissionError, match=r"socket.socket\(\) uses something outside"):
+            dualray.get(dualray.remote(max_retries=0)(make).remote())
 
 
 class Caller:

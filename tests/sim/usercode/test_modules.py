@@ -402,6 +402,23 @@ def test_packages_of_libraries_are_everybodys(start: Any, monkeypatch: pytest.Mo
     assert dualray.get(looks.remote()) == (1, True, False)
 
 
+@pytest.mark.parametrize("folder", ["dist-packages", "site-packages"])
+def test_libraries_of_another_folder_of_packages_are_everybodys(
+    folder: str, start: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / folder
+    place.mkdir()
+    (place / "installed_elsewhere.py").write_text(COUNTS)
+    monkeypatch.syspath_prepend(str(place))
+    module = importlib.import_module("installed_elsewhere")
+    try:
+        start()
+        assert counts_on_two(module) == [1, 2]
+        assert module.n == 2
+    finally:
+        del sys.modules["installed_elsewhere"]
+
+
 def test_a_module_may_sleep_while_it_is_imported(write: Any, start: Any) -> None:
     module = write("sleeps_at_import", f"from time import sleep, time\nbegan = time()\nsleep(0.01)\n{COUNTS}")
     module.slept = None

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import dualray
-from dualray.sim.usercode import switching
+from dualray.sim.usercode import substitutions, switching
 from dualray.sim.usercode.substitutions import LIBRARIES
 
 LIBRARY = """
@@ -52,7 +52,7 @@ def use() -> tuple[list[float], float, float]:
 
 
 def test_six_workers_at_once_are_each_alone_in_an_import_and_in_a_library(inside: Any, tmp_path: Path) -> None:
-    inside.setattr(switching, "LIBRARIES", (*LIBRARIES, str(tmp_path)))
+    inside.setattr(substitutions, "LIBRARIES", (*LIBRARIES, str(tmp_path)))
     dualray.init(mode="sim", num_cpus=6)
     refs: list[Any] = [dualray.remote(use).remote() for _ in range(6)]
     for read, after, _ in dualray.get(refs):
@@ -71,7 +71,7 @@ def test_the_users_own_code_is_left_between_two_reads_and_an_import_in_it_is_not
 
 def test_a_library_that_looks_for_ever_is_left(inside: Any, tmp_path: Path) -> None:
     (tmp_path / "waiting_library.py").write_text("import time\ndef wait(flag):\n    while not flag: time.monotonic()\n")
-    inside.setattr(switching, "LIBRARIES", (*LIBRARIES, str(tmp_path)))
+    inside.setattr(substitutions, "LIBRARIES", (*LIBRARIES, str(tmp_path)))
     inside.setattr(switching, "READS_ALONE_MAX", 100)
     dualray.init(mode="sim", num_cpus=2)
 
@@ -102,7 +102,7 @@ def test_what_a_library_waits_is_not_shorter_for_its_clock_having_gone_ahead(ins
         "def all_slept():\n"
         "    return slept(time.sleep), slept(threading.Event().wait)\n"
     )
-    inside.setattr(switching, "LIBRARIES", (*LIBRARIES, str(tmp_path)))
+    inside.setattr(substitutions, "LIBRARIES", (*LIBRARIES, str(tmp_path)))
     dualray.init(mode="sim", num_cpus=2)
 
     @dualray.remote
