@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from dualray.real.observe.log_reader import LogReader
     from dualray.real.processes.driver import RealRuntime
 
-_STOP_TIMEOUT_S = 12.0
-
 
 def start(settings: Mapping[str, Any], config: Config) -> RealRuntime:
     """Start a cluster on this machine, or join the one that `address` names.
@@ -70,7 +68,7 @@ def start(settings: Mapping[str, Any], config: Config) -> RealRuntime:
 
             runtime.record = RunNotes(settings["record"])
     except BaseException:
-        children.end(_STOP_TIMEOUT_S)
+        children.end()
         session.remove()
         raise
     return _started(runtime, settings)

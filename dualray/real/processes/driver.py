@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 _DIRECTORY_CHECK_S = 2.0
 _START_TIMEOUT_S = 60.0
-_STOP_TIMEOUT_S = 12.0
 """Longer than the founder gives head and node manager."""
 _LAST_LINES_TIMEOUT_S = 1.0
 _POLL_S = 0.001
@@ -239,7 +238,7 @@ class RealRuntime(ProcessRuntime):
         METRICS.clear()
         self._process.store.close(is_last=self._children is not None)
         if self._children is not None:
-            self._children.end(_STOP_TIMEOUT_S)
+            self._children.end()
             self.session.remove()
         if self.record is not None:
             self.record.write(driver=self.core.execution.task_id)

@@ -44,13 +44,12 @@ from typing import Any, Final
 
 from dualray.real.limits import is_exhaustion, limit_in_words, raise_open_files
 from dualray.real.session import worker_template
-from dualray.real.session.children import FOUNDER_MODULE, MESSAGE_BYTES_MAX, NODE_MODULE
+from dualray.real.session.children import END_WITHIN_S, FOUNDER_MODULE, MESSAGE_BYTES_MAX, NODE_MODULE
 from dualray.real.session.parents import count_threads
 from dualray.real.session.titles import set_title
 from dualray.real.session.worker_template import end_process
 from dualray.visible_devices import hidden
 
-END_WITHIN_S: Final = 10.0
 _PARENT_CHECK_S: Final = 1.0
 
 

@@ -185,6 +185,18 @@ def test_the_death_of_a_daemon_ends_its_node_and_removes_its_files(cluster) -> N
     eventually(lambda: states()["node-1"][0] is False, "the head has noticed")
 
 
+@pytest.mark.slow  # the node waits 10 s for the process
+def test_a_frozen_process_ends_with_its_node() -> None:
+    with Cluster(initialize_head=True, connect=True, head_node_args={"num_cpus": 1}) as started:
+        dualray.get(node_id.remote())
+        assert started.head_node is not None
+        processes = started.head_node.processes(daemon=True)
+        [frozen] = [each for each in processes if "dualray.real.processes.head" in command_of(each)]
+        dualray.shutdown()
+        frozen.suspend()
+    eventually(lambda: not any(process.is_running() for process in processes), "all processes have ended")
+
+
 # ---- Drivers -----------------------------------------------------------------------------------------------------
 
 OTHER_DRIVER = """
