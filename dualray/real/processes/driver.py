@@ -171,9 +171,11 @@ class RealRuntime(ProcessRuntime):
 
     def _fail_without_directory(self) -> None:
         self._lost.set()
+        deleted = f"the session's directory {self.session.directory} has been deleted while the session ran"
+        if self._children is None and not self.session.directory.exists():
+            deleted = f"node {self.session.node} of this machine has ended, or {deleted}"
         self.core.fail(
-            f"the session's directory {self.session.directory} has been deleted while the session ran. Call "
-            f"dualray.shutdown() and init() again. Set TMPDIR to a directory that no program cleans"
+            f"{deleted}. Call dualray.shutdown() and init() again. Set TMPDIR to a directory that no program cleans"
         )
 
     # ---- What workers print ----------------------------------------------------------------------------------
