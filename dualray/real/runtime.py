@@ -11,7 +11,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dualray.real.limits import check_open_files, open_standard_streams, raise_open_files
+from dualray.exceptions import DualrayError
+from dualray.real.limits import (
+    check_open_files,
+    is_out_of_threads,
+    limit_in_words,
+    open_standard_streams,
+    raise_open_files,
+)
 from dualray.real.processes.offer import check_port, store_bytes, total_of
 from dualray.real.session import session as sessions
 from dualray.real.session.children import Children
@@ -22,8 +29,6 @@ from dualray.shared.model.ids import Address
 if TYPE_CHECKING:
     from dualray.real.observe.log_reader import LogReader
     from dualray.real.processes.driver import RealRuntime
-
-_STOP_TIMEOUT_S = 12.0
 
 
 def start(settings: Mapping[str, Any], config: Config) -> RealRuntime:
@@ -70,7 +75,7 @@ def start(settings: Mapping[str, Any], config: Config) -> RealRuntime:
 
             runtime.record = RunNotes(settings["record"])
     except BaseException:
-        children.end(_STOP_TIMEOUT_S)
+        children.end()
         session.remove()
         raise
     return _started(runtime, settings)
@@ -112,6 +117,11 @@ def _started(runtime: RealRuntime, settings: Mapping[str, Any]) -> RealRuntime:
     runtime.core.runtime_env = settings["runtime_env"] or ""
     try:
         runtime.start()
+    except RuntimeError as error:
+        runtime.shutdown()
+        if is_out_of_threads(error):
+            raise DualrayError(limit_in_words(error)) from error
+        raise
     except BaseException:
         runtime.shutdown()
         raise

@@ -41,6 +41,7 @@ from typing import Any
 
 import msgpack
 
+from dualray.output_files import create_file
 from dualray.shared.model.codec import SURROGATES
 from dualray.shared.model.ids import Address, node_of
 from dualray.shared.proof.trace import TraceEvent, TraceKind
@@ -393,7 +394,8 @@ def write_record(path: Path, record: RunRecord) -> None:
 
     beside = path.with_name(f".{path.name}.part")
     try:
-        pq.write_table(record.to_arrow(), beside, compression="zstd")
+        with create_file(beside) as file:
+            pq.write_table(record.to_arrow(), file, compression="zstd")
         beside.replace(path)
     finally:
         beside.unlink(missing_ok=True)

@@ -144,6 +144,32 @@ def test_no_more_threads_fail_the_actor_and_name_the_limit() -> None:
     assert "bug in dualray" not in done.stderr
 
 
+FEW_PROCESSES = """
+import resource, sys
+import dualray, numpy
+limit = int(sys.argv[1])
+resource.setrlimit(resource.RLIMIT_NPROC, (limit, limit))
+try:
+    dualray.init(num_cpus=1)
+except dualray.exceptions.DualrayError as error:
+    print(error)
+else:
+    print("started")
+"""
+
+
+@pytest.mark.parametrize("limit", [2, 3, 4])
+def test_too_few_processes_to_begin_with_are_named(limit: int) -> None:
+    """`init` raised RuntimeError, or said that the head had ended with status 70."""
+    why = why_no_other_user()
+    if why:
+        pytest.skip(why)
+    done = as_other_user(["-c", FEW_PROCESSES, str(limit)], capture_output=True, timeout=110)
+    assert done.returncode == 0, done.stderr
+    assert f"this user may have {limit} processes and threads (RLIMIT_NPROC)" in done.stdout
+    assert "bug in dualray" not in done.stderr
+
+
 MEMORY = """
 import resource
 resource.setrlimit(resource.RLIMIT_AS, (300 << 20, 300 << 20))

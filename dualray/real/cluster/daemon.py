@@ -56,7 +56,6 @@ from dualray.shared.model.resources import Resources
 
 REJOIN_TIMEOUT_S: Final = 60.0
 """How long a node that was declared dead tries to reach the head before it gives up."""
-_CHILD_END_TIMEOUT_S: Final = 8.0
 PROVIDER_END_TIMEOUT_S: Final = 60.0
 """So long machines that were launched have to end when the head's node does."""
 _POLL_S: Final = 0.005
@@ -107,7 +106,7 @@ class Daemon:
             self._faults = NodeFaults(self.loop, self.session) if options.takes_faults else None
             self.gateway = self._open_gateway()
         except BaseException:
-            self.children.end(_CHILD_END_TIMEOUT_S)
+            self.children.end()
             self.session.remove()
             raise
         start_thread(self._thread)
@@ -356,7 +355,7 @@ class Daemon:
         """End the nodes that were launched and the children, close the gateway, remove every file."""
         if self.provider is not None:
             self.provider.close(PROVIDER_END_TIMEOUT_S)
-        self.children.end(_CHILD_END_TIMEOUT_S)
+        self.children.end()
         self.loop.call_and_wait(self.gateway.close)
         if self._faults is not None:
             self.loop.call_and_wait(self._faults.close)

@@ -22,15 +22,16 @@ from dualray.input_files import read_text
 from dualray.real.cluster.node_options import START_TIMEOUT_S, NodeOptions
 from dualray.real.processes.offer import check_port, store_bytes, total_of
 from dualray.real.session import session as sessions
-from dualray.real.session.children import module_path
+from dualray.real.session.children import END_WITHIN_S, module_path
 from dualray.shared.labels import as_pairs, parse_labels
 from dualray.shared.model.config import Config
 from dualray.shared.scenario.file import parse_growth
 from dualray.shared.scenario.growth import Growth
 
 LOOPBACK: Final = "127.0.0.1"
-_STOP_TIMEOUT_S: Final = 15.0
-_STOP_LAUNCHED_TIMEOUT_S: Final = 75.0
+_STOP_TIMEOUT_S: Final = END_WITHIN_S + 10.0
+"""More than a node takes whose processes are frozen."""
+_STOP_LAUNCHED_TIMEOUT_S: Final = _STOP_TIMEOUT_S + 60.0
 """Of a daemon that has launched nodes, which has a minute to end those."""
 _KILL_TIMEOUT_S: Final = 5.0
 _POLL_S: Final = 0.01

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 _DIRECTORY_CHECK_S = 2.0
 _START_TIMEOUT_S = 60.0
-_STOP_TIMEOUT_S = 12.0
 """Longer than the founder gives head and node manager."""
 _LAST_LINES_TIMEOUT_S = 1.0
 _POLL_S = 0.001
@@ -172,10 +171,10 @@ class RealRuntime(ProcessRuntime):
 
     def _fail_without_directory(self) -> None:
         self._lost.set()
-        if self._children is None:  # the node removes it when it ends, and its end may be known later
+        if self._children is None and not self.session.directory.exists():  # its end may be known later
             self.core.fail(
-                f"the session's directory {self.session.directory} is gone: the node on this machine has ended, or a "
-                f"program has deleted the directory. Call dualray.shutdown() and init() again."
+                f"the session's directory {self.session.directory} is gone: node {self.session.node} of this machine "
+                f"has ended, or a program has deleted the directory. Call dualray.shutdown() and init() again."
             )
             return
         self.core.fail(
@@ -245,7 +244,7 @@ class RealRuntime(ProcessRuntime):
         METRICS.clear()
         self._process.store.close(is_last=self._children is not None)
         if self._children is not None:
-            self._children.end(_STOP_TIMEOUT_S)
+            self._children.end()
             self.session.remove()
         if self.record is not None:
             self.record.write(driver=self.core.execution.task_id)

@@ -205,7 +205,10 @@ class HeadProcess(MachineProcess):
         self.handle(NodeHeard(node=NodeID(peer), incarnation=self.incarnations[peer]))
 
     def clean_up(self) -> None:
-        """Wait for the node managers to end, then remove everything that the session has left."""
+        """Wait for the node managers to end, then remove everything that the session has left.
+
+        After an error the files stay: who has started the session reads the logs, and then removes them.
+        """
         deadline = time.monotonic() + _NODE_ENDS_WITHIN_S
         node_sockets = [path for path in self.session.sockets.glob("node-*") if "w" not in path.name]
         while any(path.exists() for path in node_sockets) and time.monotonic() < deadline:
@@ -221,7 +224,8 @@ class HeadProcess(MachineProcess):
             server.stop()
         if is_held:
             self._server_lock.release()
-        self.session.remove()
+        if self.is_ending:
+            self.session.remove()
 
 
 def main(argv: Sequence[str]) -> None:

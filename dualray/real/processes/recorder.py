@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO
 
+from dualray.output_files import create_file
 from dualray.shared.model.commands import Command
 from dualray.shared.model.events import Event
 from dualray.shared.proof.decision_log import DecisionLog, MachineSpec
@@ -31,10 +32,10 @@ class Recorder:
         name = f"{spec.address.replace('/', '.')}{life}"
         place = directory or trace_directory
         if place is not None:
-            self._trace = (place / f"{name}.trace").open("wb", buffering=0)
+            self._trace = create_file(place / f"{name}.trace", buffering=0)
             self._files = [self._trace]
         if directory is not None:
-            decisions = (directory / f"{name}.decisions").open("wb", buffering=0)
+            decisions = create_file(directory / f"{name}.decisions", buffering=0)
             self._files.append(decisions)
             self._decisions = DecisionLog(decisions, spec, seed=str(seed))
 

@@ -13,7 +13,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from dualray.exceptions import ControlPlaneError
 from dualray.real.control_plane.shards import Tables
+from dualray.real.limits import is_exhaustion, is_out_of_threads, limit_in_words
 from dualray.real.logs import log_to
 from dualray.real.net.heartbeats import Heartbeats
 from dualray.real.net.loop import Loop, Timer
@@ -248,7 +250,13 @@ class MachineProcess:
         self.loop.stop()
 
     def _on_error(self, error: Exception) -> None:
-        logging.getLogger("dualray").critical("%s ends because of a bug in dualray", self.address, exc_info=error)
+        log = logging.getLogger("dualray")
+        if isinstance(error, OSError | RuntimeError) and (is_exhaustion(error) or is_out_of_threads(error)):
+            log.critical("%s ends: %s", self.address, limit_in_words(error), exc_info=error)
+        elif isinstance(error, ControlPlaneError):
+            log.critical("%s ends: %s", self.address, error)
+        else:
+            log.critical("%s ends because of a bug in dualray", self.address, exc_info=error)
         self.loop.stop()
         try:
             self.clean_up()

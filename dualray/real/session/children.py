@@ -42,6 +42,10 @@ def environment_of_workers(environment: Mapping[str, str]) -> dict[str, str]:
     return ONE_THREAD | ours | dict(environment)
 
 
+END_WITHIN_S: Final = 10.0
+"""So long the founder waits for its processes to end. Then it kills those that have not."""
+_FOUNDER_ENDS_WITHIN_S: Final = END_WITHIN_S + 3.0
+"""A founder that is killed earlier leaves a frozen process behind, which nobody ends any more."""
 _LOG_LINES_SHOWN = 15
 _KILL_TIMEOUT_S = 5.0
 
@@ -160,13 +164,13 @@ class Children:
         """The last lines of every child's log, with headings; empty when none has one."""
         return last_logs(self.session, list(self.processes))
 
-    def end(self, timeout_s: float) -> None:
+    def end(self) -> None:
         """End all of them; who does not end in time is killed. Idempotent."""
         if self._founder is None:
             return
         if self._control is not None:
             with self._control as control:
-                control.settimeout(timeout_s)
+                control.settimeout(_FOUNDER_ENDS_WITHIN_S)
                 try:
                     control.shutdown(socket.SHUT_WR)
                     while control.recv(MESSAGE_BYTES_MAX):  # until the founder has ended, as the last

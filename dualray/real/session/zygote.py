@@ -42,15 +42,15 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
+from dualray.exceptions import ControlPlaneError
 from dualray.real.limits import is_exhaustion, limit_in_words, raise_open_files
 from dualray.real.session import worker_template
-from dualray.real.session.children import FOUNDER_MODULE, MESSAGE_BYTES_MAX, NODE_MODULE
+from dualray.real.session.children import END_WITHIN_S, FOUNDER_MODULE, MESSAGE_BYTES_MAX, NODE_MODULE
 from dualray.real.session.parents import count_threads
 from dualray.real.session.titles import set_title
 from dualray.real.session.worker_template import end_process
 from dualray.visible_devices import hidden
 
-END_WITHIN_S: Final = 10.0
 _PARENT_CHECK_S: Final = 1.0
 
 
@@ -178,7 +178,8 @@ class Founder:
                 self._templates.add(process.template)
         except OSError as error:
             self._release(process)
-            self._tell({"failed": name, "error": f"{type(error).__name__}: {error}"})
+            said = limit_in_words(error) if is_exhaustion(error) else f"{type(error).__name__}: {error}"
+            self._tell({"failed": name, "error": said})
             return
         finally:
             os.close(lifeline_read)
@@ -240,6 +241,8 @@ class Founder:
         except BaseException as error:  # noqa: BLE001 - this is the end of the process, as of any program
             if isinstance(error, (OSError, MemoryError)) and is_exhaustion(error):
                 logging.getLogger("dualray").critical("this process cannot run: %s", limit_in_words(error))
+            elif isinstance(error, ControlPlaneError):
+                logging.getLogger("dualray").critical("this process cannot run: %s", error)
             else:
                 traceback.print_exc()
         end_process(code)

@@ -16,6 +16,7 @@ from pathlib import Path
 from time import monotonic, sleep
 from typing import Any, BinaryIO, Final
 
+from dualray.output_files import create_file
 from dualray.shared.proof.decision_log import DecisionLog, MachineSpec
 from dualray.shared.proof.trace import TraceEvent, to_bytes
 from dualray.sim.cluster.value_digests import ValueDigests, are_asked_for
@@ -33,7 +34,7 @@ class _TraceFile:
     """A file of trace rows; `rows` grows, and what has come since is written."""
 
     def __init__(self, path: Path, rows: list[TraceEvent]) -> None:
-        self._file = path.open("wb", buffering=0)
+        self._file = create_file(path, buffering=0)
         self._rows = rows
         self._written = 0
 
@@ -55,7 +56,7 @@ class _ClockFile:
 
     def __init__(self, path: Path, pace: float) -> None:
         self._path = path
-        self._file = path.open("wb", buffering=0)
+        self._file = create_file(path, buffering=0)
         self._pace = pace
 
     def write(self, now_ns: int, left_s: float) -> None:
@@ -116,7 +117,7 @@ class RunLogs:
         if self.directory is not None:
             life = f"~{spec.incarnation}" if spec.incarnation else ""
             path = self.directory / f"{process.address.replace('/', '.')}{life}.decisions"
-            sink = path.open("wb")
+            sink = create_file(path)
             self._sinks.append(sink)
             if spec.kind == "head":
                 self._head = sink

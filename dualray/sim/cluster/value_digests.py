@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import msgpack
 
+from dualray.output_files import create_file
 from dualray.shared.core.layout import ALIGNMENT, MARSHALLED_BEFORE, MARSHALLED_START
 from dualray.shared.model.codec import SURROGATES, pack
 
@@ -60,7 +61,8 @@ class ValueDigests:
 
     def write(self, directory: Path) -> None:
         """The simulation is over."""
-        (directory / FILE_NAME).write_bytes(b"".join(pack(tuple(row)) for row in self._rows))
+        with create_file(directory / FILE_NAME) as file:
+            file.write(b"".join(pack(tuple(row)) for row in self._rows))
 
 
 def _parts(data: memoryview) -> Iterator[memoryview]:

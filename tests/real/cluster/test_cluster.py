@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -183,6 +184,28 @@ def test_the_death_of_a_daemon_ends_its_node_and_removes_its_files(cluster) -> N
     eventually(lambda: not any(process.is_running() for process in processes), "its processes have ended")
     eventually(lambda: not node.directory.exists(), "its directory is gone")
     eventually(lambda: states()["node-1"][0] is False, "the head has noticed")
+
+
+def test_a_driver_whose_nodes_files_are_gone_hears_that_the_node_may_have_ended(cluster) -> None:
+    """The error named only a program that cleans the temporary directory, also after `dualray stop`."""
+    dualray.get(node_id.remote())
+    while cluster.head_node.directory.exists():  # its processes write there meanwhile
+        shutil.rmtree(cluster.head_node.directory, ignore_errors=True)
+    slow = slow_square.options(num_cpus=0)
+    with pytest.raises(DualrayError, match=r"is gone: node node-0 of this machine has ended, or"):
+        dualray.get([slow.remote(number, tempfile.gettempdir()) for number in range(4)], timeout=60)
+
+
+@pytest.mark.slow  # the node waits 10 s for the process
+def test_a_frozen_process_ends_with_its_node() -> None:
+    with Cluster(initialize_head=True, connect=True, head_node_args={"num_cpus": 1}) as started:
+        dualray.get(node_id.remote())
+        assert started.head_node is not None
+        processes = started.head_node.processes(daemon=True)
+        [frozen] = [each for each in processes if "dualray.real.processes.head" in command_of(each)]
+        dualray.shutdown()
+        frozen.suspend()
+    eventually(lambda: not any(process.is_running() for process in processes), "all processes have ended")
 
 
 # ---- Drivers -----------------------------------------------------------------------------------------------------

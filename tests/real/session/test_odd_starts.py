@@ -70,6 +70,22 @@ def test_a_small_limit_of_file_sizes_is_named(tmp_path: Path) -> None:
     assert "this process may only write files up to 1,048,576 bytes (RLIMIT_FSIZE)" in words
 
 
+def test_a_control_plane_that_does_not_start_is_named(tmp_path: Path) -> None:
+    """The head removed its own log before `init` read it, and `init` said that the head had ended with status 70."""
+    server = tmp_path / "redis-server"
+    server.write_text("#!/bin/sh\nexit 3\n")
+    server.chmod(0o755)
+    words = said(tmp_path, f"PATH='{tmp_path}':$PATH DUALRAY_CONTROL_PLANE=redis")
+    assert f"head ends: redis-server {server} ended with 3" in words
+    assert "bug" not in words
+
+
+def test_a_control_plane_that_is_unknown_is_named(tmp_path: Path) -> None:
+    """The reason was in a traceback on the terminal alone."""
+    words = said(tmp_path, "DUALRAY_CONTROL_PLANE=etcd")
+    assert "this process cannot run: DUALRAY_CONTROL_PLANE=etcd must be redis or embedded" in words
+
+
 def test_signals_that_the_driver_blocks_reach_the_other_processes(tmp_path: Path) -> None:
     """They inherited the mask, and only SIGKILL ended the session, 10 s later."""
     mask = """
