@@ -143,8 +143,8 @@ DIFFERENCES = {
     ),
     "Ray cannot send text that is not valid Unicode. On Ray, an error whose message has a lone surrogate "
     "becomes an encoding error.": ("test_errors.py::test_texts_with_lone_surrogates",),
-    "On Ray, an exception whose own attributes raise an error ends its worker. Ray sends the text of an error in "
-    "full, however long it is.": (
+    "On Ray, a worker process dies if a task raises an exception with an attribute that cannot be read. Ray sends the "
+    "text of an error in full, however long it is.": (
         "test_errors.py::test_an_exception_whose_own_code_raises_is_its_tasks_error",
         "test_errors.py::test_an_error_that_is_longer_than_a_message_leaves_its_actor_alive",
     ),
