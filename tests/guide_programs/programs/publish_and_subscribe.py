@@ -1,5 +1,7 @@
 """A broker actor holds the handles of its subscribers and calls them."""
 
+import time
+
 import ray
 
 
@@ -51,5 +53,9 @@ for topic, message in [("news", "hello"), ("sport", "goal"), ("none", "lost")]:
     print(topic, ray.get(answers))
 print(ray.get([first.all.remote(), second.all.remote()]))
 ray.kill(second)
-print(ray.get(broker.prune.remote()))
+living = ray.get(broker.prune.remote())
+while living["sport"]:  # the broker can reach the subscriber until its process has ended
+    time.sleep(0.05)
+    living = ray.get(broker.prune.remote())
+print(living)
 print(ray.get(ray.get(broker.publish.remote("news", "again"))))

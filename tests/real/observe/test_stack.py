@@ -169,4 +169,4 @@ def test_without_a_cluster_it_says_so():
         [sys.executable, "-m", "dualray", "stack"], capture_output=True, text=True, timeout=60, check=True
     )
     assert "No real cluster of this user runs on this machine" in done.stdout
-    assert "any debugger" in done.stdout
+    assert "a debugger in the driver" in done.stdout
