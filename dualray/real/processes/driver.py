@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from dualray.exceptions import DualrayError
 from dualray.progress_bars import DISPLAY, BarState
+from dualray.real.limits import is_exhaustion
 from dualray.real.net.addresses import socket_path
 from dualray.real.observe.counters import TABLES_EMPTY
 from dualray.real.observe.driver_output import DriverOutput
@@ -158,6 +159,13 @@ class RealRuntime(ProcessRuntime):
                 return
             self._lost.set()
             what = "head process" if peer == HEAD else f"node manager {peer}"
+            why = self._process.transport.why_lost(peer)
+            if isinstance(why, OSError) and is_exhaustion(why):
+                self.core.fail(
+                    f"the driver has no connection to the {what}: {why.strerror or why}. Call dualray.shutdown(), and "
+                    f"init() again when fewer files are open."
+                )
+                return
             self.core.fail(f"the {what} is gone{self._last_logs()}\nCall dualray.shutdown() and init() again.")
 
     def _check_directory(self) -> None:
