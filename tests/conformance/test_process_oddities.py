@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copyreg
 import os
 import sched
@@ -284,3 +285,20 @@ def test_a_worker_has_the_handlers_that_it_sets():
         return before is signal.SIG_IGN, received
 
     assert get(handlers.remote()) == (True, ["handled"])
+
+
+def test_a_task_factory_of_an_async_actor_holds_up_no_call():
+    """A factory that returned nothing left the calls without an answer, for ever."""
+
+    @ray.remote
+    class Odd:
+        async def set_factory(self):
+            asyncio.get_running_loop().set_task_factory(lambda loop, coroutine, **named: coroutine.close())
+            return "set"
+
+        async def one(self):
+            return 1
+
+    actor = Odd.remote()
+    assert get(actor.set_factory.remote()) == "set"
+    assert get([actor.one.remote() for _ in range(3)]) == [1] * 3

@@ -72,7 +72,8 @@ class CallLoop:
         self.loop.call_soon_threadsafe(self._begin, task, context=Context())
 
     def _begin(self, task: RunTask) -> None:
-        running = self.loop.create_task(self._core.execute_async(task), name=CALL_TASK)
+        # Not by create_task: a method may have set a task factory, which may return anything.
+        running = asyncio.Task(self._core.execute_async(task), loop=self.loop, name=CALL_TASK)
         task_id = task.spec.task_id
         self._calls[task_id] = running  # the loop keeps only weak references
         running.add_done_callback(lambda ended: self._end(task_id, ended))

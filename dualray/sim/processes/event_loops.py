@@ -53,7 +53,10 @@ class EventLoops:
         return f"{seed}:{self._process.address}:loop {group}".encode()
 
     def _begin_coroutine(self, loop: VirtualLoop, task: RunTask) -> None:
-        running = loop.create_task(self._process.core.execute_async(task), name=CALL_TASK)
+        from asyncio import Task  # noqa: PLC0415 - most simulations have no event loop
+
+        # Not by create_task: a method may have set a task factory, which may return anything.
+        running = Task(self._process.core.execute_async(task), loop=loop, name=CALL_TASK)
         task_id = task.spec.task_id
         self._coroutines[task_id] = running  # the loop keeps only weak references
         running.add_done_callback(lambda ended: self._end_coroutine(task_id, ended))
