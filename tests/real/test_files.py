@@ -224,7 +224,7 @@ _ALLOWED = {
     "observe/stacks.py open": "what workers say of their stacks, in the session",
     "processes/head.py write_text": "the session's note of its control plane",
     "processes/node.py touch": "the session's note that the node has joined",
-    "processes/run_recorder.py touch": "the session's mark that a worker has notes to write",
+    "processes/run_recorder.py write_text": "the session's mark that a worker has notes to write",
 }
 
 

@@ -11,6 +11,7 @@ import threading
 import pytest
 
 import dualray as ray
+from dualray.real.processes.run_recorder import may_write
 from dualray.recording.file import RunRecord, read_record_file
 from dualray.recording.graph import graph_of
 from tests.conformance.support import MODES
@@ -79,3 +80,14 @@ def test_the_last_notes_of_a_worker_that_stands_still_are_in_the_record(tmp_path
     finally:
         ray.shutdown()
     assert len(list(read_record_file(path).of_kind("run"))) == 3
+
+
+def test_only_a_living_worker_may_still_write_its_notes(tmp_path):
+    """A driver waits at the end for these workers alone, and not for one that was killed."""
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    mark = tmp_path / "node-0.w1.due"
+    assert not may_write(mark)
+    for text, may in ((str(ended.pid), False), (str(os.getpid()), True), ("", True)):
+        mark.write_text(text)
+        assert may_write(mark) is may

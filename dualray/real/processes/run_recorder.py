@@ -1,17 +1,20 @@
 """Records a run (`init(record=...)`): each process writes its notes, and the driver makes one file of them.
 
 A worker writes its notes soon after they were made, because it is ended with SIGKILL; a driver, whose every
-microsecond counts, at the end, or when there are many. A worker with notes that are not written yet has an empty file
-beside its notes. At the end the driver waits until there is no such file.
+microsecond counts, at the end, or when there are many. A worker with notes that are not written yet has a file with its
+pid beside its notes. At the end the driver waits until no living worker has such a file.
 """
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import os
 import time
 from pathlib import Path
 from typing import Any, Protocol
+
+import psutil
 
 from dualray.real.net.loop import Loop
 from dualray.real.session.session import Session
@@ -61,7 +64,9 @@ class NoteFile:
         if not self._is_due:
             self._is_due = True
             if not self._is_driver:
-                self._due.touch()
+                # Without a free descriptor there is no file, and the driver does not wait for these notes.
+                with contextlib.suppress(OSError):
+                    self._due.write_text(str(os.getpid()))
             self._process.loop.call_later(_DRIVER_S if self._is_driver else _WORKER_S, self._on_due)
 
     def _on_due(self) -> None:
@@ -70,7 +75,7 @@ class NoteFile:
         if not notes and not self._is_driver:
             self._due.unlink(missing_ok=True)
         self._is_due = False
-        if not notes:  # a note that came before this line has told nobody
+        if not notes:  # a note that came before the line above has set no timer
             return
         if not self._is_driver or len(notes) >= _DRIVER_NOTES_MAX:
             self.write()
@@ -81,6 +86,15 @@ class NoteFile:
         if self._core is not None and self._core.notes:
             with self._path.open("ab") as file:
                 file.write(self._core.take())
+
+
+def may_write(mark: Path) -> bool:
+    """Whether the worker whose notes are not written yet, as this file says, may still write them."""
+    try:
+        pid = mark.read_text()
+    except OSError:  # the notes are written
+        return False
+    return not pid or psutil.pid_exists(int(pid))
 
 
 class RunNotes:
@@ -107,7 +121,7 @@ class RunNotes:
         deadline = time.monotonic() + _LAST_NOTES_S
         written = 0
         while written < 2 and time.monotonic() < deadline:  # twice: a note may come as the file goes
-            written = 0 if any(session.notes_directory.glob(f"*{_DUE}")) else written + 1
+            written = 0 if any(map(may_write, session.notes_directory.glob(f"*{_DUE}"))) else written + 1
             time.sleep(_WORKER_S)
 
     def collect(self, session: Session) -> None:

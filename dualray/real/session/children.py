@@ -45,7 +45,7 @@ def environment_of_workers(environment: Mapping[str, str]) -> dict[str, str]:
 END_WITHIN_S: Final = 10.0
 """So long the founder waits for its processes to end. Then it kills those that have not."""
 _FOUNDER_ENDS_WITHIN_S: Final = END_WITHIN_S + 3.0
-"""A founder that is killed earlier leaves a frozen process behind, which nobody ends any more."""
+"""A founder that is killed earlier leaves a frozen process behind, and no other process ends it."""
 _LOG_LINES_SHOWN = 15
 _KILL_TIMEOUT_S = 5.0
 
