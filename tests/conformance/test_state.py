@@ -281,6 +281,20 @@ def test_workers_are_listed():
     assert (row.worker_type, row.node_id) == ("WORKER", worker.partition("/")[0])
 
 
+@pytest.mark.parametrize("listing", [list_actors, list_tasks, list_objects, list_workers])
+def test_an_actor_that_ends_meanwhile_holds_up_no_listing(listing):
+    @ray.remote
+    class Short:
+        def ping(self):
+            return "pong"
+
+    for _ in range(3):  # whether the head has heard of the end when it is asked depends on the moment
+        actor = Short.remote()
+        assert get(actor.ping.remote()) == "pong"
+        del actor
+        listing()  # a process without an answer is an error
+
+
 def test_objects_are_listed_with_what_keeps_them():
     small, large = ray.put(1), ray.put(np.zeros(100_000))
     keeper = Keeper.remote()

@@ -49,7 +49,7 @@ class Losses:
 
     def on_leased_worker_died(self, event: LeasedWorkerDied) -> None:
         """The worker of a lease is gone, with what it ran."""
-        self.rooms.borrower_died(event.worker)
+        self.rooms.on_process_died((event.worker,))
         lost, error = self.leases.lost(event), event.error
         if lost:
             error = ErrorInfo(kind=error.kind, message=f"{self._name_of(lost[0])} was lost: {error.message}")

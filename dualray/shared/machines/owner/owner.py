@@ -175,7 +175,7 @@ class Owner(OwnerQueries):
             executor=self.executor,
             explanation=self.explanation,
         )
-        self.questions = Questions(out=self.out, address=self.address, state_rows=self.state_rows, leases=self.leases)
+        self.questions = Questions(self.out, self.address, Address(self.node), self.state_rows, self.leases)
 
     # ---- What the user's code asks ---------------------------------------------------------------------------
 
@@ -387,6 +387,7 @@ class Owner(OwnerQueries):
             self.cluster = event.cluster.nodes
         lives = events.lives_over(event)
         self.losses.on_nodes_died(lives)
+        self.questions.on_nodes_died(lives)
         self._processes_died(frozenset([address for address in self.values.borrows.met if lived_on(address, lives)]))
 
     def _on_link_lost(self, event: LinkLost) -> None:
@@ -397,14 +398,14 @@ class Owner(OwnerQueries):
             self.out.add(TellWait(words=words))
 
     def _processes_died(self, dead: frozenset[Address]) -> None:
-        for borrower in [borrower for borrower in self.rooms.lent if borrower in dead]:
-            self.rooms.borrower_died(borrower)
+        self.rooms.on_process_died(dead)
         self.values.on_process_died(dead)
         self.executor.on_process_died(dead)
         self.production.on_process_died(dead)
         if self.actor_executor is not None:
             self.actor_executor.on_process_died(dead)
         self.actor_calls.on_process_died(dead)
+        self.questions.on_process_died(dead)
 
     def _on_retired(self, event: WorkerRetired) -> None:
         self._is_retired = True

@@ -2,15 +2,16 @@
 nodes, rows of tables.
 
 Theory of operation. Each question waits under its `wait_id`; its answer lies here until the runner takes it. Rows may
-be late: then the wait ends without them.
+be late: then the wait ends without them. A process that has died has no rows.
 
-Relies on: the head answers each question.
+Relies on: the head answers each question; the own node manager reports the death of a process that was met.
 Guarantees: each wait is completed once.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Collection, Mapping
 
 from dualray.shared.machines.base import Outbox
 from dualray.shared.machines.owner.leases import Leases
@@ -23,6 +24,7 @@ from dualray.shared.model.events import (
     ClusterStateAsked,
     ClusterStateReported,
     ClusterStateRequested,
+    PeerMet,
     PlacementGroupAsked,
     PlacementGroupNoted,
     PlacementGroupRemovalAsked,
@@ -32,7 +34,7 @@ from dualray.shared.model.events import (
     RowsReported,
     RowsRequested,
 )
-from dualray.shared.model.ids import HEAD, Address, WaitID
+from dualray.shared.model.ids import HEAD, Address, NodeID, WaitID, is_driver, lived_on
 from dualray.shared.model.specs import NodeState
 
 ROWS_TIMER = "rows:"
@@ -41,8 +43,9 @@ ROWS_TIMER = "rows:"
 class Questions:
     """See the module."""
 
-    def __init__(self, *, out: Outbox, address: Address, state_rows: OwnerRows, leases: Leases) -> None:
+    def __init__(self, out: Outbox, address: Address, node: Address, state_rows: OwnerRows, leases: Leases) -> None:
         self.out = out
+        self._node = node
         self._leases = leases
         self.address = address
         self.state_rows = state_rows
@@ -50,7 +53,8 @@ class Questions:
         self.rows: dict[WaitID, tuple[str, ...]] = {}
         self.named_actors: dict[WaitID, ActorNameReported] = {}
         """Answers that were not taken yet."""
-        self._rows_due: dict[WaitID, None] = {}
+        self._rows_due: dict[WaitID, Address] = {}
+        """The processes whose rows are to come."""
 
     def on_name_asked(self, event: ActorNameAsked) -> None:
         """User code looks for a named actor, or makes one."""
@@ -97,8 +101,10 @@ class Questions:
 
     def on_rows_asked(self, event: RowsAsked) -> None:
         """The rows of some process are asked for."""
-        self._rows_due[event.wait_id] = None
+        self._rows_due[event.wait_id] = event.to
         self.out.add(ArmTimer(timer=f"{ROWS_TIMER}{event.wait_id}", delay_ns=event.timeout_ns))
+        if "/" in event.to or is_driver(event.to):
+            self.out.send(self._node, PeerMet(process=self.address, peer=event.to))
         self.out.send(event.to, RowsRequested(wait_id=event.wait_id, requester=self.address, table=event.table))
 
     def on_rows_requested(self, event: RowsRequested) -> None:
@@ -108,10 +114,23 @@ class Questions:
 
     def on_rows_reported(self, event: RowsReported) -> None:
         """The rows of some process have come."""
-        if event.wait_id in self._rows_due:
-            self.rows[event.wait_id] = event.rows
-            self.out.add(CancelTimer(timer=f"{ROWS_TIMER}{event.wait_id}"))
-            self._rows_are_over(event.wait_id)
+        self._take_rows(event.wait_id, event.rows)
+
+    def on_process_died(self, dead: Collection[Address]) -> None:
+        """Processes have died, and with them what they would have answered."""
+        for wait_id in [wait_id for wait_id, process in self._rows_due.items() if process in dead]:
+            self._take_rows(wait_id, ())
+
+    def on_nodes_died(self, lives: Mapping[NodeID, int]) -> None:
+        """The same of node managers and of all processes on their nodes."""
+        asked = self._rows_due.values()
+        self.on_process_died([each for each in asked if NodeID(each) in lives or lived_on(each, lives)])
+
+    def _take_rows(self, wait_id: WaitID, rows: tuple[str, ...]) -> None:
+        if wait_id in self._rows_due:
+            self.rows[wait_id] = rows
+            self.out.add(CancelTimer(timer=f"{ROWS_TIMER}{wait_id}"))
+            self._rows_are_over(wait_id)
 
     def _rows_are_over(self, wait_id: WaitID) -> None:
         """They have come, or are late."""

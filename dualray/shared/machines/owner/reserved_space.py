@@ -26,7 +26,7 @@ Guarantees: a room is written to by its owner alone, and not while anybody may r
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from dualray.shared.machines.base import Outbox, ensure
 from dualray.shared.model.commands import ArmTimer
@@ -216,10 +216,11 @@ class Rooms:
         elif room.is_freed:
             self._empty(room)
 
-    def borrower_died(self, worker: Address) -> None:
-        """What was lent to a process comes back with its death."""
-        for task in list(self.lent.get(worker, ())):
-            self.settle(worker, task)
+    def on_process_died(self, dead: Collection[Address]) -> None:
+        """What was lent to processes comes back with their death."""
+        for worker in [worker for worker in self.lent if worker in dead]:
+            for task in list(self.lent[worker]):
+                self.settle(worker, task)
 
     def on_kept(self, event: LoansKept) -> None:
         """A worker goes on reading beyond its task."""
