@@ -5,6 +5,8 @@ nodes=11)` runs them on a deterministic virtual cluster. Both modes use the same
 and eviction.
 
 dualray imports a name when a program first uses it, because the head and the node managers need none of these names.
+
+PYTEST_DONT_REWRITE: with DUALRAY_AS_RAY=1, Python imports this package before pytest, and pytest warns of it otherwise.
 """
 
 from importlib import import_module

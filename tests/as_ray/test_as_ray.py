@@ -191,6 +191,7 @@ def test_children_inherit_the_name_and_its_line_costs_little(tmp_path):
 
 
 SUITE = {
+    "pytest.ini": "[pytest]\nfilterwarnings = error\n",
     "conftest.py": "import ray\nimport pytest\n\n\n@pytest.fixture\ndef cluster():\n    yield ray.init(num_cpus=2)\n"
     "    ray.shutdown()\n",
     "test_suite.py": "import ray\n\n\n@ray.remote\ndef where():\n"
@@ -206,6 +207,7 @@ def test_a_suite_runs_under_pytest(tmp_path):
     pytest_ = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", tmp_path)
     options = ("--dualray-as-ray", "--dualray-mode", "sim", "--dualray-nodes", "3")
     assert "2 passed" in run(*pytest_, *options, "-n", "1", cwd=tmp_path).stdout
+    assert "2 passed" in run(*pytest_, *options[1:], cwd=tmp_path, DUALRAY_AS_RAY="1").stdout
     wrong = run(*pytest_, "--dualray-as-ray", "--dualray-mode", "simulated", cwd=tmp_path)
     assert "--dualray-mode='simulated' must be real or sim" in wrong.stderr
 
