@@ -23,8 +23,10 @@ def live_rows(core: CoreVerbs, table: str, timeout_ns: int) -> tuple[list[dict[s
 
     `object_locations` are the objects, with `did_spill`: for that the stores of all nodes are asked, too.
     `workers_ever` are the workers, with those that have ended. `tasks_ever` are the tasks, with a row behind them for
-    each attempt that has another after it. Rows of tasks have the `worker_pid`, and rows of actors,
-    objects and workers the `pid`: None if the process runs on another machine or has not started.
+    each attempt that has another after it. `tasks_timed` are the same with `start_time_ms` and `end_time_ms`, in ms
+    since 1970, where the worker lives that ran the task; `task_times` are the times alone. Rows of tasks have the
+    `worker_pid`, and rows of actors, objects and workers the `pid`: None if the process runs on another machine or has
+    not started.
     """
 
     def ask(addresses: Sequence[str], what: str) -> dict[str, list[dict[str, Any]]]:
@@ -59,11 +61,19 @@ def live_rows(core: CoreVerbs, table: str, timeout_ns: int) -> tuple[list[dict[s
         return _with_pids(core, rows, "pid", "worker_id"), missing
     owners = [*drivers, *(row["worker_id"] for row in workers if row["state"] != "STARTING")]
     where = table == "object_locations"
-    owned = [row for rows in ask(owners, "objects" if where else table.removesuffix("_ever")).values() for row in rows]
-    if table in ("tasks", "tasks_ever"):
+    asked = "objects" if where else table.partition("_")[0]
+    owned = [row for rows in ask(owners, asked).values() for row in rows]
+    if table == "task_times":
+        rows, silent = core.task_times([Address(owner) for owner in owners], timeout_ns)
+        return rows, missing + silent
+    if table in ("tasks", "tasks_ever", "tasks_timed"):
         rows = _tasks(owned, core.read_table("tasks"), core.read_table("errors"))
-        if table == "tasks_ever":
+        if table != "tasks":
             rows += _attempts(core.read_table(ATTEMPT_TABLE), {row["task_id"]: row["attempt_number"] for row in rows})
+        if table == "tasks_timed":
+            times, silent = core.task_times([Address(owner) for owner in owners], timeout_ns)
+            missing += silent
+            _add_times(rows, times)
         return _with_pids(core, rows, "worker_pid", "worker_id"), missing
     stored = {row["object_id"]: row for rows in ask([HEAD], "objects").values() for row in rows}
     for row in owned:
@@ -128,6 +138,16 @@ def _attempts(kept: Mapping[str, Mapping[str, str]], last: Mapping[str, int]) ->
         _add_places(row)
         rows.append(row)
     return rows
+
+
+def _add_times(rows: Sequence[dict[str, Any]], times: Sequence[Mapping[str, Any]]) -> None:
+    """The rows of tasks with the time of day at which each began and ended, in ms; None where nobody knows."""
+    found = {(time["task_id"], time["attempt_number"]): time for time in times}
+    for row in rows:
+        time = found.get((row["task_id"], row["attempt_number"]), {})
+        for field in ("start", "end"):
+            at_ns = time.get(f"{field}_ns")
+            row[f"{field}_time_ms"] = None if at_ns is None else at_ns // 1_000_000
 
 
 def _ended(task_id: str, fields: Mapping[str, str]) -> dict[str, Any]:

@@ -139,6 +139,8 @@ class CoreVerbs(Protocol):
         self, addresses: Sequence[Address], table: str, timeout_ns: int
     ) -> dict[Address, list[dict[str, Any]] | None]: ...
 
+    def task_times(self, addresses: Sequence[Address], timeout_ns: int) -> tuple[list[dict[str, Any]], list[str]]: ...
+
     def head_rows(self, table: str) -> list[dict[str, Any]]: ...
 
     def pids(self) -> Mapping[str, int]: ...
@@ -233,11 +235,12 @@ class Runtime(Protocol):
     def read_functions(self) -> dict[FunctionID, bytes]:
         """The function table: pickled functions and classes."""
 
-    def trace_source(self) -> Path | Sequence[TraceEvent]:
-        """The directory into which this run's traces are written, or what has happened so far, in order of time.
+    def trace_source(self) -> Path | Sequence[TraceEvent] | None:
+        """The directory into which this run's traces are written, or what has happened so far, in order of time; None:
+        nothing is recorded.
 
         Raises:
-            DualrayError: nothing is recorded, or this process is not the driver.
+            DualrayError: this process is not the driver.
         """
 
     def show_bar(self, state: BarState) -> None:

@@ -323,8 +323,8 @@ class ClusterVerbs(Protocol):
 
     def state_rows(self, table: str, timeout_ns: int) -> tuple[list[dict[str, Any]], list[str]]:
         """The rows of a table of dualray.util.state, or of `object_locations`: objects with `did_spill`, or of
-        `workers_ever`: workers, with those that have ended, or of `tasks_ever`: tasks, with their earlier attempts; and
-        which processes have not answered in time."""
+        `workers_ever`: workers, with those that have ended, or of `tasks_ever`: tasks, with their earlier attempts, or
+        of `tasks_timed`: these with their times; and which processes have not answered in time."""
 
     def create_placement_group(self, request: GroupRequest) -> bytes:
         """Have the cluster reserve bundles; the group's id, of 16 bytes.

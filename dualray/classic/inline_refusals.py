@@ -88,6 +88,9 @@ class InlineRefusals:
     ) -> dict[Address, list[dict[str, Any]] | None]:
         _refuse("state to list, because each call ends before it returns")
 
+    def task_times(self, addresses: Sequence[Address], timeout_ns: int) -> tuple[list[dict[str, Any]], list[str]]:
+        _refuse("state to list, because each call ends before it returns")
+
     def pids(self) -> Mapping[str, int]:
         _refuse("state to list, because each call ends before it returns")
 

@@ -57,7 +57,7 @@ class RayCluster:
         return []
 
     def state_rows(self, table: str, timeout_ns: int) -> tuple[list[dict[str, Any]], list[str]]:
-        return rows_of(table.removesuffix("_ever"), timeout_ns / 1e9), []
+        return rows_of(table.removesuffix("_ever").removesuffix("_timed"), timeout_ns / 1e9), []
 
     def create_placement_group(self, request: GroupRequest) -> bytes:
         bundles, strategy, name, is_detached, selectors = request

@@ -16,7 +16,7 @@ from __future__ import annotations
 import codecs
 import difflib
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -59,31 +59,82 @@ def _node_ip(resources: dict[str, float]) -> str | None:
     return next(names, None)
 
 
-_RAYS_NAMES: dict[str, tuple[str, str, Callable[[Any], Any]]] = {
-    "func_or_class_name": ("task_id", "name", str),
-    "object_size": ("object_id", "size_bytes", int),
-    "node_name": ("resources_total", "node_id", str),
-    "node_ip": ("resources_total", "resources_total", _node_ip),
-    "is_head_node": ("resources_total", "resources_total", lambda total: HEAD_NODE in total),
-    "language": ("required_resources", "task_id", lambda _: "PYTHON"),
-    "is_alive": ("worker_type", "state", lambda state: state != "DEAD"),
-    "job_id": ("class_name", "actor_id", _job_id),
-    "creator_job_id": ("bundles", "placement_group_id", _job_id),
+def _reference_type(row: Mapping[str, Any]) -> str:
+    """What Ray calls the strongest reason for which an object is kept."""
+    if row["used_by_tasks"]:
+        return "USED_BY_PENDING_TASK"
+    if row["in_values"]:
+        return "CAPTURED_IN_OBJECT"
+    return "LOCAL_REFERENCE" if row["local_refs"] else "PINNED_IN_MEMORY"
+
+
+_TABLE_OF = {
+    "bundles": "placement_groups",
+    "worker_type": "workers",
+    "resources_total": "nodes",
+    "object_id": "objects",
+    "task_id": "tasks",
+    "class_name": "actors",
 }
-"""Fields that Ray has and that follow from ours: a field that tells the table, ours, and how it follows."""
+"""A field that tells to which table a row belongs. The first that the row has counts."""
 
+_RAYS_NAMES: dict[str, dict[str, Callable[[Mapping[str, Any]], Any]]] = {
+    "tasks": {"func_or_class_name": lambda row: row["name"], "language": lambda row: "PYTHON"},
+    "objects": {
+        "object_size": lambda row: row["size_bytes"],
+        "reference_type": _reference_type,
+        "type": lambda row: "DRIVER" if row["owner"].startswith("driver-") else "WORKER",
+    },
+    "nodes": {
+        "node_name": lambda row: row["node_id"],
+        "node_ip": lambda row: _node_ip(row["resources_total"]),
+        "is_head_node": lambda row: HEAD_NODE in row["resources_total"],
+    },
+    "workers": {"is_alive": lambda row: row["state"] != "DEAD"},
+    "actors": {"job_id": lambda row: _job_id(row["actor_id"])},
+    "placement_groups": {"creator_job_id": lambda row: _job_id(row["placement_group_id"])},
+}
+"""Fields that Ray has and that follow from ours, by table."""
 
-_ABSENT = object()
+_RAYS_EMPTY: dict[str, frozenset[str]] = {
+    "tasks": frozenset(
+        (
+            *("call_site", "creation_time_ms", "end_time_ms", "error_message", "error_type", "events"),
+            *("fallback_strategy", "is_debugger_paused", "label_selector", "placement_group_id"),
+            *("profiling_data", "runtime_env_info", "start_time_ms", "task_log_info"),
+        )
+    ),
+    "actors": frozenset(
+        (
+            *("call_site", "fallback_strategy", "label_selector", "num_restarts_due_to_lineage_reconstruction"),
+            *("num_restarts_due_to_node_preemption", "placement_group_id", "repr_name", "required_resources"),
+            "serialized_runtime_env",
+        )
+    ),
+    "objects": frozenset(("attempt_number", "call_site", "ip", "task_status")),
+    "nodes": frozenset(("end_time_ms", "start_time_ms", "state_message")),
+    "workers": frozenset(
+        (
+            *("debugger_port", "end_time_ms", "ip", "num_paused_threads", "start_time_ms"),
+            *("worker_launch_time_ms", "worker_launched_time_ms"),
+        )
+    ),
+    "placement_groups": frozenset(("is_detached", "label_domain_assignments", "label_domain_key", "stats")),
+}
+"""Fields that Ray has, also where a row has no value for them: then they are None, as on Ray without `detail`."""
 
 
 class Row(dict[str, Any]):
     """A dict whose fields are also attributes. Some fields also have Ray's name, such as `object_size`."""
 
     def __missing__(self, key: str) -> Any:
-        of_table, ours, follows = _RAYS_NAMES.get(key, ("", "", str))
-        if of_table not in self or ours not in self:
-            raise KeyError(key)
-        return follows(self[ours])
+        table = next((table for field, table in _TABLE_OF.items() if field in self), "")
+        follows = _RAYS_NAMES.get(table, {}).get(key)
+        if follows is not None:
+            return follows(self)
+        if key in _RAYS_EMPTY.get(table, ()):
+            return None
+        raise KeyError(key)
 
     def get(self, key: str, default: Any = None) -> Any:
         """Return a field, or the default if the row does not have the field."""
@@ -153,7 +204,7 @@ class State:
             )
         fields = list(dict.fromkeys(field for row in found for field in row))
         rows = [Row({field: row.get(field) for field in fields}) for row in found]
-        known = {*fields, *(name for name in _RAYS_NAMES if rows and rows[0].get(name, _ABSENT) is not _ABSENT)}
+        known = {*fields, *_RAYS_NAMES.get(table, ()), *_RAYS_EMPTY.get(table, ())}
         for name, predicate, value in filters or ():
             if predicate not in _PREDICATES:
                 _unknown("predicate", predicate, _PREDICATES)
@@ -200,7 +251,7 @@ def _live(table: str, timeout: float) -> tuple[list[dict[str, Any]], list[str]]:
     asked = "tasks_ever" if table == "tasks" else table
     rows, missing = runtime.current(f"list_{table}").verbs.state_rows(asked, round(timeout * 1e9))
     words = rays_words()
-    if words is not None and table == "tasks":
+    if words is not None and table.startswith("tasks"):
         rows = [
             row | {"error_type": words.error_type(row["error_type"])} if "error_type" in row else row for row in rows
         ]
@@ -211,6 +262,7 @@ def _live(table: str, timeout: float) -> tuple[list[dict[str, Any]], list[str]]:
 
 live = State(_live)
 _ever = State(lambda table, timeout: _live(f"{table}_ever", timeout))
+_timed = State(lambda table, timeout: _live(f"{table}_timed", timeout))
 
 
 def of_run(directory: str | Path) -> State:
@@ -291,10 +343,12 @@ def _check_address(verb: str, address: str | None) -> None:
 
 list_tasks = _lister(
     "tasks",
+    detailed=lambda: _timed,
     more="""
 
 As in Ray, each attempt of a task has a row. The last attempts of all tasks come first. Of the earlier attempts of a
-task, only the first 100 have rows.""",
+task, only the first 100 have rows. With `detail=True`, rows have start_time_ms and end_time_ms, in ms since 1970. A
+worker keeps the times of its last 10,000 tasks; where nobody has them they are None.""",
 )
 list_actors = _lister("actors")
 list_objects = _lister("objects")
@@ -309,7 +363,7 @@ say why, as in Ray. Workers of dead nodes are left out.""",
 )
 list_placement_groups = _lister("placement_groups")
 
-get_task = _getter("tasks", "get_task")
+get_task = _getter("tasks", "get_task", lambda: _timed, more=" The row has start_time_ms and end_time_ms.")
 get_actor = _getter("actors", "get_actor")
 get_objects = _getter("objects", "get_objects")
 get_node = _getter("nodes", "get_node")

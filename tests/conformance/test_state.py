@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import time
 
 import numpy as np
 import pytest
@@ -209,6 +210,33 @@ def test_a_task_that_has_ended_is_still_known():
     assert (row.name, row.error_type) == ("wrong", "APPLICATION")
     assert "ValueError: no" in row.error_message
     assert get_task("0" * 32) is None
+
+
+def test_the_times_of_tasks(gate):
+    @ray.remote(max_retries=0)
+    def nap(seconds, gate):
+        before_ms = time.time() * 1000
+        time.sleep(seconds)
+        if gate is not None:
+            gate.wait()
+        return before_ms
+
+    began_ms = time.time() * 1000
+    short, long = nap.remote(0.05, None), nap.remote(0.1, gate)
+    inside_ms, task_id = get(short), short.task_id().hex()
+    eventually(lambda: (get_task(task_id) or {}).get("end_time_ms") is not None, "its end is in the table")
+    row = get_task(task_id)
+    assert began_ms - 1 <= row.start_time_ms <= inside_ms
+    assert row.end_time_ms >= row.start_time_ms + 50
+    eventually(lambda: (get_task(long.task_id().hex()) or {}).get("start_time_ms") is not None, "the task runs")
+    assert get_task(long.task_id().hex()).end_time_ms is None
+    gate.open()
+    get(long)
+    eventually(
+        lambda: {row.end_time_ms is None for row in list_tasks(detail=True) if row.name == "nap"} == {False},
+        "all ends are in the table",
+    )
+    assert list_tasks()[0].start_time_ms is None  # as on Ray without detail
 
 
 def test_calls_of_actors_are_tasks(gate):
@@ -457,6 +485,9 @@ def test_rows_answer_to_rays_names(gate):
     assert node.node_ip == ray.nodes()[0]["NodeManagerAddress"]
     assert list_nodes(filters=[("is_head_node", "=", True)]) == [node]
     assert list_tasks()[0].language == "PYTHON"
+    assert (task.placement_group_id, task["call_site"], actor.repr_name, node.state_message) == (None,) * 4
+    [held] = list_objects(filters=[("object_id", "=", refs[1].hex())])
+    assert (held.reference_type, held.type) == ("LOCAL_REFERENCE", "DRIVER")
     assert all(row.is_alive for row in list_workers())
     with pytest.raises(AttributeError, match="the row has no field 'object_size'"):
         actor.object_size  # noqa: B018

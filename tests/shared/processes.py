@@ -118,7 +118,13 @@ class Process:
                 for key in command.keys:
                     self.payloads.pop(key, None)
             case (
-                c.WriteRecord() | c.WriteRecords() | c.NoteRetry() | c.TellFailure() | c.TellWait() | c.CollectGarbage()
+                c.WriteRecord()
+                | c.WriteRecords()
+                | c.NoteRetry()
+                | c.TellFailure()
+                | c.TellWait()
+                | c.TellTaskTimes()
+                | c.CollectGarbage()
             ):
                 pass
             case _:

@@ -221,13 +221,8 @@ class RealRuntime(ProcessRuntime):
 
     # ---- Questions -------------------------------------------------------------------------------------------
 
-    def trace_source(self) -> Path:
-        directory = self.session.record_directory
-        if directory is None:
-            raise DualrayError(
-                "timeline: this run has no decision log. Start the cluster with init(decision_log='DIR')."
-            )
-        return directory
+    def trace_source(self) -> Path | None:
+        return self.session.record_directory
 
     # ---- End -------------------------------------------------------------------------------------------------
 

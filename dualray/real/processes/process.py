@@ -18,6 +18,7 @@ import sys
 import threading
 import time
 import traceback
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -40,6 +41,7 @@ from dualray.real.session.session import LOOPBACK, Session
 from dualray.real.store.object_store import SharedMemoryStore
 from dualray.shared.core.core_worker import CoreWorker
 from dualray.shared.core.execution import Execution
+from dualray.shared.core.task_times import TASKS_KEPT, TaskTime
 from dualray.shared.model.codec import pack
 from dualray.shared.model.commands import RunTask
 from dualray.shared.model.events import Event, PeerLost, TaskPushed, TimerFired
@@ -397,6 +399,17 @@ class UserProcess:
 
     def tell(self, words: str) -> None:
         self._tell(words)
+
+    def new_times(self) -> deque[TaskTime]:
+        """Where this process keeps when its tasks ran."""
+        return deque(maxlen=TASKS_KEPT)
+
+    def epoch_ns(self) -> int:
+        """The time of day at which this machine's clock began."""
+        return time.time_ns() - time.monotonic_ns()
+
+    def all_task_times(self) -> None:
+        """Each worker keeps its own."""
 
     def pids(self) -> Mapping[str, int]:
         from dualray.real.observe.stacks import pids_of_cluster  # noqa: PLC0415 - few ask

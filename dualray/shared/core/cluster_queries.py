@@ -11,6 +11,7 @@ from dualray.exceptions import DualrayError
 from dualray.shared.core.failures import as_exception
 from dualray.shared.core.state import PendingWait
 from dualray.shared.core.waiting import CoreWaiting
+from dualray.shared.machines.state_rows import TASK_TIMES
 from dualray.shared.model.events import (
     ActorKillAsked,
     ActorNameAsked,
@@ -63,6 +64,15 @@ class CoreQueries(CoreWaiting):
             rows = self.machine.take_rows(question.wait_id)
             found[question.to] = [json.loads(row) for row in rows] if rows is not None else None
         return found
+
+    def task_times(self, addresses: Sequence[Address], timeout_ns: int) -> tuple[list[dict[str, Any]], list[str]]:
+        """When tasks began and ended that processes have run (task_times.py), and who has not answered in time."""
+        known = self.host.all_task_times()
+        if known is not None:
+            return [*known], []
+        answers = self.rows_of(addresses, TASK_TIMES, timeout_ns)
+        missing = [str(address) for address, rows in answers.items() if rows is None]
+        return [row for rows in answers.values() for row in rows or ()], missing
 
     def pids(self) -> Mapping[str, int]:
         """The pids of this process and of the workers of the cluster, by address, as far as this machine knows them."""

@@ -5,11 +5,14 @@ There is one class for each mode: dualray/real/processes/process.py and dualray/
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from dualray.shared.core.execution import Execution
+from dualray.shared.core.task_times import TaskTime
+from dualray.shared.machines.state_rows import Row
 from dualray.shared.model.commands import Command, RunTask, WriteRecord, WriteRecords
 from dualray.shared.model.events import Event, TaskPushed
 from dualray.shared.model.ids import Address, FunctionID, NodeID, TaskID
@@ -76,6 +79,15 @@ class Host(Tables, Protocol):
     @property
     def is_logged(self) -> bool:
         """Whether `log` is of any use."""
+
+    def new_times(self) -> deque[TaskTime] | None:
+        """Where this process is to keep when its tasks ran; None: `all_task_times` has the times."""
+
+    def epoch_ns(self) -> int:
+        """The time of day at which `now_ns` is 0, in ns since 1970."""
+
+    def all_task_times(self) -> Sequence[Row] | None:
+        """The times of all tasks of the cluster (task_times.py), as far as this process has them without asking."""
 
     def yield_point(self) -> None:
         """User code goes on without waiting: news may be taken in, if some has come."""

@@ -62,7 +62,7 @@ class CoreState:
         self.node = node
         self.config = config
         self.host = host
-        self.is_traced, self.is_logged = host.is_traced, host.is_logged
+        self.is_traced, self.is_logged, self.kept_times = host.is_traced, host.is_logged, host.new_times()
         self._folded = PlainWorker(address=address, node=node, config=config) if is_folded else None
         """In place of the owner machine, until more than plain tasks is asked of it: see plain_worker.py."""
         self._owner = None if is_folded else Owner(address=address, node=node, config=config, is_driver=is_driver)

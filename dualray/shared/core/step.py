@@ -6,11 +6,13 @@ first.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, TypeVar
 
 from dualray.shared.core.failures import failure_in_words
 from dualray.shared.core.state import CoreState
+from dualray.shared.core.task_times import time_row
 from dualray.shared.handles import TERMINATE
 from dualray.shared.model.commands import (
     ArmTimer,
@@ -28,11 +30,21 @@ from dualray.shared.model.commands import (
     RunTasks,
     Send,
     TellFailure,
+    TellTaskTimes,
     TellWait,
     WriteRecord,
     WriteRecords,
 )
-from dualray.shared.model.events import Event, RefsAdded, RefsDropped, TaskPushed, TasksPushed, TasksRan, ViewReleased
+from dualray.shared.model.events import (
+    Event,
+    RefsAdded,
+    RefsDropped,
+    RowsReported,
+    TaskPushed,
+    TasksPushed,
+    TasksRan,
+    ViewReleased,
+)
 from dualray.shared.model.ids import ObjectID
 from dualray.shared.model.specs import Ref
 from dualray.shared.proof.trace import TraceKind
@@ -167,6 +179,7 @@ class CoreStep(CoreState):
             NoteRetry: self._note_retry,
             TellFailure: self._tell_failure,
             TellWait: self._tell_wait,
+            TellTaskTimes: self._tell_task_times,
             CollectGarbage: lambda command: host.collect_garbage(),
         }
 
@@ -199,6 +212,17 @@ class CoreStep(CoreState):
 
     def _tell_wait(self, command: TellWait) -> None:
         self.host.tell(f"dualray: {command.words}.\n")
+
+    def _tell_task_times(self, command: TellTaskTimes) -> None:
+        epoch_ns, rows = self.host.epoch_ns(), list[str]()
+        for task_id, attempt, name, start_ns, end_ns in self.kept_times or ():
+            row = time_row(task_id, attempt, name, self.address, epoch_ns + start_ns, epoch_ns + end_ns)
+            rows.append(json.dumps(row))
+        task = self.current_task
+        if task is not None and task.spec.actor_id is None and task.spec.creates is None:
+            start_ns, name = epoch_ns + self.task_began_ns, task.spec.template.name
+            rows.append(json.dumps(time_row(task.spec.task_id, task.attempt, name, self.address, start_ns, None)))
+        self.send_out(command.requester, RowsReported(wait_id=command.wait_id, rows=tuple(rows)), ())
 
     def tell_unread_failures(self) -> None:
         """The program ends: errors that it holds references to, and has never read, are told now."""

@@ -151,7 +151,7 @@ class TaskRunner:
         self._core.current_task = None
         if self._core.is_traced:
             self._trace_end(task, None)
-        self._core.report_small(task, size_bytes, self._core.now_ns() - start_ns)
+        self._core.report_small(task, size_bytes, self._note_end(task, start_ns))
 
     def end_cancelled(self, task: RunTask | TaskPushed, start_ns: int) -> None:
         """A task was cancelled when its code had returned, and its time was not over."""
@@ -331,11 +331,20 @@ class TaskRunner:
         if self._core.is_traced:
             self._trace_end(task, error)
         ran = TaskRan(task_id=spec.task_id, attempt=task.attempt, results=tuple(results), error=error)
-        duration_ns = self._core.now_ns() - start_ns
+        duration_ns = self._note_end(task, start_ns)
         if spec.template.streaming:  # its end goes behind its items, and waits for no other
             self._core.report_ran(ran, duration_ns, is_alone=True)
         else:
             self._core.report_ran(ran, duration_ns)
+
+    def _note_end(self, task: RunTask | TaskPushed, start_ns: int) -> int:
+        """Keep when a task ran; for how long, in ns."""
+        core = self._core
+        end_ns = core.now_ns()
+        if core.kept_times is not None:
+            spec = task.spec
+            core.kept_times.append((spec.task_id, task.attempt, spec.template.name, start_ns, end_ns))
+        return end_ns - start_ns
 
     def _trace_end(self, task: RunTask | TaskPushed, error: ErrorInfo | None) -> None:
         spec = task.spec

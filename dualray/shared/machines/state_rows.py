@@ -5,6 +5,7 @@
     waits             an owner: what the task that runs here waits for; the head: what waits for a place, and why
     late:OBJECT_ID    an owner: why an object is not there yet (OwnerRows.late)
     workers           a node
+    task_times        an owner: when the tasks that ended here began and ended; whoever runs them keeps that
     actors, ended_workers, jobs, named_actors, namespaces, nodes, placement_groups, processes      the head
 
 Ids are hex. The names of states are today's Ray's where there is one for it.
@@ -25,6 +26,7 @@ TASK_STATES = {
     TaskState.FINISHED: "FINISHED",
     TaskState.FAILED: "FAILED",
 }
+TASK_TIMES = "task_times"
 RUNNING = "RUNNING"
 CALL_FETCHES = "PENDING_ACTOR_TASK_ARGS_FETCH"
 CALL_WAITS = "PENDING_ACTOR_TASK_ORDERING_OR_CONCURRENCY"

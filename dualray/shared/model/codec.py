@@ -104,6 +104,7 @@ _YOUNGER: frozenset[str] = frozenset(
         "NodesDied",
         "ResourcesWanted",
         "TasksWanted",
+        "TellTaskTimes",
         "TerminateNode",
         "WorkerNotStarted",
     }

@@ -253,6 +253,15 @@ class TellWait:
 
 
 @dataclass(slots=True, kw_only=True)
+class TellTaskTimes:
+    """Report to `requester`, under its `wait_id`, when the tasks of this process began and ended. Machines do not keep
+    these times: who runs the tasks does."""
+
+    requester: Address
+    wait_id: WaitID
+
+
+@dataclass(slots=True, kw_only=True)
 class LaunchNodes:
     """Have the provider start a node of this group for each id, once for each id: it carries the id as a label. Report
     `LaunchesFailed` of those that it refuses."""
@@ -303,6 +312,7 @@ Command: TypeAlias = (
     | NoteRetry
     | TellFailure
     | TellWait
+    | TellTaskTimes
     | LaunchNodes
     | TerminateNode
     | CollectGarbage

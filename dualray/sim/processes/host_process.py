@@ -10,10 +10,13 @@ import traceback
 from collections.abc import Mapping, Sequence
 
 from dualray.shared.core.core_worker import CoreWorker
+from dualray.shared.core.task_times import time_row
+from dualray.shared.machines.state_rows import Row
 from dualray.shared.model.accelerators import Names
 from dualray.shared.model.commands import WriteRecord, WriteRecords
 from dualray.shared.model.events import Event
 from dualray.shared.model.ids import HEAD, Address, FunctionID, NodeID
+from dualray.shared.proof.trace import TraceKind
 from dualray.sim.kernel.calendar import Calendar
 from dualray.sim.kernel.fibers import FIBER_STOPS, FiberSignal
 from dualray.sim.kernel.raised import was_raised
@@ -23,6 +26,7 @@ from dualray.sim.processes.object_store import VirtualStore
 from dualray.sim.processes.runner import Process
 from dualray.sim.usercode.polling import poll
 from dualray.sim.usercode.process_calls import ExitFunction, ip_of
+from dualray.sim.usercode.virtual_time import EPOCH_NS
 
 OWED_NS_MAX = 50_000
 """Of submissions that are not paid for yet: about as much as two messages within a node take."""
@@ -120,6 +124,22 @@ class HostProcess(Process):
     def tell(self, words: str) -> None:
         if not self.is_silent:
             sys.stderr.write(words)
+
+    def new_times(self) -> None:
+        """The trace of the run has the times of all tasks."""
+
+    def epoch_ns(self) -> int:
+        return EPOCH_NS
+
+    def all_task_times(self) -> list[Row]:
+        rows: dict[tuple[str, str, int], Row] = {}
+        for event in self.cluster.trace_events:
+            key = event.process, event.subject, event.amount
+            if event.kind is TraceKind.TASK_STARTED:
+                rows[key] = time_row(key[1], key[2], event.name, key[0], EPOCH_NS + event.time_ns, None)
+            elif event.kind is TraceKind.TASK_ENDED and key in rows:
+                rows[key]["end_ns"] = EPOCH_NS + event.time_ns
+        return [*rows.values()]
 
     def pids(self) -> Mapping[str, int]:
         return {**self._pids, self.address: self.pid}

@@ -81,6 +81,7 @@ class VirtualCluster:
     """With which the seeds of all tasks begin."""
     is_closed: bool
     kernel: Kernel
+    trace_events: list[TraceEvent]
     calendar: Calendar
     fibers: FiberScheduler
     network: Network

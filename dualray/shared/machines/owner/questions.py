@@ -16,7 +16,8 @@ from collections.abc import Collection, Mapping
 from dualray.shared.machines.base import Outbox
 from dualray.shared.machines.owner.leases import Leases
 from dualray.shared.machines.owner.rows import OwnerRows
-from dualray.shared.model.commands import ArmTimer, CancelTimer, CompleteWait
+from dualray.shared.machines.state_rows import TASK_TIMES
+from dualray.shared.model.commands import ArmTimer, CancelTimer, CompleteWait, TellTaskTimes
 from dualray.shared.model.events import (
     ActorNameAsked,
     ActorNameReported,
@@ -109,6 +110,9 @@ class Questions:
 
     def on_rows_requested(self, event: RowsRequested) -> None:
         """Somebody asks for the rows of this process."""
+        if event.table == TASK_TIMES:
+            self.out.add(TellTaskTimes(requester=event.requester, wait_id=event.wait_id))
+            return
         rows = tuple(json.dumps(row) for row in self.state_rows.of(event.table))
         self.out.send(event.requester, RowsReported(wait_id=event.wait_id, rows=rows))
 
