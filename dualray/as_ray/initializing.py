@@ -113,7 +113,8 @@ def init(address: str | None = None, *, local_mode: bool = False, job_config: An
     if isinstance(address, ClusterAddress):
         context = api.init(address, **said)
     elif address in (None, "local") or is_simulated:
-        context = api.init(**_starting(said))
+        own = "local" if address == "local" else None
+        context = api.init(own, **_starting(said, own))
     else:
         context = _join(str(address), said)
     context.ray_version = RAYS_VERSION
@@ -162,10 +163,10 @@ def joins_own_cluster() -> bool:
     return planned.address() is not None and os.environ.get(ADDRESS_VARIABLE) != "local"
 
 
-def defaults() -> dict[str, Any]:
+def defaults(address: str | None = None) -> dict[str, Any]:
     """Settings of a cluster that a program starts under the name `ray`, where nothing else says them: a demand that no
     node can meet is warned of, and waits for a node that can, as on Ray."""
-    resolved = resolve({})
+    resolved = resolve({} if address is None else {"address": address})
     starts = resolved["address"].value in (None, "local")  # a cluster that it joins has its own
     return {"infeasible": "wait"} if starts and resolved["infeasible"].value is None else {}
 
@@ -260,9 +261,9 @@ def _add_limits(said: dict[str, Any]) -> None:
             said["limits"] = {**(said.get("limits") or {}), limit: os.fspath(value)}
 
 
-def _starting(said: Mapping[str, Any]) -> dict[str, Any]:
+def _starting(said: Mapping[str, Any], address: str | None = None) -> dict[str, Any]:
     """Return the settings of a new cluster: arguments of the program, then Ray's variables, then the defaults."""
-    whole = {**defaults(), **said}
+    whole = {**defaults(address), **said}
     if limits := limits_of_variables():
         whole["limits"] = {**limits, **(whole.get("limits") or {})}
     return whole
