@@ -280,7 +280,17 @@ PLANTED = [
         words="nothing is made again here",
     ),
 ]
-CASES = [pytest.param(mode, bug, id=f"{bug}-{mode}") for bug in PLANTED for mode in bug.modes]
+CASES = [
+    pytest.param(
+        mode,
+        bug,
+        id=f"{bug}-{mode}",
+        # Such a bug shows when a `get` is given up, which takes a simulation no time.
+        marks=pytest.mark.slow if mode == "real" and bug.error is GetTimeoutError else (),
+    )
+    for bug in PLANTED
+    for mode in bug.modes
+]
 CHECKS = tuple(dict.fromkeys(bug.check for bug in PLANTED))
 
 

@@ -49,11 +49,13 @@ def test_a_run_without_a_decision_log_has_its_tasks(start):
             return 1
 
     start()
-    counter = Counter.remote()
-    get([halve.remote(number) for number in range(3)] + [counter.add.remote()])
+    get([halve.remote(number) for number in range(3)])
     tasks = [row for row in ray.timeline() if row["ph"] == "X"]
-    assert sorted(row["name"] for row in tasks) == ["Counter", "Counter.add", "halve", "halve", "halve"]
+    assert [row["name"] for row in tasks] == ["halve"] * 3
     assert all(row["dur"] >= 0 and row["ts"] >= 0 for row in tasks)
+    counter = Counter.remote()  # its process may end one of an idle worker, and with it what that worker has kept
+    get(counter.add.remote())
+    assert {"Counter", "Counter.add"} <= {row["name"] for row in ray.timeline() if row["ph"] == "X"}
 
 
 def test_before_init():
