@@ -20,7 +20,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help env demo ray-demo pong lint format test test-core test-ray test-slow test-pythons release test-release docs bench bench-sim bench-transfer bench-compare \
+.PHONY: help env demo ray-demo pong lint format test test-core test-full test-ray test-slow test-pythons release test-release docs bench bench-sim bench-transfer bench-compare \
     build clean
 
 help:  ## Print this help
@@ -59,6 +59,7 @@ format: env  ## Put the code in the form that lint asks for
 
 test: env $(VENV)/.installed-ray lint  ## Lint, then run every test that is not slow
 	$(BIN)/python -m pytest -m 'not slow' -n 3 $(PYTEST_ARGS)
+	$(BIN)/python -m tests.through_ray -q -m 'not slow' -n 3
 	$(BIN)/python -m pytest --mode ray $(RAY_CHOSEN)
 	$(BIN)/python -m pytest tests/on_ray/test_recording.py
 
@@ -72,6 +73,9 @@ test-ray: env $(VENV)/.installed-ray  ## Run the conformance tests, those of mod
 	    $(BIN)/python -m pytest -q --mode ray $$module $(PYTEST_ARGS) || [ $$? = 5 ] || failed="$$failed $$module"; done; \
 	    [ -z "$$failed" ] || { echo "failed:$$failed"; exit 1; }
 	$(BIN)/python -m pytest --mode ray tests/guide_programs $(PYTEST_ARGS)
+
+test-full: test test-slow test-ray  ## Run every test there is, and all conformance tests through `import ray`
+	$(BIN)/python -m tests.through_ray --all -q -n 3
 
 test-core: $(VENV)/.installed-dev  ## Run the tests of the core and of the command line alone, without TensorFlow
 	$(BIN)/python -m pytest -m 'not slow' -n 2 tests/shared tests/cli/test_app.py $(PYTEST_ARGS)

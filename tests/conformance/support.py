@@ -19,6 +19,7 @@ import numpy as np
 
 import dualray as ray
 from dualray import runtime
+from dualray.as_ray import VARIABLE
 from dualray.exceptions import ActorUnavailableError
 from dualray.shared.units import parse_size_bytes
 
@@ -99,7 +100,10 @@ def is_on_ray() -> bool:
 
 
 def in_words(ours: str, of_ray: str = "") -> str:
-    """The pattern that an error's message matches. Ray words some errors itself, and the pattern is `of_ray` there."""
+    """The pattern that an error's message matches. Ray words some errors itself, and the pattern is `of_ray` there.
+    Under the name ray, dualray has Ray's words for many errors: either pattern will do."""
+    if os.environ.get(VARIABLE) and of_ray:
+        return f"(?s:{ours})|(?s:{of_ray})"
     return of_ray if is_on_ray() else ours
 
 
