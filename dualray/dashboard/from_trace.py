@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from functools import partial
 from typing import Any, Final
 
 from dualray.dashboard.demand import Demand
@@ -234,6 +235,8 @@ class TraceTables:
         self.demand.note(self.now_s)
 
     def _words_of_wait(self, task: TaskRow) -> str:
+        if task.state in _WAITS_NOT:
+            return ""
         match task.state:
             case "PENDING_ARGS_AVAIL":
                 makers = {self._name_of_maker(dep) for dep in task.missing}
@@ -263,7 +266,7 @@ class TraceTables:
         row[1] += by
         if row[1] == 0:
             del self._waits[words]
-        self.tables.put("waits", words, lambda: self._waits.get(words))
+        self.tables.put("waits", words, partial(self._waits.get, words))
 
     def _pushed(self, event: TraceEvent) -> None:
         task = self._task(event)
@@ -522,6 +525,7 @@ class TraceTables:
         return self._nodes.get(of_driver)
 
 
+_WAITS_NOT: Final = (RUNNING, FINISHED, FAILED)
 LOST_WORDS: Final = "lost with its worker"
 _NODE_LOST: Final = "node lost"
 _STATE_OF: Final = {

@@ -31,7 +31,7 @@ const token = (() => {
   return given || sessionStorage.getItem("dualray-token") || "";
 })();
 
-const runs = [];
+const runs = [], ME = Math.random().toString(36).slice(2);  // the server counts its pages
 let chosen = 0, tab = "tasks", page = 0, sortBy = null, sortDown = false, view = null, wantedState = "", searchOfLink = null, tabState = "", dirty = true, listDirty = true, stateCounts = new Map();
 
 function emptyTables() { return Object.fromEntries(["nodes", "workers", "tasks", "spans", "actors", "objects", "happened", "demand", "waits"].map((name) => [name, new Map()])); }
@@ -98,7 +98,8 @@ async function follow(run) {
   for (;;) {
     let wait = document.hidden ? HIDDEN_MS : ASK_MS;
     try {
-      const hasMore = takePart(run, await ask(`/api/${run.number}/changes?after=${run.version}`));
+      const found = await ask(`/api/${run.number}/changes?after=${run.version}&page=${ME}`), hasMore = takePart(run, found);
+      wait = Math.max(wait, 1000 * (found.wait_s || 0));
       run.lost = "";
       if (hasMore) wait = 0; else await askAnswer(run);
     } catch (error) {
@@ -185,9 +186,10 @@ function clockWords(run) {
   const head = run.head;
   if (head.now_s === undefined) return "";
   if (head.source === "cluster") return `${time(head.now_s)} since the page's server joined` + (head.asked_s === undefined ? "" : `; the cluster's processes have answered within ${time(head.asked_s)}`);
-  if (!head.is_virtual) return `${time(head.now_s)} of real time`;
+  const behind = head.is_behind ? "; the page is behind the run, because no CPU of its machine is free" : "";
+  if (!head.is_virtual) return `${time(head.now_s)} of real time${behind}`;
   const paced = head.state === "over" ? null : head.paced, pace = paced ? `, at most ${paced.pace} s of virtual time in a second` : "";
-  return `${time(head.now_s)} of virtual time: a simulation${pace}` + (paced && paced.rests_s > 1 ? `; it pauses at this time for ${paced.rests_s.toFixed(0)} s more` : "");
+  return `${time(head.now_s)} of virtual time: a simulation${pace}` + (paced && paced.rests_s > 1 ? `; it pauses at this time for ${paced.rests_s.toFixed(0)} s more` : "") + behind;
 }
 function whole() { return { from: 0, until: Math.max(...runs.map((run) => run.now)) * 1.01 }; }
 function drawPictures() {
