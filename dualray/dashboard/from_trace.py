@@ -33,6 +33,7 @@ from dualray.dashboard.rows import (
 )
 from dualray.dashboard.tables import Tables
 from dualray.report.colours import FUNCTIONS_MAX, colours_of
+from dualray.report.fault_costs import FaultCost, FaultCosts
 from dualray.report.lineage import is_of_node
 from dualray.report.notices import ActorNamed, NodeNotice, Noticed
 from dualray.shared.model.ids import HEAD, Address, ObjectID, is_put, node_of
@@ -76,6 +77,9 @@ class TraceTables:
         """The functions that have a colour, in order of their first calls."""
         self.demand = Demand(tables)
         self.happened = Happened(tables)
+        self._costs = FaultCosts()
+        self._told_of: dict[FaultCost, list[Any]] = {}
+        """The sentence about each fault."""
         self._handlers = {
             TraceKind.TASK_SUBMITTED: self._submitted,
             TraceKind.TASK_PUSHED: self._pushed,
@@ -100,6 +104,8 @@ class TraceTables:
             if self.start_ns is None:
                 self.start_ns = event.time_ns
             self.now_s = max(self.now_s, seconds(event.time_ns - self.start_ns))
+            faults, last = len(self._costs.all), self.happened.last
+            self._costs.take(event)
             if isinstance(event, TraceEvent):
                 handler = self._handlers.get(event.kind)
                 if handler is not None:
@@ -108,7 +114,20 @@ class TraceTables:
                 self._noticed(event)
             else:
                 self._actor_named(event)
+            if len(self._costs.all) > faults and self.happened.last is not last:
+                self._told_of[self._costs.all[-1]] = self.happened.last
+        self._say_costs()
         self._say()
+
+    def _say_costs(self) -> None:
+        costs = self._costs
+        if not costs.changed:
+            return
+        for cost in costs.changed:
+            if cost in self._told_of:
+                self.happened.costs(self._told_of[cost], costs.words(cost))
+        costs.changed = {cost: None for cost in costs.changed if cost.waiting}  # nodes may be idle for it
+        self.tables.head["fault_cost"] = costs.words_of_all() if len(costs.all) > 1 else ""
 
     def reach(self, time_ns: int) -> None:
         """The run has come to this time, and all rows until then were taken."""

@@ -34,7 +34,7 @@ COLUMNS: Final[dict[str, tuple[str, ...]]] = {
     "spans": ("span", "task", "attempt", "worker", "started_s", "ended_s", "outcome", "cause", "name"),
     "actors": ("actor", "class", "name", "state", "node", "worker", "restarts", "owner", "why"),
     "objects": ("object", "size", "state", "owner", "nodes", "used_by", "of"),
-    "happened": ("id", "time_s", "kind", "words", "node", "about"),
+    "happened": ("id", "time_s", "kind", "words", "node", "about", "cost"),
     "demand": ("step", "running", "queued", "blocked", "cpus", "nodes"),
     "waits": ("what", "count", "since_s"),
 }

@@ -211,7 +211,9 @@ function drawPictures() {
 }
 function drawHappened(run) {
   const rows = [...run.tables.happened.values()].sort((a, b) => a[1] - b[1] || a[0] - b[0]).slice(-200), list = $("happened"), atEnd = list.scrollTop + list.clientHeight >= list.scrollHeight - 8;
-  const key = rows.map((row) => row[0] + row[3] + row[5].length).join();
+  const total = run.head.fault_cost ? `All faults${run.head.state === "over" ? "" : " until now"}: ${run.head.fault_cost}` : "";
+  $("fault-cost").hidden = !total; if ($("fault-cost").textContent !== total) $("fault-cost").textContent = total;
+  const key = rows.map((row) => row[0] + row[3] + row[5].length + row[6]).join() + run.head.state;
   if (list.dataset.follows && run.head.state === "over") {  // now the cause counts more than the newest sentence
     if (atEnd) list.scrollTop = 0;
     delete list.dataset.follows;
@@ -219,7 +221,7 @@ function drawHappened(run) {
   if (list.dataset.key === key && list.dataset.run === String(chosen)) return;
   list.dataset.key = key; list.dataset.run = chosen;
   const focused = list.contains(document.activeElement) && document.activeElement !== list ? document.activeElement : null;
-  list.replaceChildren(...rows.map((row) => { const item = element("li", element("time", time(row[1]))); item.append(sentence(row)); return item; }));
+  list.replaceChildren(...rows.map((row) => { const item = element("li", element("time", time(row[1]))); item.append(sentence(run, row)); return item; }));
   if (!rows.length) list.append(element("li", "No fault, no loss and no failure until now.", { className: "none" }));
   if (focused) [...list.querySelectorAll("button")].find((each) => each.title === focused.title && each.textContent === focused.textContent)?.focus({ preventScroll: true });
   if (atEnd && run.head.state === "running") {
@@ -228,7 +230,7 @@ function drawHappened(run) {
   }
 }
 // A sentence, in which what it is about can be clicked; what it does not name stands behind it.
-function sentence(row) {
+function sentence(run, row) {
   const said = element("span", null, { className: row[2] }), words = row[3], places = [], rest = [];
   for (const about of row[5] || []) {
     const at = placeOf(words, about[2], places);
@@ -238,6 +240,7 @@ function sentence(row) {
   let done = 0;
   for (const [at, about] of places) { said.append(words.slice(done, at), linkTo(about)); done = at + about[2].length; }
   said.append(words.slice(done));
+  if (row[6]) said.append(element("span", `Cost${run.head.state === "over" ? "" : " until now"}: ${row[6]}`, { className: "cost" }));
   if (rest.length) { const behind = element("span", null, { className: "about" }); for (const about of rest) behind.append(" ", linkTo(about)); said.append(behind); }
   return said;
 }
