@@ -82,8 +82,8 @@ class Happened:
         row = self._killed.pop((node, life), None)
         later = ""
         if row is not None:
-            later = f", {_time(time_s - row[1])} after it was killed"
-            noticed = f" The head detected this at {_time(time_s)} ({_time(time_s - row[1])} later)."
+            later = f", {time_words(time_s - row[1])} after it was killed"
+            noticed = f" The head detected this at {time_words(time_s)} ({time_words(time_s - row[1])} later)."
             row[3] = row[3].removesuffix(_NOT_YET) + noticed
             self._tables.put("happened", row[0], lambda: row)
         words = f"The head detected that {node} {'had died' if is_back else 'is dead'}{later}."
@@ -212,7 +212,8 @@ def _more(count: int, thing: str) -> About:
     return [[MORE, "", f"and {count:,} more {thing}{'s' if count > 1 else ''}"]] if count > 0 else []
 
 
-def _time(s: float) -> str:
+def time_words(s: float) -> str:
+    """A time, for people."""
     return f"{s:,.3f}".rstrip("0").rstrip(".") + " s"
 
 
