@@ -143,7 +143,9 @@ function meter(used, total, said) {
 function header(table, names) {
   const row = element("tr");
   for (const name of names) row.append(element("th", name, { scope: "col" }));
-  table.replaceChildren(element("thead", row)); const body = element("tbody"); table.append(body); return body;
+  table.replaceChildren(element("thead", row)); const body = element("tbody"); table.append(body);
+  if (table.id === "nodes") for (const [each, role] of [[table, "table"], [table.tHead, "rowgroup"], [body, "rowgroup"], [row, "row"], ...[...row.children].map((cell) => [cell, "columnheader"])]) each.setAttribute("role", role);  // folded, it is none for a browser
+  return body;
 }
 
 // ---- Drawing --------------------------------------------------------------------------------------------------------
@@ -279,10 +281,13 @@ function drawNodes(run) {
     name.addEventListener("click", () => open("nodes", row[0]));
     line.append(element("th", name, { scope: "row" }), element("td", words(row[1]), { className: stateClass(row[1]) }));
     line.append(meter(row[3], cpus, cpus === null ? `${row[3]} tasks run` : run.head.source === "cluster" ? `${count(row[3])} of ${count(cpus)}` : `${count(row[3])} on ${count(cpus)} CPU${cpus === 1 ? "" : "s"}`));
-    if (hasMemory) line.append(meter(row[5] || 0, row[4], row[4] === null ? "" : `${bytes(row[5] || 0)} of ${bytes(row[4])}`));
-    line.append(meter(row[7], row[6], row[6] === null ? bytes(row[7]) : `${bytes(row[7])} of ${bytes(row[6])}`));
+    if (hasMemory) { const reserved = meter(row[5] || 0, row[4], row[4] === null ? "" : `${bytes(row[5] || 0)} of ${bytes(row[4])}`); reserved.dataset.label = "memory reserved"; line.append(reserved); }
+    const stored = meter(row[7], row[6], row[6] === null ? bytes(row[7]) : `${bytes(row[7])} of ${bytes(row[6])}`), since = element("td", sinceWords(run, row));
+    stored.dataset.label = "object store"; if (row[1] !== "DEAD") since.dataset.label = "alive since";
+    line.append(stored);
     if (measured) line.append(element("td", row[11] || ""));
-    line.append(element("td", sinceWords(run, row)));
+    line.append(since); for (const cell of line.children) cell.setAttribute("role", cell.tagName === "TH" ? "rowheader" : "cell");
+    line.setAttribute("role", "row");
     body.append(line);
   }
   if (rows.length > 500) body.append(element("tr", element("td", `and ${count(rows.length - 500)} more`, { colSpan: 7 })));
