@@ -3,7 +3,7 @@
 Each feed has a thread that calls `refresh` again and again. What was there when it began is read at once. Then it rests
 after each look, the longer the more the look took, and much longer while no CPU is free (pace.py). A look at a run that
 writes more than can be read in that time takes a part of it: the page is behind the run then, and says so. Nobody looks
-while no page is open.
+while no page asks.
 """
 
 from __future__ import annotations
@@ -48,6 +48,8 @@ QUIET_S: Final = 3.0
 """A directory in which nothing was written for so long shows a run that is over, or that stands still."""
 WATCHED_S: Final = 10.0
 """A page that has not asked for so long is closed, or its browser is stopped."""
+READ_ON_S: Final = 2.0
+"""For so long a run is read on after a page has asked. A page that is hidden asks less often than that."""
 LOG_LINES: Final = 1_000
 OPENING_BYTES: Final = 1 << 16
 CLOCK: Final = "cluster.clock"
@@ -126,7 +128,7 @@ def follow(feed: Feed, until: threading.Event) -> None:
 
 class DirectoryFeed:
     """A run that leaves its trace in a directory: one that goes on, or one that is over. Nobody reads on while no page
-    is open: what was written then is read when a page asks.
+    asks: what was written then is read when one does.
 
     Args:
         directory: of the run, as `init(decision_log=)` was given it.
@@ -182,7 +184,7 @@ class DirectoryFeed:
 
     def refresh(self) -> bool:
         """Read what is new; the tables are held for a part of it at a time."""
-        if time.monotonic() - self.asked_s > WATCHED_S:
+        if not self.is_opening and time.monotonic() - self.asked_s > READ_ON_S:
             return False
         if not self._pending and self._directory.is_dir():
             if self._program is not None:  # asked first: what it has written last is read then

@@ -236,6 +236,7 @@ class Dashboard:
         number, feed = found
         now_s = feed.asked_s = time.monotonic()
         self._pages[request.query_params.get("page", "")[:NAME_MAX]] = now_s
+        feed.pages = len(self._pages)
         data = None if self._is_due(number, now_s) else self._answers[number].get(int(after))
         if data is None:
             data = await run_in_threadpool(self._changes_since, number, feed, int(after))
@@ -265,8 +266,6 @@ class Dashboard:
     def _pace(self, now_s: float) -> None:
         """Count the pages, and say when they are to ask again."""
         self._pages = {page: asked_s for page, asked_s in list(self._pages.items()) if now_s - asked_s <= WATCHED_S}
-        for feed in self.feeds:
-            feed.pages = len(self._pages)
         self._wait_s = wait_s(len(self._pages), is_busy=self._machine.is_busy())
 
     async def _story(self, request: Request) -> Response:

@@ -68,16 +68,21 @@ def test_a_trace_that_is_read_in_parts_comes_in_the_order_of_time(tmp_path: Path
     assert tail.look(bytes_max) == []
 
 
-def test_nobody_reads_while_no_page_is_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    directory = wide_trace(tmp_path, 5)
-    feed = DirectoryFeed(directory)
-    feed.asked_s -= feeds.WATCHED_S + 1
-    assert feed.refresh() is False
-    assert feed.tables.rows("tasks") == []
-    feed.asked_s = time.monotonic()
+def test_nobody_reads_on_while_no_page_asks(tmp_path: Path) -> None:
+    two_processes(tmp_path, 5)
+    feed = DirectoryFeed(tmp_path)
+    feed.asked_s -= feeds.READ_ON_S + 1
     while feed.refresh():
         pass
+    assert len(feed.tables.rows("tasks")) == 5, "what was there at first"
+    more = [TraceEvent(10_000, TraceKind.TASK_SUBMITTED, "driver-3", "a" * 32, name="f")]
+    (tmp_path / "driver-3.trace").write_bytes(to_bytes(more))
+    assert feed.refresh() is False
     assert len(feed.tables.rows("tasks")) == 5
+    feed.asked_s = float("inf")
+    while feed.refresh():
+        pass
+    assert len(feed.tables.rows("tasks")) == 6
 
 
 def test_what_is_there_at_first_is_read_at_once_and_what_comes_later_in_parts(
@@ -89,6 +94,7 @@ def test_what_is_there_at_first_is_read_at_once_and_what_comes_later_in_parts(
     while feed.refresh():
         assert feed.is_opening
     assert not feed.is_opening
+    feed.asked_s = float("inf")
     assert feed.tables.head["state"] == "reading", "it may be over"
     later = [
         TraceEvent(10_000 + each, TraceKind.TASK_SUBMITTED, "driver-3", f"{each:032x}", name="f") for each in range(200)
