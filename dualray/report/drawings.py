@@ -17,8 +17,7 @@ import numpy as np
 from dualray.report.colours import OTHERS, colours_of
 from dualray.report.critical_path import Spent, Stretch
 from dualray.report.histories import Attempt, Lives
-from dualray.report.summary import duration
-from dualray.report.traces import natural
+from dualray.report.traces import duration, natural
 from dualray.report.usage import Floats, Resource
 from dualray.report.where import ON_NODES, ON_PATH, Where
 from dualray.shared.model.ids import Address, incarnation_of, node_of

@@ -22,7 +22,8 @@ from typing import Final
 from dualray.report.lineage import is_of_node
 from dualray.report.notices import ActorNamed, NodeNotice, Noticed, notices_of
 from dualray.report.record import Record
-from dualray.report.summary import RECONSTRUCTION, duration
+from dualray.report.summary import RECONSTRUCTION
+from dualray.report.traces import duration
 from dualray.shared.model.ids import HEAD, Address, node_of
 from dualray.shared.proof.trace import TraceEvent, TraceKind
 

@@ -45,14 +45,6 @@ _TRANSFERRED, _FAULT, _NODE_STARTED = TraceKind.TRANSFER_ENDED, TraceKind.FAULT,
 # An attribute of an enumeration is looked up through three functions, and a trace has very many events.
 
 
-def duration(ns: float) -> str:
-    """A length of time, for people: three digits."""
-    for unit, unit_ns in (("s", 10**9), ("ms", 10**6), ("µs", 10**3)):
-        if ns >= unit_ns:
-            return f"{ns / unit_ns:.3g} {unit}" if ns < 1000 * unit_ns else f"{ns / unit_ns:,.0f} {unit}"
-    return f"{ns:.0f} ns"
-
-
 def summary(events: Sequence[TraceEvent]) -> Summary:
     """Count."""
     counts = Counter([event.kind for event in events])
