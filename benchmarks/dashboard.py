@@ -1,10 +1,12 @@
 """What open pages cost a run: `python -m benchmarks.dashboard`; the extra `dashboard` must be installed.
 
 A simulation, and a program on real processes, run with a page's server beside them: with no page, with fifty pages that
-ask twice a second, and with fifty that have asked once and are stopped. Times are those of the run alone: wall, and CPU
-time of its own processes, which others on the machine disturb less. Each run with a server is one of a pair: the other
-is the same run without a server, just before it or just after it, in turn. Each pair is printed, and at the end the
-median change and the middle half. The whole takes at most MINUTES, on a machine that does nothing else.
+ask as often as the server lets them, and with fifty that have asked once and are stopped. Times are those of the run:
+wall, and CPU time of its own processes, which others on the machine disturb less. The CPU times of the server and of
+the pages, which are threads of this process, stand apart: where the run needs all CPUs, it lacks their sum. Each run
+with a server is one of a pair: the other is the same run without a server, just before it or just after it, in turn.
+Each pair is printed, and at the end the median change and the middle half. The whole takes at most MINUTES, on a
+machine that does nothing else.
 """
 
 from __future__ import annotations
@@ -23,6 +25,8 @@ from collections.abc import Sequence
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Final
+
+import psutil
 
 PAGES: Final = 50
 MINUTES: Final = 4.0
@@ -72,8 +76,8 @@ ray.shutdown()
 """The clock of a simulation is virtual; the machine's uptime is not."""
 
 
-Times = tuple[float, float]
-"""Wall and CPU seconds of a run."""
+Times = tuple[float, float, float, float]
+"""Wall and CPU seconds of a run, and CPU seconds of the server and of the pages meanwhile."""
 Pair = tuple[Times, Times]
 """Of a run with a server, and of the one without."""
 
@@ -87,21 +91,23 @@ class Pages:
         self._host, self._port, self._token = found[1], int(found[2]), found[3]
         self._is_stopped = is_stopped
         self._over = threading.Event()
-        self._threads = [threading.Thread(target=self._page) for _ in range(PAGES)]
+        self._threads = [threading.Thread(target=self._page, args=(number,)) for number in range(PAGES)]
         for thread in self._threads:
             thread.start()
 
-    def _page(self) -> None:
+    def _page(self, number: int) -> None:
         """Keeps one connection, as a browser does, and reads of an answer what a page needs to ask again."""
         connection = HTTPConnection(self._host, self._port, timeout=300)
         version = 0
         while not self._over.is_set():
-            connection.request("GET", f"/api/0/changes?after={version}", headers={"x-dualray-token": self._token})
+            path = f"/api/0/changes?after={version}&page={number}"
+            connection.request("GET", path, headers={"x-dualray-token": self._token})
             body = connection.getresponse().read()
             version = int(body[len(b'{"version":') : body.index(b",")])
+            _, found, wait_s = body.rpartition(b'"wait_s":')
             if self._is_stopped:
                 self._over.wait()
-            self._over.wait(ASK_S)
+            self._over.wait(float(wait_s.rstrip(b"}")) if found else ASK_S)
         connection.close()
 
     def close(self) -> None:
@@ -111,7 +117,7 @@ class Pages:
 
 
 def run(mode: str, count: int, pages: str) -> Times:
-    """Seconds that the run takes, and seconds of CPU time of its processes."""
+    """What the run takes."""
     with tempfile.TemporaryDirectory() as temporary:
         directory = Path(temporary, "run")
         directory.mkdir()
@@ -130,7 +136,9 @@ def run(mode: str, count: int, pages: str) -> Times:
                 time.sleep(1)
         words = [sys.executable, str(program), mode, str(count), str(directory)]
         environment = {**os.environ, "DUALRAY_SIM_UNSAFE": "allow"}
+        of_server, of_pages = _cpu_s(shown), time.process_time()
         found = subprocess.run(words, capture_output=True, text=True, env=environment, check=False)
+        of_server, of_pages = _cpu_s(shown) - of_server, time.process_time() - of_pages
         if open_pages is not None:
             open_pages.close()
         if shown is not None:
@@ -138,7 +146,14 @@ def run(mode: str, count: int, pages: str) -> Times:
             shown.wait()
         assert found.returncode == 0, found.stderr
         wall, cpu = found.stdout.split()[-2:]
-        return float(wall), float(cpu)
+        return float(wall), float(cpu), of_server, of_pages
+
+
+def _cpu_s(process: subprocess.Popen[str] | None) -> float:
+    if process is None:
+        return 0.0
+    times = psutil.Process(process.pid).cpu_times()
+    return times.user + times.system
 
 
 def main() -> None:
@@ -167,10 +182,11 @@ def main() -> None:
             times = {first: run(mode, count, first), second: run(mode, count, second)}
             found.append((times[kind], times[ALONE]))
             longest_s = max(longest_s, time.monotonic() - began_s)
-            (wall, cpu), (wall_alone, cpu_alone) = found[-1]
+            (wall, cpu, of_server, of_pages), (wall_alone, cpu_alone, *_) = found[-1]
             print(
                 f"pair {number:2} {mode:5}{kind:11}  wall {wall:6.2f} s, alone {wall_alone:6.2f} s   "
-                f"CPU {cpu:6.2f} s, alone {cpu_alone:6.2f} s   (first: {first})",
+                f"CPU {cpu:6.2f} s, alone {cpu_alone:6.2f} s   "
+                f"server {of_server:5.2f} s, pages {of_pages:5.2f} s   (first: {first})",
                 flush=True,
             )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib.util
 import os
 import signal
@@ -31,6 +32,8 @@ RECORD: Final = ".parquet"
 LOOPBACK: Final = "127.0.0.1"
 NICENESS: Final = 10
 """The niceness of this process, so that the program that it watches runs first."""
+GC_THRESHOLDS: Final = (100_000, 20, 100)
+"""The rows of a run are in use as long as the page: to look for garbage among them took half of the time."""
 
 
 @app.add(
@@ -180,6 +183,8 @@ def _serve(feeds: Sequence[Feed], bound: socket.socket, host: str, *, is_opened:
     link = f"http://{named}:{port}/#token={token}"
     with contextlib.suppress(OSError):  # it may not, in some containers
         os.nice(NICENESS)
+    gc.freeze()
+    gc.set_threshold(*GC_THRESHOLDS)
     page.start()
     print(f"{' and '.join(feed.name for feed in feeds)}: open {link}")
     if host not in (LOOPBACK, "localhost", "::1"):

@@ -6,7 +6,7 @@ become one. A step keeps the most of each demand, and the last of each supply.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 from dualray.dashboard.tables import Tables
@@ -35,11 +35,18 @@ class Demand:
         row = self._rows.get(step)
         if row is None:
             row = self._rows[step] = [step, *self.now]
-        else:
-            for place in (RUNNING, QUEUED, BLOCKED):
-                row[place] = max(row[place], self.now[place - 1])
-            row[CPUS], row[NODES] = self.now[CPUS - 1], self.now[NODES - 1]
-        self._tables.put("demand", str(step), self._maker(step))
+        else:  # most changes of a task come here: no call, and nothing to tell where a step has seen more
+            running, queued, blocked, cpus, nodes = self.now
+            if (
+                running <= row[RUNNING]
+                and queued <= row[QUEUED]
+                and blocked <= row[BLOCKED]
+                and cpus == row[CPUS]
+                and nodes == row[NODES]
+            ):
+                return
+            row[1:] = max(running, row[RUNNING]), max(queued, row[QUEUED]), max(blocked, row[BLOCKED]), cpus, nodes
+        self._tables.put("demand", str(step), partial(self._rows.get, step))
 
     def _double(self) -> None:
         """Two steps become one."""
@@ -49,10 +56,7 @@ class Demand:
         for step in sorted(rows):
             _merge(self._rows, step // 2, rows[step])
         for step in sorted({*map(int, self._tables.keys("demand")), *self._rows}):
-            self._tables.put("demand", str(step), self._maker(step))
-
-    def _maker(self, step: int) -> Callable[[], list[Any] | None]:
-        return lambda: self._rows.get(step)
+            self._tables.put("demand", str(step), partial(self._rows.get, step))
 
 
 def _merge(rows: dict[int, list[Any]], step: int, row: list[Any]) -> None:

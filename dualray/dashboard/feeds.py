@@ -1,8 +1,9 @@
 """Where a page's tables come from: a run's directory, a program that is started to be watched, or a cluster.
 
-Each feed has a thread that calls `refresh` again and again. It waits between two looks at least LOOK_EVERY_S, and
-PATIENCE times as long as the last look took: so however much there is to see, looking takes 3 % of one CPU at most once
-all that was there has been read. Nobody looks at a cluster while no page is open.
+Each feed has a thread that calls `refresh` again and again. What was there when it began is read at once. Then it rests
+after each look, the longer the more the look took, and much longer while no CPU is free (pace.py). A look at a run that
+writes more than can be read in that time takes a part of it: the page is behind the run then, and says so. Nobody looks
+while no page asks.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from uuid import uuid4
 import msgpack
 
 from dualray.dashboard.from_trace import TraceTables, seconds
+from dualray.dashboard.pace import Machine, rest_s
 from dualray.dashboard.tables import Tables
 from dualray.report.critical_path import critical_path
 from dualray.report.drawings import Clock
@@ -37,13 +39,17 @@ from dualray.util import state
 __all__ = ["DirectoryFeed", "Feed", "LogFile", "answer_of", "follow", "kept_logs"]
 
 LOOK_EVERY_S: Final = 0.25
-PATIENCE: Final = 33
-EVENTS_AT_ONCE: Final = 20_000
+EVENTS_AT_ONCE: Final = 5_000
 """Rows that are taken in while the tables are held."""
+OPENING_READ_BYTES: Final = 1 << 22
+LOOK_BYTES: Final = 1 << 18
+"""Of each file, read by one look at a run that goes on."""
 QUIET_S: Final = 3.0
 """A directory in which nothing was written for so long shows a run that is over, or that stands still."""
 WATCHED_S: Final = 10.0
 """A page that has not asked for so long is closed, or its browser is stopped."""
+READ_ON_S: Final = 2.0
+"""For so long a run is read on after a page has asked. A page that is hidden asks less often than that."""
 LOG_LINES: Final = 1_000
 OPENING_BYTES: Final = 1 << 16
 CLOCK: Final = "cluster.clock"
@@ -62,9 +68,15 @@ class Feed(Protocol):
     tables: Tables
     asked_s: float
     """When a page has asked last, by `time.monotonic`."""
+    pages: int
+    """How many were open when pages were counted last."""
+    is_opening: bool
+    """Whether what was there when it began is still being read."""
+    asks_others: bool
+    """Whether a look keeps other processes busy, so that it counts with all the time that it takes."""
 
     def refresh(self) -> bool:
-        """Look once. Whether there is more to be read at once."""
+        """Look once. Whether there is more to be read."""
 
     def story(self, wanted: str) -> dict[str, Any]:
         """The story of a task or an object.
@@ -100,20 +112,23 @@ class Feed(Protocol):
 
 def follow(feed: Feed, until: threading.Event) -> None:
     """Look again and again, until that is set; the body of a feed's thread."""
+    machine = Machine()
+    now = time.monotonic if feed.asks_others else time.thread_time
     while not until.is_set():
-        began_s = time.monotonic()
+        began_s = now()
         try:
             has_more = feed.refresh()
         except Exception as error:  # noqa: BLE001 - the page says so, and others go on
             feed.tables.head["error"] = str(error) or type(error).__name__
             has_more = False
-        took_s = time.monotonic() - began_s
-        if not has_more:
-            until.wait(max(LOOK_EVERY_S, PATIENCE * took_s))
+        if not (has_more and feed.is_opening):
+            rest = rest_s(now() - began_s, feed.pages, is_busy=machine.is_busy())
+            until.wait(rest if has_more else max(LOOK_EVERY_S, rest))
 
 
 class DirectoryFeed:
-    """A run that leaves its trace in a directory: one that goes on, or one that is over.
+    """A run that leaves its trace in a directory: one that goes on, or one that is over. Nobody reads on while no page
+    asks: what was written then is read when one does.
 
     Args:
         directory: of the run, as `init(decision_log=)` was given it.
@@ -134,6 +149,7 @@ class DirectoryFeed:
         self.name = name or directory.name or str(directory)
         self.tables = Tables()
         self.asked_s = time.monotonic()
+        self.pages, self.is_opening, self.asks_others = 0, True, False
         self._directory = directory
         self._logs = logs
         self._program = program
@@ -152,8 +168,8 @@ class DirectoryFeed:
         """What the head has noticed after the last row of the trace that was read."""
         self._trace = TraceTables(self.tables)
         self._quiet_since_s = time.monotonic()
-        self._looks = 0
         self._looks_with_news = 0
+        """The reading of what was there when it began is one look."""
         self._openings: set[str] = set()
         self._told: tuple[int, Lives, Teller] | None = None
         self._answer: tuple[int, str] | None = None
@@ -168,6 +184,8 @@ class DirectoryFeed:
 
     def refresh(self) -> bool:
         """Read what is new; the tables are held for a part of it at a time."""
+        if not self.is_opening and time.monotonic() - self.asked_s > READ_ON_S:
+            return False
         if not self._pending and self._directory.is_dir():
             if self._program is not None:  # asked first: what it has written last is read then
                 self._code = self._program.poll()
@@ -179,9 +197,11 @@ class DirectoryFeed:
                 self._quiet_since_s = now_s
                 self._trace.take(taken)
                 self._read_openings()
-            if not self._pending:
+            has_more = bool(self._pending) or self._tail.has_more
+            self.is_opening = self.is_opening and has_more
+            if not has_more:
                 self._trace.reach(self._reached_ns)
-            state = self._state(now_s)
+            state = self._state(now_s, has_more=has_more)
             if state == "over" and self.tables.head["state"] != "over":
                 self._trace.end()
             is_virtual = (self._directory / "cluster.trace").exists()
@@ -189,9 +209,10 @@ class DirectoryFeed:
                 state=state,
                 is_virtual=is_virtual,
                 paced=self._paced,
+                is_behind=has_more and not self.is_opening,
                 knows_head=self._head_tail.has_logs,
             )
-        return bool(self._pending)
+        return has_more
 
     def _look(self) -> None:
         """Read what is new. First the clock, then the head's log, then the trace: so the trace, which is read last, has
@@ -199,11 +220,10 @@ class DirectoryFeed:
         self._read_clock()
         notices = self._head_tail.look()
         self._trace.happened.is_head_seen = self._head_tail.has_logs
-        rows = self._tail.look()
-        self._looks_with_news += bool(rows)
+        rows = self._tail.look(OPENING_READ_BYTES if self.is_opening else LOOK_BYTES)
+        self._looks_with_news += bool(rows) and not (self.is_opening and self._looks_with_news)
         last_ns = rows[-1].time_ns if rows else 0
-        is_whole = not self._looks or self._code is not None
-        self._looks += 1
+        is_whole = (self.is_opening or self._code is not None) and not self._tail.has_more
         due = self._early + [notice for notice in notices if is_whole or notice.time_ns <= last_ns]
         self._early = [notice for notice in notices if not is_whole and notice.time_ns > last_ns]
         self._pending = sorted([*rows, *due], key=lambda row: row.time_ns)
@@ -219,9 +239,9 @@ class DirectoryFeed:
         self._paced = {"pace": float(pace), "rests_s": float(left_s)}
         self._quiet_since_s = time.monotonic()
 
-    def _state(self, now_s: float) -> str:
-        if self._pending:
-            return "reading"
+    def _state(self, now_s: float, *, has_more: bool) -> str:
+        if has_more:
+            return "reading" if self.is_opening or self._code is not None else "running"
         if self._program is not None:
             code = self._code
             if code is None:

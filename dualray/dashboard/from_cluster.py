@@ -47,6 +47,7 @@ class ClusterFeed:
         self.name = f"the cluster at {api.get_runtime_context().gcs_address}"
         self.tables = Tables()
         self.asked_s = time.monotonic()
+        self.pages, self.is_opening, self.asks_others = 0, False, True
         self._began_s = time.monotonic()
         self._looked_s = 0.0
         self._known: dict[str, _Rows] = {}

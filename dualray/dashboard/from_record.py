@@ -108,6 +108,7 @@ class RecordFeed:
         self.name = path.name
         self.tables = Tables()
         self.asked_s = time.monotonic()
+        self.pages, self.is_opening, self.asks_others = 0, True, False
         record = read_record_file(path)
         self._pending: Sequence[TraceEvent] = events_of(record)
         self._events = self._pending

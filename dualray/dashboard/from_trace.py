@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from functools import partial
 from typing import Any, Final
 
 from dualray.dashboard.demand import Demand
-from dualray.dashboard.happened import Happened, Lost, Named
+from dualray.dashboard.happened import Happened, Lost, Named, time_words
 from dualray.dashboard.rows import (
     BLOCKED,
     FAILED,
@@ -32,6 +33,7 @@ from dualray.dashboard.rows import (
 )
 from dualray.dashboard.tables import Tables
 from dualray.report.colours import FUNCTIONS_MAX, colours_of
+from dualray.report.fault_costs import FaultCost, FaultCosts
 from dualray.report.lineage import is_of_node
 from dualray.report.notices import ActorNamed, NodeNotice, Noticed
 from dualray.shared.model.ids import HEAD, Address, ObjectID, is_put, node_of
@@ -67,6 +69,10 @@ class TraceTables:
         self._waiting_for: dict[str, list[TaskRow]] = {}
         """By object, the tasks of which it is an argument that has not been made."""
         self._consumers: Counter[str] = Counter()
+        self._undetected: dict[str, tuple[int, float]] = {}
+        """The nodes that a fault has killed, and of which the head does not know it: in which life, and when."""
+        self._says_undetected = ""
+        """The same, behind what a task waits for: it may wait because of that."""
         self._waits: dict[str, list[Any]] = {}
         self._states: Counter[str] = Counter()
         self._for_actors = 0
@@ -75,6 +81,9 @@ class TraceTables:
         """The functions that have a colour, in order of their first calls."""
         self.demand = Demand(tables)
         self.happened = Happened(tables)
+        self._costs = FaultCosts()
+        self._told_of: dict[FaultCost, list[Any]] = {}
+        """The sentence about each fault."""
         self._handlers = {
             TraceKind.TASK_SUBMITTED: self._submitted,
             TraceKind.TASK_PUSHED: self._pushed,
@@ -99,6 +108,8 @@ class TraceTables:
             if self.start_ns is None:
                 self.start_ns = event.time_ns
             self.now_s = max(self.now_s, seconds(event.time_ns - self.start_ns))
+            faults, last = len(self._costs.all), self.happened.last
+            self._costs.take(event)
             if isinstance(event, TraceEvent):
                 handler = self._handlers.get(event.kind)
                 if handler is not None:
@@ -107,7 +118,20 @@ class TraceTables:
                 self._noticed(event)
             else:
                 self._actor_named(event)
+            if len(self._costs.all) > faults and self.happened.last is not last:
+                self._told_of[self._costs.all[-1]] = self.happened.last
+        self._say_costs()
         self._say()
+
+    def _say_costs(self) -> None:
+        costs = self._costs
+        if not costs.changed:
+            return
+        for cost in costs.changed:
+            if cost in self._told_of:
+                self.happened.costs(self._told_of[cost], costs.words(cost))
+        costs.changed = {cost: None for cost in costs.changed if cost.waiting}  # nodes may be idle for it
+        self.tables.head["fault_cost"] = costs.words_of_all() if len(costs.all) > 1 else ""
 
     def reach(self, time_ns: int) -> None:
         """The run has come to this time, and all rows until then were taken."""
@@ -133,6 +157,8 @@ class TraceTables:
 
     def end(self) -> None:
         """The run is over: what was lost and not tried again has failed."""
+        self._undetected.clear()
+        self._tell_undetected()
         for task in self._tasks.values():
             if task.is_lost:
                 task.is_lost = False
@@ -224,9 +250,22 @@ class TraceTables:
         if waits == task.waits:
             return False
         self._count_wait(task.counted, -1)
-        task.waits, task.since_s = waits, self.now_s
-        self._count_wait(task.counted, 1)
+        if waits.partition(";")[0] != task.waits.partition(";")[0]:
+            task.since_s = self.now_s
+        task.waits = waits
+        self._count_wait(task.counted, 1, task.since_s)
         return True
+
+    def _tell_undetected(self) -> None:
+        """The head has to detect the death of other nodes than before: who waits may wait for that."""
+        nodes = [f"{node} died at {time_words(died_s)}" for node, (_, died_s) in self._undetected.items()]
+        more = f" and {len(nodes) - UNDETECTED_SHOWN} others" if len(nodes) > UNDETECTED_SHOWN else ""
+        says = f"; {', '.join(nodes[:UNDETECTED_SHOWN])}{more}, and the head has not detected that yet" if nodes else ""
+        if says != self._says_undetected:
+            self._says_undetected = says
+            for task in self._tasks.values():
+                if task.waits and self._say_why(task):
+                    self.tables.put("tasks", task.task, task.row)
 
     def _note_demand(self) -> None:
         states, now = self._states, self.demand.now
@@ -234,36 +273,42 @@ class TraceTables:
         self.demand.note(self.now_s)
 
     def _words_of_wait(self, task: TaskRow) -> str:
+        if task.state in _WAITS_NOT:
+            return ""
         match task.state:
             case "PENDING_ARGS_AVAIL":
                 makers = {self._name_of_maker(dep) for dep in task.missing}
                 return f"waits for what {' and '.join(sorted(makers))} {_verb(makers)}"
             case "PENDING_NODE_ASSIGNMENT" if task.is_lost:
-                return "was lost with its worker, and has not started again"
+                return f"was lost with its worker, and has not started again{self._says_undetected}"
             case "PENDING_NODE_ASSIGNMENT" | "SUBMITTED_TO_WORKER" if task.kind == "ACTOR_TASK":
-                return FOR_ACTOR if task.actor is None else task.actor.words_of_turn()
+                turn = FOR_ACTOR if task.actor is None else task.actor.words_of_turn()
+                is_there = task.actor is not None and node_of(Address(task.actor.worker)) in self._undetected
+                return f"{turn}{self._says_undetected}" if is_there else turn
             case "PENDING_NODE_ASSIGNMENT":
-                return "waits for a free worker"
+                return f"waits for a free worker{self._says_undetected}"
             case "SUBMITTED_TO_WORKER":
-                return "was sent to its worker, which has not started it"
+                sent = "was sent to its worker, which has not started it"
+                is_there = node_of(Address(task.worker)) in self._undetected
+                return f"{sent}{self._says_undetected}" if is_there else sent
         return ""
 
     def _name_of_maker(self, dep: str) -> str:
         maker = self._tasks.get(dep[:TASK_HEX])
         return maker.name if maker is not None else "an unknown task"
 
-    def _count_wait(self, words: str, by: int) -> None:
+    def _count_wait(self, words: str, by: int, since_s: float = 0.0) -> None:
         if not words:
             return
         row = self._waits.get(words)
         if row is None:
-            row = self._waits[words] = [words, 0, self.now_s]
-        if row[1] == 0:
-            row[2] = self.now_s
+            row = self._waits[words] = [words, 0, since_s]
+        elif by > 0:
+            row[2] = min(row[2], since_s)
         row[1] += by
         if row[1] == 0:
             del self._waits[words]
-        self.tables.put("waits", words, lambda: self._waits.get(words))
+        self.tables.put("waits", words, partial(self._waits.get, words))
 
     def _pushed(self, event: TraceEvent) -> None:
         task = self._task(event)
@@ -449,6 +494,9 @@ class TraceTables:
             node = self._node(event.subject)
             lost = self._end_node(node, "killed by a fault")
             self.happened.node_killed(self.now_s, event.subject, node.lives, lost)
+            if self.happened.is_head_seen:
+                self._undetected[node.node] = node.lives, self.now_s
+                self._tell_undetected()
             return
         actors = self._actors_on((event.subject,))
         tasks = self._end_worker(self._worker(event.subject), event.name) if "/" in event.subject else []
@@ -465,6 +513,9 @@ class TraceTables:
             if not is_over or notice.what is Noticed.SILENT:
                 self.happened.noticed(time_s, notice.node, notice.what)
         elif is_over:
+            if notice.incarnation >= self._undetected.get(node.node, (node.lives + 1, 0))[0]:
+                del self._undetected[node.node]
+                self._tell_undetected()
             if notice.incarnation == node.lives:
                 node.noticed_s = time_s
             is_back = notice.incarnation < node.lives
@@ -522,6 +573,8 @@ class TraceTables:
         return self._nodes.get(of_driver)
 
 
+UNDETECTED_SHOWN: Final = 3
+_WAITS_NOT: Final = (RUNNING, FINISHED, FAILED)
 LOST_WORDS: Final = "lost with its worker"
 _NODE_LOST: Final = "node lost"
 _STATE_OF: Final = {

@@ -10,10 +10,11 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
-from dualray.dashboard.tables import Tables
+from dualray.dashboard.tables import COLUMNS, Tables
 from dualray.report.notices import Noticed
 from dualray.shared.model.ids import HEAD, ObjectID, short
 
+COST: Final = COLUMNS["happened"].index("cost")
 NAMES_SHOWN: Final = 3
 ABOUT_MAX: Final = 8
 """Tasks, and objects, that a sentence leads to."""
@@ -59,6 +60,8 @@ class Happened:
         """By kind and detail."""
         self._killed: dict[tuple[str, int], list[Any]] = {}
         """By node and life, the rows of deaths that the head has not noticed."""
+        self.last: list[Any] = []
+        """The newest sentence."""
         self.is_head_seen = False
         """Whether what the head notices is known."""
 
@@ -79,8 +82,8 @@ class Happened:
         row = self._killed.pop((node, life), None)
         later = ""
         if row is not None:
-            later = f", {_time(time_s - row[1])} after it was killed"
-            noticed = f" The head detected this at {_time(time_s)} ({_time(time_s - row[1])} later)."
+            later = f", {time_words(time_s - row[1])} after it was killed"
+            noticed = f" The head detected this at {time_words(time_s)} ({time_words(time_s - row[1])} later)."
             row[3] = row[3].removesuffix(_NOT_YET) + noticed
             self._tables.put("happened", row[0], lambda: row)
         words = f"The head detected that {node} {'had died' if is_back else 'is dead'}{later}."
@@ -153,9 +156,16 @@ class Happened:
 
     def _add(self, time_s: float, kind: str, words: str, node: str, about: About) -> list[Any]:
         self._count += 1
-        row: list[Any] = [str(self._count), time_s, kind, words, node, about]
+        row: list[Any] = [str(self._count), time_s, kind, words, node, about, ""]
         self._tables.put("happened", row[0], lambda: row)
+        self.last = row
         return row
+
+    def costs(self, row: list[Any], words: str) -> None:
+        """Say beside a sentence what it has cost the run until now."""
+        if row[COST] != words:
+            row[COST] = words
+            self._tables.put("happened", row[0], lambda: row)
 
 
 class _Together:
@@ -202,7 +212,8 @@ def _more(count: int, thing: str) -> About:
     return [[MORE, "", f"and {count:,} more {thing}{'s' if count > 1 else ''}"]] if count > 0 else []
 
 
-def _time(s: float) -> str:
+def time_words(s: float) -> str:
+    """A time, for people."""
     return f"{s:,.3f}".rstrip("0").rstrip(".") + " s"
 
 

@@ -7,8 +7,10 @@ an attacker's DNS points here would do), and, where a browser sends `Origin`, co
 and HEAD are answered. The page may load nothing from elsewhere.
 
 What it costs. All pages are told of the same moments, which are SNAPSHOT_S apart at least: however many ask, what has
-changed between two moments is worked out once. A page asks when it is ready for an answer: one that is stopped asks
-nothing, and nothing is kept for it.
+changed between two moments is worked out and encoded once, and all get the same bytes. An answer says when to ask
+again: later if there are many pages, and later still while no CPU is free (pace.py). A page asks when it is ready for
+an answer: one that is stopped asks nothing, and nothing is kept for it. A connection that takes in no more of its
+answer is ended.
 """
 
 from __future__ import annotations
@@ -18,6 +20,8 @@ import hmac
 import json
 import logging
 import re
+import socket
+import struct
 import threading
 import time
 from asyncio import CancelledError
@@ -34,18 +38,18 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
-from dualray.dashboard.feeds import Feed, follow
-from dualray.dashboard.tables import Moment
+from dualray.dashboard.feeds import WATCHED_S, Feed, follow
+from dualray.dashboard.pace import ASK_S, Machine, wait_s
 from dualray.exceptions import DualrayError
 
 __all__ = ["TOKEN_HEADER", "Dashboard", "new_token", "web_server"]
 
 TOKEN_HEADER: Final = "x-dualray-token"
 SNAPSHOT_S: Final = 0.4
-"""Between two moments that pages are told of."""
+"""Between two moments that pages are told of, if they ask every ASK_S; longer if they ask less often."""
 REQUEST_WITHIN_S: Final = 10.0
 ANSWERS_KEPT: Final = 8
-"""By source: the last answers, for pages that know the same version."""
+"""By source: the last answers of a moment, for pages that know the same version."""
 
 _NUMBER: Final = re.compile("[0-9]{1,18}")
 _ASSETS: Final = Path(__file__).with_name("assets")
@@ -74,6 +78,10 @@ def new_token() -> str:
 
 
 CONNECTIONS_MAX: Final = 256
+KEPT_S: Final = 20
+"""A connection between two questions: longer than any page waits."""
+NAME_MAX: Final = 40
+"""Of a page."""
 END_WITHIN_S: Final = 1
 """Requests that take longer are cancelled when the server ends."""
 
@@ -87,6 +95,7 @@ def web_server(page: Dashboard) -> uvicorn.Server:
         server_header=False,
         http=_Connection,
         limit_concurrency=CONNECTIONS_MAX,
+        timeout_keep_alive=KEPT_S,
         timeout_graceful_shutdown=END_WITHIN_S,
     )
     logging.getLogger("uvicorn.error").addFilter(_is_no_cancellation)
@@ -94,10 +103,13 @@ def web_server(page: Dashboard) -> uvicorn.Server:
 
 
 class _Connection(H11Protocol):
-    """A connection that is closed when it sends no whole request for `REQUEST_WITHIN_S`: others wait for its place."""
+    """A connection that is closed when it sends no whole request for `REQUEST_WITHIN_S`: others wait for its place. One
+    that has taken in nothing of an answer for so long is ended, and what was left of the answer is dropped."""
 
     _check_due: asyncio.TimerHandle | None = None
     _last_seen: object = None
+    _unsent = 0
+    """Bytes of answers that had not left at the last check."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as in uvicorn
         super().connection_made(transport)
@@ -109,6 +121,13 @@ class _Connection(H11Protocol):
         super().connection_lost(exc)
 
     def _check(self) -> None:
+        unsent, before = self.transport.get_write_buffer_size(), self._unsent
+        self._unsent = unsent
+        if unsent and before and unsent >= before:
+            drops_all = struct.pack("ii", 1, 0)  # else the kernel keeps what it has taken
+            self.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, drops_all)
+            self.transport.abort()
+            return
         request: RequestResponseCycle | None = self.cycle  # none before the first request
         if request is self._last_seen and (request is None or request.response_complete):
             self.transport.close()
@@ -137,9 +156,15 @@ class Dashboard:
         self._token = token
         self._hosts = frozenset(host.lower() for host in hosts)
         self._over = threading.Event()
-        self._answers: list[dict[tuple[int, int], bytes]] = [{} for _ in feeds]
+        self._answers: list[dict[int, bytes]] = [{} for _ in feeds]
+        """By source: of the moment that pages are told of, by the version that they know."""
         self._told_s = [-SNAPSHOT_S for _ in feeds]
-        """By source: when the moment was that pages are told of."""
+        """By source: when that moment was."""
+        self._machine = Machine()
+        self._wait_s = ASK_S
+        """For how long a page waits until it asks again."""
+        self._pages: dict[str, float] = {}
+        """When each page has asked last, by the name that it has given itself."""
         self._threads = [
             threading.Thread(target=follow, args=(feed, self._over), name="dualray-feed", daemon=True) for feed in feeds
         ]
@@ -208,30 +233,40 @@ class Dashboard:
         after = request.query_params.get("after", "0")
         if found is None or not _NUMBER.fullmatch(after):
             return _unknown()
-        data = await run_in_threadpool(self._changes_since, *found, int(after))
+        number, feed = found
+        now_s = feed.asked_s = time.monotonic()
+        self._pages[request.query_params.get("page", "")[:NAME_MAX]] = now_s
+        feed.pages = len(self._pages)
+        data = None if self._is_due(number, now_s) else self._answers[number].get(int(after))
+        if data is None:
+            data = await run_in_threadpool(self._changes_since, number, feed, int(after))
         return Response(data, media_type="application/json")
 
     def _changes_since(self, number: int, feed: Feed, after: int) -> bytes:
-        feed.asked_s = time.monotonic()
-        answers = self._answers[number]
+        now_s = feed.asked_s = time.monotonic()
         with feed.tables.lock:
-            moment = self._moment(number, feed)
-            key = (after, moment.version)
-            data = answers.get(key)
+            answers = self._answers[number]
+            if self._is_due(number, now_s):
+                self._told_s[number] = now_s
+                self._pace(now_s)
+                feed.tables.publish()
+                answers = self._answers[number] = {}
+            data = answers.get(after)
             if data is None:
-                data = json.dumps(feed.tables.since(after), separators=(",", ":")).encode()
-                if after < moment.version:  # else it is short, and what is said of the run may change
-                    answers[key] = data
-                    while len(answers) > ANSWERS_KEPT:
-                        del answers[next(iter(answers))]
+                found = feed.tables.since(after) | {"wait_s": self._wait_s}
+                data = answers[after] = json.dumps(found, separators=(",", ":")).encode()
+                while len(answers) > ANSWERS_KEPT:
+                    del answers[next(iter(answers))]
             return data
 
-    def _moment(self, number: int, feed: Feed) -> Moment:
-        """What pages are told of now."""
-        if feed.asked_s - self._told_s[number] < SNAPSHOT_S:
-            return feed.tables.moment
-        self._told_s[number] = feed.asked_s
-        return feed.tables.publish()
+    def _is_due(self, number: int, now_s: float) -> bool:
+        """Whether pages are to be told of another moment."""
+        return now_s - self._told_s[number] >= SNAPSHOT_S / ASK_S * self._wait_s
+
+    def _pace(self, now_s: float) -> None:
+        """Count the pages, and say when they are to ask again."""
+        self._pages = {page: asked_s for page, asked_s in list(self._pages.items()) if now_s - asked_s <= WATCHED_S}
+        self._wait_s = wait_s(len(self._pages), is_busy=self._machine.is_busy())
 
     async def _story(self, request: Request) -> Response:
         wanted = request.query_params.get("id", "")

@@ -1,12 +1,13 @@
 """What a page shows, in tables, and what has changed in them since a page asked last.
 
-Theory of operation. Each change of a row gets the next *version*, and rows are kept in the order of their versions. A
-page says which version it knows; it gets the rows that are newer, the oldest first, at most ROWS_AT_ONCE. So a page
-that asks seldom, or never, costs nothing, and one that has just been opened is told everything in the same way. Tables
-hold as many rows as LIMITS says: then the oldest go, and a page learns how many went.
+Theory of operation. Pages are told of *moments*. `publish` takes all rows that have changed, and what is said of the
+run as a whole, as they are at one moment; until the next call every page is told of that moment. So all that a page
+shows fits together. A row that changes often between two moments is made once.
 
-Pages are told of *moments*. `publish` takes all rows that have changed, and what is said of the run as a whole, as they
-are at one moment; until the next call every page is told of that moment. So all that a page shows fits together.
+At a moment each row that has changed gets the next *version*, and rows are kept in the order of their versions. A page
+says which version it knows; it gets the rows that are newer, the oldest first, at most ROWS_AT_ONCE. So a page that
+asks seldom, or never, costs nothing, and one that has just been opened is told everything in the same way. Tables hold
+as many rows as LIMITS says: then the oldest go, and a page learns how many went.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ COLUMNS: Final[dict[str, tuple[str, ...]]] = {
     "spans": ("span", "task", "attempt", "worker", "started_s", "ended_s", "outcome", "cause", "name"),
     "actors": ("actor", "class", "name", "state", "node", "worker", "restarts", "owner", "why"),
     "objects": ("object", "size", "state", "owner", "nodes", "used_by", "of"),
-    "happened": ("id", "time_s", "kind", "words", "node", "about"),
+    "happened": ("id", "time_s", "kind", "words", "node", "about", "cost"),
     "demand": ("step", "running", "queued", "blocked", "cpus", "nodes"),
     "waits": ("what", "count", "since_s"),
 }
@@ -59,12 +60,13 @@ class Tables:
     def __init__(self) -> None:
         self.lock = Lock()
         self.version = 0
+        """Of the row that was taken into a moment last."""
         self.head: dict[str, Any] = {}
         """What is said of the run as a whole."""
         self.dropped = dict.fromkeys(COLUMNS, 0)
         self._rows: dict[str, dict[str, Callable[[], list[Any] | None]]] = {name: {} for name in COLUMNS}
-        self._changed: dict[tuple[str, str], int] = {}
-        """The rows that have changed since the last moment, in order of versions."""
+        self._changed: dict[str, dict[str, None]] = {name: {} for name in COLUMNS}
+        """By table, the rows that have changed since the last moment."""
         self._gone: list[tuple[str, str]] = []
         """The rows that were dropped since then."""
         self.moment = Moment(version=0, head={}, dropped={})
@@ -77,13 +79,11 @@ class Tables:
         if key not in rows and len(rows) >= LIMITS[table]:
             oldest = next(iter(rows))
             del rows[oldest]
-            self._changed.pop((table, oldest), None)
+            self._changed[table].pop(oldest, None)
             self._gone.append((table, oldest))
             self.dropped[table] += 1
         rows[key] = row
-        self.version += 1
-        self._changed.pop((table, key), None)
-        self._changed[table, key] = self.version
+        self._changed[table][key] = None
 
     def keys(self, table: str) -> list[str]:
         """Of all rows of a table."""
@@ -100,11 +100,16 @@ class Tables:
         for item in self._gone:
             told.pop(item, None)
         self._gone.clear()
-        for item, version in self._changed.items():
-            row = self._rows[item[0]][item[1]]()
-            told.pop(item, None)
-            told[item] = version, None if row is None else list(row)
-        self._changed.clear()
+        version = self.version
+        for table, keys in self._changed.items():
+            rows = self._rows[table]
+            for key in keys:
+                row, item = rows[key](), (table, key)
+                version += 1
+                told.pop(item, None)
+                told[item] = version, None if row is None else list(row)
+            keys.clear()
+        self.version = version
         dropped = {name: count for name, count in self.dropped.items() if count}
         self.moment = Moment(version=self.version, head=dict(self.head), dropped=dropped)
         return self.moment

@@ -17,7 +17,7 @@ import numpy as np
 from dualray.report.colours import OTHERS, colours_of
 from dualray.report.critical_path import Spent, Stretch
 from dualray.report.histories import Attempt, Lives
-from dualray.report.traces import natural
+from dualray.report.traces import duration, natural
 from dualray.report.usage import Floats, Resource
 from dualray.report.where import ON_NODES, ON_PATH, Where
 from dualray.shared.model.ids import Address, incarnation_of, node_of
@@ -75,10 +75,7 @@ class Clock:
 
     def words(self, ns: float) -> str:
         """A length of time, for people: three digits."""
-        for unit, unit_ns in (("s", 10**9), ("ms", 10**6), ("µs", 10**3)):
-            if ns >= unit_ns:
-                return f"{ns / unit_ns:.3g} {unit}" if ns < 1000 * unit_ns else f"{ns / unit_ns:,.0f} {unit}"
-        return f"{ns:.0f} ns"
+        return duration(ns)
 
 
 # ---- Who ran what, when ------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ tasks run again. A log has very many decisions, and few are of use here: the oth
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -20,8 +20,9 @@ from dualray.shared.model.commands import WriteRecord
 from dualray.shared.model.events import ActorRegistered, NodeDraining, NodeHeard, NodeSilent
 from dualray.shared.model.ids import HEAD
 from dualray.shared.model.states import NodeHealth
+from dualray.shared.proof.decision_log import Decision
 
-__all__ = ["ActorNamed", "HeadTail", "NodeNotice", "Noticed"]
+__all__ = ["ActorNamed", "HeadTail", "NodeNotice", "Noticed", "notices_of"]
 
 
 class Noticed(StrEnum):
@@ -138,6 +139,16 @@ class _Log:
 
 
 _WRITE_RECORD: Final = NAMES.index(WriteRecord.__name__)
+
+
+def notices_of(decisions: Iterable[Decision]) -> Iterator[NodeNotice | ActorNamed]:
+    """The same, from a whole log of the head."""
+    for decision in decisions:
+        if isinstance(decision.event, _EVENTS):
+            yield _of_event(decision.now_ns, decision.event)
+        for command in decision.commands:
+            if isinstance(command, WriteRecord):
+                yield from _of_record(decision.now_ns, command)
 
 
 def _of_event(now_ns: int, event: Any) -> NodeNotice | ActorNamed:

@@ -22,6 +22,7 @@ from typing import Any
 from dualray.report.critical_path import Spent, Stretch, critical_path
 from dualray.report.drawings import SPENT, Clock, Drawing, Rows, fault_words, gantt, path_strip, usage_chart, where_bars
 from dualray.report.explain import Story, Teller
+from dualray.report.fault_costs import costs_of
 from dualray.report.headline import busy_spans, headline
 from dualray.report.histories import Lives
 from dualray.report.record import Record
@@ -262,13 +263,21 @@ def _expectations(checks: Sequence[Check]) -> str:
 
 
 def _faults(lives: Lives, clock: Clock) -> str:
-    if not lives.faults:
+    """What was done to the run, and what each of them cost it."""
+    costs = costs_of(lives.record)
+    injected = {(fault.time_ns, fault_words(fault)) for fault in lives.faults}
+    shown = [cost for cost in costs.all if cost.again or (cost.time_ns, cost.what) in injected]
+    if not shown:
         return ""
     rows = "".join(
-        f'<tr><td class="number">{clock.moment(fault.time_ns)}</td><td>{escape(fault_words(fault))}</td></tr>'
-        for fault in lives.faults
+        f'<tr><td class="number">{clock.moment(cost.time_ns)}</td><td>{escape(cost.what)}</td>'
+        f"<td>{escape(costs.words(cost))}</td></tr>"
+        for cost in shown
     )
-    return f'<section><h2>Faults</h2><table class="narrow">{_head("#at", "fault")}{rows}</table></section>'
+    words = costs.words_of_all() if len(shown) > 1 else ""
+    total = f"<p>All faults together: {escape(words)}</p>" if words else ""
+    head = _head("#at", "fault", "what it cost")
+    return f'<section><h2>Faults</h2>{total}<table class="narrow">{head}{rows}</table></section>'
 
 
 def _footer(lives: Lives, used: Iterable[Resource]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from bisect import bisect_right
 from pathlib import Path
 
 import msgpack
@@ -11,6 +12,7 @@ from dualray.shared.model.codec import SURROGATES
 from dualray.shared.proof.trace import TraceEvent, TraceKind
 
 _SUFFIX = ".trace"
+_KINDS = {kind.value: kind for kind in TraceKind}
 
 
 class TraceTail:
@@ -25,24 +27,52 @@ class TraceTail:
         self._read: dict[str, int] = {}
         """Of each file, the bytes that were taken in."""
         self._streams: dict[str, msgpack.Unpacker] = {}
+        self._last_ns: dict[str, int] = {}
+        """Of each file, the time of the last row that was taken in."""
+        self._until_ns: int | None = None
+        """Some files have more: rows that are later than this may come after some of theirs."""
+        self._held: list[TraceEvent] = []
+        """The rows that are later than that."""
 
-    def look(self) -> list[TraceEvent]:
+    @property
+    def has_more(self) -> bool:
+        """Whether the last look has left something that was there."""
+        return self._until_ns is not None
+
+    def look(self, bytes_max: int = -1) -> list[TraceEvent]:
         """The rows since the last call, merged by time; those of one process stay in their order.
+
+        Args:
+            bytes_max: that are read of each file. A look returns the rows until the time to which all files were read;
+                so what is returned is in order, however much is left.
 
         Raises:
             ValueError: a file that is no trace; the message names it.
         """
-        events: list[TraceEvent] = []
+        events, before_ns, self._until_ns = self._held, self._until_ns, None
         with os.scandir(self._directory) as entries:
             for entry in entries:
-                if entry.name.endswith(_SUFFIX) and entry.stat().st_size > self._read.get(entry.name, 0):
-                    events += self._news(entry.path, entry.name)
-        return sorted(events, key=lambda event: event.time_ns)
+                name = entry.name
+                if not name.endswith(_SUFFIX) or (size := entry.stat().st_size) <= self._read.get(name, 0):
+                    continue
+                if before_ns is None or self._last_ns.get(name, 0) <= before_ns:  # else others come first
+                    news = self._news(entry.path, name, bytes_max)
+                    events += news
+                    if news:
+                        self._last_ns[name] = news[-1].time_ns
+                if self._read[name] < size:
+                    last_ns = self._last_ns.get(name, 0)
+                    self._until_ns = last_ns if self._until_ns is None else min(self._until_ns, last_ns)
+        events.sort(key=lambda event: event.time_ns)
+        until_ns = self._until_ns
+        here = len(events) if until_ns is None else bisect_right(events, until_ns, key=lambda event: event.time_ns)
+        self._held = events[here:]
+        return events[:here]
 
-    def _news(self, path: str, name: str) -> list[TraceEvent]:
+    def _news(self, path: str, name: str, bytes_max: int) -> list[TraceEvent]:
         with Path(path).open("rb") as file:
             file.seek(self._read.get(name, 0))
-            data = file.read()
+            data = file.read(bytes_max)
         self._read[name] = self._read.get(name, 0) + len(data)
         stream = self._streams.get(name)
         if stream is None:
@@ -51,6 +81,6 @@ class TraceTail:
             )
         stream.feed(data)
         try:
-            return [TraceEvent(time_ns, TraceKind(kind), *rest) for time_ns, kind, *rest in stream]
-        except (TypeError, ValueError) as error:
+            return [TraceEvent(time_ns, _KINDS[kind], *rest) for time_ns, kind, *rest in stream]
+        except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"{path} is not a trace of this version: {error}") from error

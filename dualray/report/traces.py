@@ -58,3 +58,11 @@ def _files(directory: Path, pattern: str, what: str) -> list[Path]:
 def natural(name: str) -> list[tuple[int, str]]:
     """A key that sorts node-2 before node-10."""
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]
+
+
+def duration(ns: float) -> str:
+    """A length of time, for people: three digits."""
+    for unit, unit_ns in (("s", 10**9), ("ms", 10**6), ("µs", 10**3)):
+        if ns >= unit_ns:
+            return f"{ns / unit_ns:.3g} {unit}" if ns < 1000 * unit_ns else f"{ns / unit_ns:,.0f} {unit}"
+    return f"{ns:.0f} ns"

@@ -34,7 +34,7 @@ section{background:white;border:1px solid #d8dee4;border-radius:10px;padding:14p
  overflow-x:auto}
 table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}
 th,td{text-align:right;padding:3px 8px;border-bottom:1px solid #eee}
-th:first-child,td:first-child{text-align:left}.no{color:#d1242f}
+th:first-child,td:first-child{text-align:left}.wide{overflow-x:auto}.no{color:#d1242f}
 @media(max-width:640px){header{padding:16px}main{padding:0 8px}section{padding:10px}}"""
 _CONFIG = {"displayModeBar": False, "responsive": True}
 """No tool bar over the charts; their width is that of the page."""
@@ -102,7 +102,12 @@ def html_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A table of texts."""
     head = "".join(f"<th>{escape(name)}</th>" for name in columns)
     body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    return _scrolling(f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>", columns[0])
+
+
+def _scrolling(table: str, name: str) -> str:
+    """A table that is wider than a narrow window can be reached, and then scrolled, with the keyboard."""
+    return f'<div class="wide" tabindex="0" role="region" aria-label="table: {escape(name)}">{table}</div>'
 
 
 def _series(rows: Sequence[Row]) -> dict[str, list[Row]]:
@@ -187,4 +192,4 @@ def _table(rows: Sequence[Row]) -> str:
         body += f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in cells(row, varying))}</tr>"
         if row.lacks:
             body += f'<tr><td colspan="{len(COLUMNS)}" class="no">{escape(row.lacks)}</td></tr>'
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    return _scrolling(f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>", COLUMNS[0])

@@ -181,6 +181,7 @@ def test_a_sentence_leads_to_the_node_and_the_tasks_that_were_lost(opened: Opene
     opened.until(lambda: "node-2 was killed" in opened.text("#happened"), "the fault is not told")
     fault = opened.page.locator("#happened li", has_text="was killed").first
     assert "The head detected this at" in fault.inner_text()
+    assert re.search(r"Cost: \d+ tasks ran again: .* of work was lost, and repeating it took", fault.inner_text())
     assert opened.page.locator("#happened li", has_text="detected that node-2 is dead").count() == 1
     fault.get_by_role("button", name="augment").first.click()
     opened.until(lambda: opened.text("#detail-title") == "augment, task", "the task is not shown")
@@ -263,7 +264,7 @@ def test_a_bar_can_be_pointed_at_clicked_zoomed_and_moved(opened: Opened) -> Non
             }
             const middle = (bars.from[best] + bars.until[best]) / 2;
             return [84 + (middle - g.view.from) / g.span * (g.width - 84),
-              18 + (bars.line[bars.row[best]] + .5) * g.each]; })()"""
+              24 + (bars.line[bars.row[best]] + .5) * g.each]; })()"""
         )
         place[:] = [box["x"] + across, box["y"] + down]
         opened.page.mouse.move(*place)
@@ -342,6 +343,42 @@ def test_a_table_that_is_wider_than_a_phone_shows_at_which_edge_it_goes_on(chrom
     assert at_start[1] < at_start[0] - 10, "no shadow at the right edge of a table that goes on there"
     assert at_end[0] < at_end[1] - 10, "no shadow at the left edge of a table that goes on there"
     assert found.wrong == []
+    found.context.close()
+
+
+def test_each_node_is_shown_whole_on_a_phone(chromium: Any, page: Served) -> None:
+    found = Opened(chromium, page.link, color_scheme="light")
+    found.page.set_viewport_size({"width": 400, "height": 900})
+    table = found.page.locator(".wide:has(#nodes)")
+    found.until(lambda: bool(table.evaluate("it => it.scrollWidth <= it.clientWidth")), "the table hides something")
+    rows = found.page.get_by_role("table").filter(has_text="node-2").get_by_role("row")
+    dead = rows.filter(has_text="node-2")
+    for cell in (dead.get_by_role("cell").last, rows.filter(has_text="node-0").get_by_role("cell").last):
+        box = cell.bounding_box()
+        assert box is not None
+        assert 0 < box["x"] < box["x"] + box["width"] <= 400
+    assert "dead since" in dead.get_by_role("cell").last.inner_text()
+    found.page.set_viewport_size({"width": 1280, "height": 900})
+    heads = found.page.locator("#nodes thead th").all_inner_texts()
+    found.until(lambda: found.page.locator("#nodes thead").bounding_box()["height"] > 10, "no heads")  # type: ignore[index]
+    assert heads[-1] == "alive or dead since"
+    assert found.wrong == []
+    found.context.close()
+
+
+def test_the_mark_of_a_fault_leaves_the_times_above_it_readable(chromium: Any, page: Served) -> None:
+    """The fault comes 7 ms after the beginning of 6 s: its mark stands under the label of 0 s."""
+    found = Opened(chromium, page.link, color_scheme="light")
+    red = """(from, until) => {
+      const canvas = document.getElementById('timeline-0'), ratio = canvas.width / canvas.clientWidth;
+      const place = [64, from, 40, until - from].map((each) => each * ratio);
+      const { data } = canvas.getContext('2d').getImageData(...place);
+      let found = 0;
+      for (let at = 0; at < data.length; at += 4) if (data[at + 3] && data[at] - data[at + 1] > 60) found++;
+      return found; }"""
+    reds = f"[({red})(0, 14), ({red})(14, 24)]"
+    found.until(lambda: found.page.evaluate(reds)[1] > 0, "the fault has no mark")
+    assert found.page.evaluate(reds)[0] == 0, "the mark lies on the label"
     found.context.close()
 
 

@@ -353,6 +353,50 @@ def test_a_method_says_for_which_actor_it_waits_and_since_when() -> None:
     assert (actor["state"], actor["restarts"], actor["name"]) == ("RESTARTING", 1, "tally")
 
 
+def test_what_waits_says_that_the_head_has_not_detected_the_death_of_a_node() -> None:
+    trace = Rows()
+    for node in ("node-1", "node-2"):
+        trace.add(TraceKind.NODE_STARTED, node, node)
+    trace.add(TraceKind.WORKER_STARTED, "node-2", "node-2/w0")
+    for number in (1, 2, 3):
+        trace.submitted(task(number))
+    trace.add(TraceKind.TASK_PUSHED, "driver-1", task(1), other="node-2/w0", name="f")
+    trace.add(TraceKind.TASK_STARTED, "node-2/w0", task(1), name="f")
+    trace.add(TraceKind.TASK_PUSHED, "driver-1", task(2), other="node-2/w0", name="f")
+    trace.killed("node-2")
+    tables = Tables()
+    of_run = TraceTables(tables)
+    of_run.happened.is_head_seen = True
+    of_run.take(trace.events)
+    undetected = "; node-2 died at 0 s, and the head has not detected that yet"
+
+    def waits() -> list[str]:
+        rows = told(tables)[0]
+        assert sum(row["count"] for row in rows["waits"].values()) == 3
+        return [rows["tasks"][task(number)]["waits"] for number in (1, 2, 3)]
+
+    words = [
+        "was lost with its worker, and has not started again",
+        "was sent to its worker, which has not started it",
+        "waits for a free worker",
+    ]
+    assert waits() == [each + undetected for each in words]
+    since = {row["since_s"] for row in told(tables)[0]["waits"].values()}
+    assert since == {row["since_s"] for row in told(tables)[0]["tasks"].values()} == {5e-06, 8e-06, 9e-06}
+    of_run.take([NodeNotice(20_000, "node-2", 0, Noticed.DEAD)])
+    assert waits() == words
+    assert {row["since_s"] for row in told(tables)[0]["waits"].values()} == since, "it waits for the same"
+
+
+def test_without_the_log_of_the_head_nothing_is_said_of_what_it_knows() -> None:
+    trace = Rows()
+    trace.add(TraceKind.NODE_STARTED, "node-2", "node-2")
+    trace.submitted(task(1))
+    trace.killed("node-2")
+    rows, _ = of_trace(trace.events)
+    assert rows["tasks"][task(1)]["waits"] == "waits for a free worker"
+
+
 class Slow:
     @ray.method(duration=0.5)
     def step(self) -> int:

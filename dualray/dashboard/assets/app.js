@@ -31,7 +31,7 @@ const token = (() => {
   return given || sessionStorage.getItem("dualray-token") || "";
 })();
 
-const runs = [];
+const runs = [], ME = Math.random().toString(36).slice(2);  // the server counts its pages
 let chosen = 0, tab = "tasks", page = 0, sortBy = null, sortDown = false, view = null, wantedState = "", searchOfLink = null, tabState = "", dirty = true, listDirty = true, stateCounts = new Map();
 
 function emptyTables() { return Object.fromEntries(["nodes", "workers", "tasks", "spans", "actors", "objects", "happened", "demand", "waits"].map((name) => [name, new Map()])); }
@@ -98,7 +98,8 @@ async function follow(run) {
   for (;;) {
     let wait = document.hidden ? HIDDEN_MS : ASK_MS;
     try {
-      const hasMore = takePart(run, await ask(`/api/${run.number}/changes?after=${run.version}`));
+      const found = await ask(`/api/${run.number}/changes?after=${run.version}&page=${ME}`), hasMore = takePart(run, found);
+      wait = Math.max(wait, 1000 * (found.wait_s || 0));
       run.lost = "";
       if (hasMore) wait = 0; else await askAnswer(run);
     } catch (error) {
@@ -142,7 +143,9 @@ function meter(used, total, said) {
 function header(table, names) {
   const row = element("tr");
   for (const name of names) row.append(element("th", name, { scope: "col" }));
-  table.replaceChildren(element("thead", row)); const body = element("tbody"); table.append(body); return body;
+  table.replaceChildren(element("thead", row)); const body = element("tbody"); table.append(body);
+  if (table.id === "nodes") for (const [each, role] of [[table, "table"], [table.tHead, "rowgroup"], [body, "rowgroup"], [row, "row"], ...[...row.children].map((cell) => [cell, "columnheader"])]) each.setAttribute("role", role);  // folded, it is none for a browser
+  return body;
 }
 
 // ---- Drawing --------------------------------------------------------------------------------------------------------
@@ -185,9 +188,10 @@ function clockWords(run) {
   const head = run.head;
   if (head.now_s === undefined) return "";
   if (head.source === "cluster") return `${time(head.now_s)} since the page's server joined` + (head.asked_s === undefined ? "" : `; the cluster's processes have answered within ${time(head.asked_s)}`);
-  if (!head.is_virtual) return `${time(head.now_s)} of real time`;
+  const behind = head.is_behind ? "; the page is behind the run, because no CPU of its machine is free" : "";
+  if (!head.is_virtual) return `${time(head.now_s)} of real time${behind}`;
   const paced = head.state === "over" ? null : head.paced, pace = paced ? `, at most ${paced.pace} s of virtual time in a second` : "";
-  return `${time(head.now_s)} of virtual time: a simulation${pace}` + (paced && paced.rests_s > 1 ? `; it pauses at this time for ${paced.rests_s.toFixed(0)} s more` : "");
+  return `${time(head.now_s)} of virtual time: a simulation${pace}` + (paced && paced.rests_s > 1 ? `; it pauses at this time for ${paced.rests_s.toFixed(0)} s more` : "") + behind;
 }
 function whole() { return { from: 0, until: Math.max(...runs.map((run) => run.now)) * 1.01 }; }
 function drawPictures() {
@@ -209,7 +213,9 @@ function drawPictures() {
 }
 function drawHappened(run) {
   const rows = [...run.tables.happened.values()].sort((a, b) => a[1] - b[1] || a[0] - b[0]).slice(-200), list = $("happened"), atEnd = list.scrollTop + list.clientHeight >= list.scrollHeight - 8;
-  const key = rows.map((row) => row[0] + row[3] + row[5].length).join();
+  const total = run.head.fault_cost ? `All faults${run.head.state === "over" ? "" : " until now"}: ${run.head.fault_cost}` : "";
+  $("fault-cost").hidden = !total; if ($("fault-cost").textContent !== total) $("fault-cost").textContent = total;
+  const key = rows.map((row) => row[0] + row[3] + row[5].length + row[6]).join() + run.head.state;
   if (list.dataset.follows && run.head.state === "over") {  // now the cause counts more than the newest sentence
     if (atEnd) list.scrollTop = 0;
     delete list.dataset.follows;
@@ -217,7 +223,7 @@ function drawHappened(run) {
   if (list.dataset.key === key && list.dataset.run === String(chosen)) return;
   list.dataset.key = key; list.dataset.run = chosen;
   const focused = list.contains(document.activeElement) && document.activeElement !== list ? document.activeElement : null;
-  list.replaceChildren(...rows.map((row) => { const item = element("li", element("time", time(row[1]))); item.append(sentence(row)); return item; }));
+  list.replaceChildren(...rows.map((row) => { const item = element("li", element("time", time(row[1]))); item.append(sentence(run, row)); return item; }));
   if (!rows.length) list.append(element("li", "No fault, no loss and no failure until now.", { className: "none" }));
   if (focused) [...list.querySelectorAll("button")].find((each) => each.title === focused.title && each.textContent === focused.textContent)?.focus({ preventScroll: true });
   if (atEnd && run.head.state === "running") {
@@ -226,7 +232,7 @@ function drawHappened(run) {
   }
 }
 // A sentence, in which what it is about can be clicked; what it does not name stands behind it.
-function sentence(row) {
+function sentence(run, row) {
   const said = element("span", null, { className: row[2] }), words = row[3], places = [], rest = [];
   for (const about of row[5] || []) {
     const at = placeOf(words, about[2], places);
@@ -236,6 +242,7 @@ function sentence(row) {
   let done = 0;
   for (const [at, about] of places) { said.append(words.slice(done, at), linkTo(about)); done = at + about[2].length; }
   said.append(words.slice(done));
+  if (row[6]) said.append(element("span", `Cost${run.head.state === "over" ? "" : " until now"}: ${row[6]}`, { className: "cost" }));
   if (rest.length) { const behind = element("span", null, { className: "about" }); for (const about of rest) behind.append(" ", linkTo(about)); said.append(behind); }
   return said;
 }
@@ -274,10 +281,13 @@ function drawNodes(run) {
     name.addEventListener("click", () => open("nodes", row[0]));
     line.append(element("th", name, { scope: "row" }), element("td", words(row[1]), { className: stateClass(row[1]) }));
     line.append(meter(row[3], cpus, cpus === null ? `${row[3]} tasks run` : run.head.source === "cluster" ? `${count(row[3])} of ${count(cpus)}` : `${count(row[3])} on ${count(cpus)} CPU${cpus === 1 ? "" : "s"}`));
-    if (hasMemory) line.append(meter(row[5] || 0, row[4], row[4] === null ? "" : `${bytes(row[5] || 0)} of ${bytes(row[4])}`));
-    line.append(meter(row[7], row[6], row[6] === null ? bytes(row[7]) : `${bytes(row[7])} of ${bytes(row[6])}`));
+    if (hasMemory) { const reserved = meter(row[5] || 0, row[4], row[4] === null ? "" : `${bytes(row[5] || 0)} of ${bytes(row[4])}`); reserved.dataset.label = "memory reserved"; line.append(reserved); }
+    const stored = meter(row[7], row[6], row[6] === null ? bytes(row[7]) : `${bytes(row[7])} of ${bytes(row[6])}`), since = element("td", sinceWords(run, row));
+    stored.dataset.label = "object store"; if (row[1] !== "DEAD") since.dataset.label = "alive since";
+    line.append(stored);
     if (measured) line.append(element("td", row[11] || ""));
-    line.append(element("td", sinceWords(run, row)));
+    line.append(since); for (const cell of line.children) cell.setAttribute("role", cell.tagName === "TH" ? "rowheader" : "cell");
+    line.setAttribute("role", "row");
     body.append(line);
   }
   if (rows.length > 500) body.append(element("tr", element("td", `and ${count(rows.length - 500)} more`, { colSpan: 7 })));

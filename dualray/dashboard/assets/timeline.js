@@ -2,7 +2,7 @@
 // takes a few milliseconds for 100,000 of them.
 
 export const OTHERS = "#9498a0";
-const LEFT = 84, TOP = 18, BOTTOM = 4;
+const LEFT = 84, TOP = 24, BOTTOM = 4;  // above TOP: times, and below them the marks of faults
 
 export function natural(a, b) { return a.localeCompare(b, "en", { numeric: true }); }
 
@@ -73,8 +73,8 @@ function faultMarks(context, view, marks, width, height, tint) {
   for (const mark of marks) {
     if (mark.time < view.from || mark.time > view.until) continue;
     const x = LEFT + (mark.time - view.from) / span * (width - LEFT);
-    context.beginPath(); context.moveTo(x, TOP - 4); context.lineTo(x, height); context.stroke();
-    context.beginPath(); context.moveTo(x - 5, TOP - 8); context.lineTo(x + 5, TOP - 8); context.lineTo(x, TOP); context.fill();
+    context.beginPath(); context.moveTo(x, TOP - 5); context.lineTo(x, height); context.stroke();
+    context.beginPath(); context.moveTo(x - 5, TOP - 9); context.lineTo(x + 5, TOP - 9); context.lineTo(x, TOP - 1); context.fill();
   }
 }
 

@@ -98,13 +98,28 @@ function drawShares() {
     parts.forEach((part, kind) => {
       if (!part || !total) return;
       const share = 100 * part / total, piece = element("span", share >= 6 ? share.toFixed(0) + " %" : "");
-      piece.style.width = share + "%"; piece.style.background = kinds[kind][1];
+      piece.style.width = share + "%"; piece.style.background = kinds[kind][1]; piece.style.color = readableOn(kinds[kind][1]);
       piece.title = name + ": " + kinds[kind][0] + " " + share.toFixed(1) + " %, " + Number(part.toPrecision(4)) + " of " + Number(total.toPrecision(4)) + " " + unit;
       bar.append(piece);
     });
     line.append(element(row < 2 ? "b" : "span", name), bar);
     return line;
   }));
+}
+
+/** Black or white, whichever has more contrast: the luminance is that of WCAG. */
+function readableOn(hex) {
+  const [r, g, b] = [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16) / 255).map((c) => c <= .04045 ? c / 12.92 : ((c + .055) / 1.055) ** 2.4);
+  return .2126 * r + .7152 * g + .0722 * b > .18 ? "#101418" : "#ffffff";
+}
+/** A section that scrolls sideways on a narrow window can be reached, and then scrolled, with the keyboard. */
+function markScrolling() {
+  for (const section of document.querySelectorAll("main > section")) {
+    const scrolls = section.scrollWidth > section.clientWidth;
+    section.tabIndex = scrolls ? 0 : -1;
+    if (scrolls) { section.setAttribute("role", "region"); section.setAttribute("aria-label", section.querySelector("h2").textContent); }
+    else { section.removeAttribute("role"); section.removeAttribute("aria-label"); section.removeAttribute("tabindex"); }
+  }
 }
 
 // ---- Histories --------------------------------------------------------------------------------------------------
@@ -176,6 +191,8 @@ function begin() {
     row.addEventListener("click", () => tell(row.dataset.task));
     row.addEventListener("keydown", (event) => { if (event.key === "Enter") tell(row.dataset.task); });
   });
+  markScrolling();
+  window.addEventListener("resize", markScrolling);
   document.body.dataset.drawn = "yes";
 }
 
