@@ -152,6 +152,9 @@ class UserProcess:
         self.address = address
         self._on_lost = on_lost
         self.now_ns: Callable[[], int] = time.monotonic_ns
+        self.epoch_ns = _epoch_ns
+        self.new_times: Callable[[], deque[TaskTime]] = partial(deque, maxlen=TASKS_KEPT)
+        self.all_task_times = _unknown_here
         self.lock = threading.RLock()
         self.store = SharedMemoryStore(session.store_directory)
         self.tasks_came = on_tasks
@@ -399,17 +402,6 @@ class UserProcess:
 
     def tell(self, words: str) -> None:
         self._tell(words)
-
-    def new_times(self) -> deque[TaskTime]:
-        """Where this process keeps when its tasks ran."""
-        return deque(maxlen=TASKS_KEPT)
-
-    def epoch_ns(self) -> int:
-        """The time of day at which this machine's clock began."""
-        return time.time_ns() - time.monotonic_ns()
-
-    def all_task_times(self) -> None:
-        """Each worker keeps its own."""
 
     def pids(self) -> Mapping[str, int]:
         from dualray.real.observe.stacks import pids_of_cluster  # noqa: PLC0415 - few ask

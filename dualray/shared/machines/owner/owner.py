@@ -377,10 +377,8 @@ class Owner(OwnerQueries):
             self.leases.finished(task, lease_id, duration_ns)
 
     def _on_results_taken(self, event: ResultsTaken) -> None:
-        if event.index:
-            self.production.on_taken(event)
-        else:
-            self.executor.transit.on_taken(event)
+        taken_from = self.production if event.index else self.executor.transit
+        taken_from.on_taken(event)
 
     def _on_nodes_died(self, event: events.NodeDied | events.NodesDied) -> None:
         if event.cluster is not None:
