@@ -6,6 +6,7 @@ tasks and objects; the control plane's table for tasks that have ended.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -35,8 +36,11 @@ def live_rows(core: CoreVerbs, table: str, timeout_ns: int) -> tuple[list[dict[s
     missing: list[str] = []
     if table in ("actors", "jobs", "nodes", "placement_groups"):
         rows = [row for rows in ask([HEAD], table).values() for row in rows]
+        if table == "nodes":
+            _add_times(rows)
         return _with_pids(core, rows, "pid", "worker_id") if table == "actors" else rows, missing
-    processes = [row["address"] for rows in ask([HEAD], "processes").values() for row in rows]
+    found = [row for rows in ask([HEAD], "processes").values() for row in rows]
+    processes = [row["address"] for row in found]
     drivers = [address for address in processes if address.startswith("driver-")]
     workers = [
         row
@@ -44,18 +48,11 @@ def live_rows(core: CoreVerbs, table: str, timeout_ns: int) -> tuple[list[dict[s
         for row in rows
     ]
     if table in ("workers", "workers_ever"):
-        found = [
-            {
-                "worker_id": driver,
-                "node_id": _node_of_driver(driver, core.node),
-                "worker_type": "DRIVER",
-                "state": "LEASED",
-            }
-            for driver in drivers
-        ]
-        rows = [row | {"exit_type": None, "exit_detail": None} for row in (*found, *workers)]
+        own = _driver_rows(found, core.node)
+        rows = [row | {"exit_type": None, "exit_detail": None} for row in (*own, *workers)]
         if table == "workers_ever":
             rows += [row for rows in ask([HEAD], "ended_workers").values() for row in rows]
+        _add_times(rows)
         return _with_pids(core, rows, "pid", "worker_id"), missing
     owners = [*drivers, *(row["worker_id"] for row in workers if row["state"] != "STARTING")]
     where = table == "object_locations"
@@ -76,6 +73,33 @@ def live_rows(core: CoreVerbs, table: str, timeout_ns: int) -> tuple[list[dict[s
             if row["is_put"] and not row["node_ids"]:  # a small one, which its owner keeps
                 row["node_ids"] = [_node_of_owner(row["owner"], core.node)]
     return owned if where else _with_pids(core, owned, "pid", "owner"), missing
+
+
+def _driver_rows(processes: Sequence[dict[str, Any]], here: str) -> list[dict[str, Any]]:
+    """The rows of drivers among the workers."""
+    return [
+        {
+            "worker_id": row["address"],
+            "node_id": _node_of_driver(row["address"], here),
+            "worker_type": "DRIVER",
+            "state": "LEASED",
+            "started_ago_ns": row["started_ago_ns"],
+        }
+        for row in processes
+        if row["address"].startswith("driver-")
+    ]
+
+
+def _add_times(rows: list[dict[str, Any]]) -> None:
+    """Give the rows Ray's start_time_ms and end_time_ms, by the clock of this process; 0: not known, or not yet.
+
+    The clocks of machines differ, so rows come with how long ago it was.
+    """
+    now_ms = time.time() * 1000
+    for row in rows:
+        for field in ("start", "end"):
+            ago_ns = row.pop(f"{field}ed_ago_ns", None)
+            row[f"{field}_time_ms"] = 0 if ago_ns is None else round(now_ms - ago_ns / 1e6)
 
 
 def _with_pids(core: CoreVerbs, rows: list[dict[str, Any]], field: str, process: str) -> list[dict[str, Any]]:

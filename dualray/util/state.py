@@ -73,6 +73,47 @@ _RAYS_NAMES: dict[str, tuple[str, str, Callable[[Any], Any]]] = {
 """Fields that Ray has and that follow from ours: a field that tells the table, ours, and how it follows."""
 
 
+_WITHOUT_VALUE = frozenset(
+    (
+        "call_site",
+        "creation_time_ms",
+        "debugger_port",
+        "driver_exit_code",
+        "driver_info",
+        "driver_node_id",
+        "end_time",
+        "end_time_ms",
+        "events",
+        "fallback_strategy",
+        "ip",
+        "is_debugger_paused",
+        "label_selector",
+        "message",
+        "metadata",
+        "num_paused_threads",
+        "num_restarts_due_to_lineage_reconstruction",
+        "num_restarts_due_to_node_preemption",
+        "placement_group_id",
+        "profiling_data",
+        "reference_type",
+        "repr_name",
+        "required_resources",
+        "runtime_env",
+        "runtime_env_info",
+        "serialized_runtime_env",
+        "start_time",
+        "start_time_ms",
+        "state_message",
+        "stats",
+        "submission_id",
+        "task_log_info",
+        "task_status",
+        "worker_launch_time_ms",
+        "worker_launched_time_ms",
+    )
+)
+"""Further fields of Ray, which are None, as in Ray without `detail`: a program may read them."""
+
 _ABSENT = object()
 
 
@@ -82,6 +123,8 @@ class Row(dict[str, Any]):
     def __missing__(self, key: str) -> Any:
         of_table, ours, follows = _RAYS_NAMES.get(key, ("", "", str))
         if of_table not in self or ours not in self:
+            if key in _WITHOUT_VALUE and self:
+                return None
             raise KeyError(key)
         return follows(self[ours])
 
@@ -204,6 +247,9 @@ def _live(table: str, timeout: float) -> tuple[list[dict[str, Any]], list[str]]:
         rows = [
             row | {"error_type": words.error_type(row["error_type"])} if "error_type" in row else row for row in rows
         ]
+        for row in rows:
+            if row["type"] == "ACTOR_CREATION_TASK" and not row["name"].endswith(".__init__"):
+                row["name"] += ".__init__"
     if words is not None and asked == "workers_ever":
         rows = [row | {"exit_detail": row["exit_detail"] and words.exit_detail(row["exit_detail"])} for row in rows]
     return rows, missing
