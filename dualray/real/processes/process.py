@@ -79,6 +79,8 @@ class Signal:
                 self._process.flush()
             if not self._process.loop.pump(self):
                 self._process.interrupts.deliver()
+                if self._process.terminations is not None:
+                    self._process.terminations.deliver()
                 event = self._event = threading.Event()
                 self._process.loop.wait_elsewhere(self, event)
 
@@ -108,8 +110,8 @@ def _raise(error: BaseException) -> None:
     raise error
 
 
-class Terminated(BaseException):
-    """The process was sent SIGTERM, and its actor does something at its end."""
+class Terminated(SystemExit):
+    """The process was sent SIGTERM. As in Ray, user code leaves its blocks as at `sys.exit()`."""
 
 
 class UserProcess:
@@ -122,6 +124,10 @@ class UserProcess:
         on_raw: called with (peer, header) of a message between runners; None: there are none for this process.
         tell: called with words for whoever runs the program.
     """
+
+    _is_ending = False
+    terminations: Interrupts | None = None
+    """Of a worker: what SIGTERM does."""
 
     def __init__(
         self,
@@ -199,6 +205,8 @@ class UserProcess:
         """Begin to read sockets."""
         self._settings = InterpreterSettings()
         self.interrupts.install()
+        if self.terminations is not None:
+            self.terminations.install()
         start_thread(self._thread)
 
     def close(self) -> None:
@@ -354,6 +362,8 @@ class UserProcess:
         return await call_and_await(function, args, kwargs)
 
     def start_beside(self, task: RunTask, threads_max: int) -> None:
+        if self._is_ending:
+            return
         if self._call_threads is None:
             from dualray.real.processes.actor_calls import CallThreads  # noqa: PLC0415 - few actors need it
 
@@ -361,7 +371,8 @@ class UserProcess:
         self._call_threads.start(task, threads_max)
 
     def start_on_loop(self, task: RunTask) -> None:
-        self._call_loop(task.spec.template.concurrency_group).start(task)
+        if not self._is_ending:
+            self._call_loop(task.spec.template.concurrency_group).start(task)
 
     def _call_loop(self, group: str) -> CallLoop:
         loop = self._call_loops.get(group)
@@ -402,6 +413,14 @@ class UserProcess:
         from dualray.real.observe.stacks import pids_of_cluster  # noqa: PLC0415 - few ask
 
         return {**pids_of_cluster(self.session), self.core.address: os.getpid()}
+
+    def wait_for_calls(self) -> None:
+        """Wait until the calls on threads and event loops have ended. From now on no other begins: it ends with us."""
+        self._is_ending = True
+        if self._call_threads is not None:
+            self._call_threads.wait()
+        for loop in self._call_loops.values():
+            loop.wait()
 
     def is_of_process(self, exception: BaseException) -> bool:
         return isinstance(exception, Terminated)  # workers ignore SIGINT
