@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, NoReturn, TypeAlias, TypeVar, overload
 
 from dualray import runtime
+from dualray.exceptions import ActorHandleEndedError
 from dualray.first_verb import started
 from dualray.hex_id import HexId
 from dualray.object_ref import CountedReference, ObjectRef
@@ -339,6 +340,11 @@ class ActorHandle(CountedReference, Generic[C]):
     __slots__ = ("__dict__", "_actor", "_last", "_methods", "_prepared")
 
     is_value = False
+    _ended = ActorHandleEndedError
+    _in_rays_words = (
+        "ActorHandle objects are not valid across Ray sessions. Can't find actor: It might be dead or it's from a "
+        "different cluster."
+    )
 
     @property
     def is_counted(self) -> bool:

@@ -308,13 +308,15 @@ def get(refs: Any, *, timeout: float | None = None) -> Any:
         TypeError: an item is not a reference.
     """
     if isinstance(refs, ObjectRef):
-        refs._check_usable()
+        refs._check_usable(_UNKNOWN_OWNERS)
         return runtime.current("get").verbs.get([refs.ref], _timeout_ns(timeout, -1))[0]
     if isinstance(refs, ObjectRefGenerator):
         return refs
     if not isinstance(refs, list | tuple):
         raise WrongTypeError(f"get takes an ObjectRef or a list of them, not {refs!r} (type {type(refs).__name__})")
     _check_refs("get", refs)
+    for ref in refs:
+        ref._check_usable(_UNKNOWN_OWNERS)
     verbs = started("get").verbs
     if not refs:
         return []
@@ -347,7 +349,7 @@ def wait(
 
     Args:
         refs: a list of distinct ObjectRefs and ObjectRefGenerators. A generator is ready when its next item exists, or
-            when it has ended.
+            when it has ended. A reference of a cluster that was shut down is never ready.
         num_returns: the number of references to wait for, from 1 to len(refs). `wait` returns at most this number of
             references as ready.
         timeout: how many seconds `wait` waits at most. With None, `wait` waits without a limit. With 0, `wait` does not
@@ -360,15 +362,18 @@ def wait(
     Raises:
         TypeError: `refs` is not a list, or an item is not a reference.
         ValueError: `refs` has duplicates, or fewer than `num_returns` items.
+        ReferenceEndedError: all `refs` are of a cluster that was shut down.
     """
     if not isinstance(refs, list):
         raise TypeError(f"wait takes a list of ObjectRefs, not {refs!r} (type {type(refs).__name__})")
     if any(isinstance(ref, ObjectRefGenerator) for ref in refs):
         return _wait_with_generators(refs, num_returns, timeout, fetch_local=fetch_local)
     _check_refs("wait", refs)
+    _check_one_usable(refs)
     verbs = started("wait").verbs
     seen: dict[ObjectRef[Any], int] = {}
-    for index, ref in enumerate(refs):
+    usable = [ref for ref in refs if not ref.holder.is_closed]
+    for index, ref in enumerate(usable):
         if ref in seen:
             raise ValueError(f"wait was given duplicates: {ref!r} at index {seen[ref]} and at index {index}")
         seen[ref] = index
@@ -379,14 +384,14 @@ def wait(
     if not 1 <= num_returns <= len(refs):
         raise ValueError(f"num_returns={num_returns} must be between 1 and the number of references, {len(refs)}")
     done = verbs.wait(
-        [ref.ref for ref in refs],
-        num_returns=num_returns,
+        [ref.ref for ref in usable],
+        num_returns=min(num_returns, len(usable)),
         timeout_ns=_timeout_ns(timeout),
         fetch_local=fetch_local,
     )
-    ready = [ref for ref in refs if ref.ref.object_id in done][:num_returns]
-    chosen = set(ready)
-    return ready, [ref for ref in refs if ref not in chosen]
+    ready = [ref for ref in usable if ref.ref.object_id in done][:num_returns]
+    chosen = {id(ref) for ref in ready}  # an ended reference may have the id of another
+    return ready, [ref for ref in refs if id(ref) not in chosen]
 
 
 def _wait_with_generators(
@@ -407,7 +412,16 @@ def _check_refs(verb: str, refs: Sequence[Any]) -> None:
     for index, ref in enumerate(refs):
         if not isinstance(ref, ObjectRef):
             raise WrongTypeError(f"{verb}: item {index} is {ref!r} (type {type(ref).__name__}), not an ObjectRef")
-        ref._check_usable()
+
+
+def _check_one_usable(refs: Sequence[ObjectRef[Any]]) -> None:
+    """Raise if each of them has ended. One that has ended, among others, is never ready, as in Ray."""
+    if refs and all(ref.holder.is_closed for ref in refs):
+        refs[0]._check_usable()
+
+
+_UNKNOWN_OWNERS = "You are trying to access Ray objects whose owner is unknown."
+"""What Ray says of the references that `get` is given."""
 
 
 _FOR_EVER_S = 2**33

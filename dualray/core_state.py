@@ -6,6 +6,7 @@ tasks and objects; the control plane's table for tasks that have ended.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -37,27 +38,20 @@ def live_rows(core: CoreVerbs, table: str, timeout_ns: int) -> tuple[list[dict[s
     missing: list[str] = []
     if table in ("actors", "jobs", "nodes", "placement_groups"):
         rows = [row for rows in ask([HEAD], table).values() for row in rows]
+        if table == "nodes":
+            _add_times(rows)
         return _with_pids(core, rows, "pid", "worker_id") if table == "actors" else rows, missing
-    processes = [row["address"] for rows in ask([HEAD], "processes").values() for row in rows]
+    found = [row for rows in ask([HEAD], "processes").values() for row in rows]
+    processes = [row["address"] for row in found]
     drivers = [address for address in processes if address.startswith("driver-")]
-    workers = [
-        row
-        for rows in ask([address for address in processes if address not in drivers], "workers").values()
-        for row in rows
-    ]
+    managers = [address for address in processes if address not in drivers]
+    workers = [row for rows in ask(managers, "workers").values() for row in rows]
     if table in ("workers", "workers_ever"):
-        found = [
-            {
-                "worker_id": driver,
-                "node_id": _node_of_driver(driver, core.node),
-                "worker_type": "DRIVER",
-                "state": "LEASED",
-            }
-            for driver in drivers
-        ]
-        rows = [row | {"exit_type": None, "exit_detail": None} for row in (*found, *workers)]
+        own = _driver_rows(found, core.node)
+        rows = [row | {"exit_type": None, "exit_detail": None} for row in (*own, *workers)]
         if table == "workers_ever":
             rows += [row for rows in ask([HEAD], "ended_workers").values() for row in rows]
+        _add_times(rows)
         return _with_pids(core, rows, "pid", "worker_id"), missing
     owners = [*drivers, *(row["worker_id"] for row in workers if row["state"] != "STARTING")]
     where = table == "object_locations"
@@ -73,19 +67,52 @@ def live_rows(core: CoreVerbs, table: str, timeout_ns: int) -> tuple[list[dict[s
         if table == "tasks_timed":
             times, silent = core.task_times([Address(owner) for owner in owners], timeout_ns)
             missing += silent
-            _add_times(rows, times)
+            _add_times_of_tasks(rows, times)
         return _with_pids(core, rows, "worker_pid", "worker_id"), missing
     stored = {row["object_id"]: row for rows in ask([HEAD], "objects").values() for row in rows}
     for row in owned:
         row["node_ids"] = stored.get(row["object_id"], {}).get("node_ids", [])
-    if where:
-        copies = ask([address for address in processes if address not in drivers], "store")
-        on_disk = {copy["object_id"] for rows in copies.values() for copy in rows if copy["state"] in _ON_DISK}
-        for row in owned:
-            row["did_spill"] = row["object_id"] in on_disk
-            if row["is_put"] and not row["node_ids"]:  # a small one, which its owner keeps
-                row["node_ids"] = [_node_of_owner(row["owner"], core.node)]
-    return owned if where else _with_pids(core, owned, "pid", "owner"), missing
+    if not where:
+        return _with_pids(core, owned, "pid", "owner"), missing
+    copies = ask(managers, "store")
+    _add_places_of_objects(owned, [row for rows in copies.values() for row in rows], core.node)
+    return owned, missing
+
+
+def _add_places_of_objects(owned: Sequence[dict[str, Any]], copies: Sequence[Mapping[str, Any]], here: str) -> None:
+    """Say of objects whether a node has them on disk, and of small ones where their owner is, who keeps them."""
+    on_disk = {copy["object_id"] for copy in copies if copy["state"] in _ON_DISK}
+    for row in owned:
+        row["did_spill"] = row["object_id"] in on_disk
+        if row["is_put"] and not row["node_ids"]:
+            row["node_ids"] = [_node_of_owner(row["owner"], here)]
+
+
+def _driver_rows(processes: Sequence[dict[str, Any]], here: str) -> list[dict[str, Any]]:
+    """The rows of drivers among the workers."""
+    return [
+        {
+            "worker_id": row["address"],
+            "node_id": _node_of_driver(row["address"], here),
+            "worker_type": "DRIVER",
+            "state": "LEASED",
+            "started_ago_ns": row["started_ago_ns"],
+        }
+        for row in processes
+        if row["address"].startswith("driver-")
+    ]
+
+
+def _add_times(rows: list[dict[str, Any]]) -> None:
+    """Give the rows Ray's start_time_ms and end_time_ms, by the clock of this process; 0: not known, or not yet.
+
+    The clocks of machines differ, so rows come with how long ago it was.
+    """
+    now_ms = time.time() * 1000
+    for row in rows:
+        for field in ("start", "end"):
+            ago_ns = row.pop(f"{field}ed_ago_ns", None)
+            row[f"{field}_time_ms"] = 0 if ago_ns is None else round(now_ms - ago_ns / 1e6)
 
 
 def _with_pids(core: CoreVerbs, rows: list[dict[str, Any]], field: str, process: str) -> list[dict[str, Any]]:
@@ -140,7 +167,7 @@ def _attempts(kept: Mapping[str, Mapping[str, str]], last: Mapping[str, int]) ->
     return rows
 
 
-def _add_times(rows: Sequence[dict[str, Any]], times: Sequence[Mapping[str, Any]]) -> None:
+def _add_times_of_tasks(rows: Sequence[dict[str, Any]], times: Sequence[Mapping[str, Any]]) -> None:
     """The rows of tasks with the time of day at which each began and ended, in ms; None where nobody knows."""
     found = {(time["task_id"], time["attempt_number"]): time for time in times}
     for row in rows:

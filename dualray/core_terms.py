@@ -70,6 +70,10 @@ def actor_demands(
     return held, held
 
 
+class WrongStrategyError(TypeError, ValueError):
+    """A scheduling strategy is neither a str nor one of the classes. In Ray the error is a TypeError."""
+
+
 def strategy_of(
     chosen: Any, label_selector: Mapping[str, str] | None, what: str, captured: Strategy | None = None
 ) -> Strategy:
@@ -110,7 +114,7 @@ def strategy_of(
                     f"placement_group()"
                 )
             return _in_group(chosen, what, captured)
-    raise ValueError(
+    raise (ValueError if isinstance(chosen, str) else WrongStrategyError)(
         f"{what}: scheduling_strategy={chosen!r} must be 'DEFAULT', 'SPREAD' or a NodeAffinity-, NodeLabel- or "
         f"PlacementGroupSchedulingStrategy"
     )

@@ -22,6 +22,7 @@
     │   ├── ObjectReconstructionFailedError   recomputing the lost value failed
     │   └── OwnerDiedError               the process that owns the value died
     ├── ReferenceEndedError              (also ValueError) the cluster of the reference was shut down
+    │   └── ActorHandleEndedError        (also ActorHandleNotFoundError) the cluster of the handle was shut down
     ├── ObjectStoreFullError             the object store has no space, even after eviction and a wait
     ├── OutOfMemoryError                 the node's memory monitor ended the worker
     ├── GetTimeoutError                  (also TimeoutError) a value was not ready within the timeout of `get`
@@ -312,8 +313,12 @@ class ObjectLostError(DualrayError):
     """The value was evicted, or lost with its node, and dualray cannot recompute it."""
 
 
-class ReferenceEndedError(DualrayError, ValueError):
+class ReferenceEndedError(ValueError, DualrayError):
     """The program has shut down the cluster that the reference belongs to. Ray raises a ValueError instead."""
+
+
+class ActorHandleEndedError(ReferenceEndedError, ActorHandleNotFoundError):
+    """The program has shut down the cluster that the handle belongs to."""
 
 
 class ObjectReconstructionFailedError(ObjectLostError):

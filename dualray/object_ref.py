@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Generator
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, NoReturn, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, NoReturn, Self, TypeVar
 
 from dualray import runtime
 from dualray.exceptions import DualrayError, ReferenceEndedError
@@ -31,6 +31,9 @@ class CountedReference(Reference):
     """What the engine has for the object: see `dualray.user_verbs.Reference`."""
     holder: UserVerbs
 
+    _ended: ClassVar[type[ReferenceEndedError]] = ReferenceEndedError
+    _in_rays_words: ClassVar[str] = "You are trying to access a Ray object whose owner is unknown."
+
     def __init__(self, ref: Any, verbs: UserVerbs) -> None:
         self.ref = ref
         self.holder = verbs
@@ -43,7 +46,7 @@ class CountedReference(Reference):
             return
         drop(self.ref.object_id)
 
-    def _check_usable(self) -> None:
+    def _check_usable(self, in_rays_words: str = "") -> None:
         """Raise when the cluster that the reference belongs to is gone.
 
         Raises:
@@ -52,9 +55,9 @@ class CountedReference(Reference):
         """
         if self.holder.is_closed:
             runtime.check_no_fork(f"a function that reads {self!r}")
-            raise ReferenceEndedError(
+            raise self._ended(
                 f"{self!r} belongs to a cluster that was shut down: create the actor or object again after "
-                "dualray.init(). (It might be dead or it's from a different cluster.)"
+                f"dualray.init(). ({in_rays_words or self._in_rays_words})"
             )
 
 
@@ -131,14 +134,14 @@ class ObjectRef(CountedReference, Generic[T]):
         """Whether the reference keeps the value in the cluster."""
         return self.holder is not _NOWHERE
 
-    def _check_usable(self) -> None:
+    def _check_usable(self, in_rays_words: str = "") -> None:
         """As of every reference."""
         if self.holder is _NOWHERE:
             raise DualrayError(
                 f"{self!r} was created from an id alone, and this process has no other reference to the object. Use "
                 "the reference that .remote() or put() returned, or a pickled copy of it"
             )
-        super()._check_usable()
+        super()._check_usable(in_rays_words)
 
     def hex(self) -> str:
         """Return the object's id as 40 hex digits."""

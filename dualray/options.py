@@ -199,6 +199,10 @@ def _set_state(options: TaskOptions | ActorOptions, state: list[Any]) -> None:
 O = TypeVar("O", TaskOptions, ActorOptions, MethodOptions)  # noqa: E741  # a type variable, not a number
 
 
+class UnknownMethodOptionError(ValueError, TypeError):
+    """A method of an actor has no such option. In Ray the error is a TypeError, and of other options a ValueError."""
+
+
 def with_changes(options: O, changes: Mapping[str, Any], what: str) -> O:
     """The options with some changed, checked.
 
@@ -207,11 +211,12 @@ def with_changes(options: O, changes: Mapping[str, Any], what: str) -> O:
         TypeError: a value of a wrong type.
     """
     known = [field.name for field in fields(options)]
+    unknown: type[ValueError] = UnknownMethodOptionError
     if not isinstance(options, MethodOptions):
-        changes = _in_todays_names(changes, what, options.scheduling_strategy)
+        unknown, changes = ValueError, _in_todays_names(changes, what, options.scheduling_strategy)
     for name in changes:
         if name not in known:
-            raise ValueError(unknown_name("option", name, known, what))
+            raise unknown(unknown_name("option", name, known, what))
     environment = changes.get("runtime_env")
     if environment in (None, {}) and isinstance(options, TaskOptions):  # as in Ray, where an actor's is replaced
         changes = {name: value for name, value in changes.items() if name != "runtime_env"}
@@ -256,6 +261,8 @@ def _in_todays_names(changes: Mapping[str, Any], what: str, before: Any) -> dict
     found = {name: value for name, value in changes.items() if name not in _WITHOUT_EFFECT}
     accelerator = found.pop("accelerator_type", None)
     if accelerator is not None:  # as in Ray: a node says resources={"accelerator_type:A100": 1}
+        if not isinstance(accelerator, str):
+            raise TypeError(f"{what}: accelerator_type={accelerator!r} must be a str, such as 'A100'")
         found["resources"] = {**(found.get("resources") or {}), f"{TYPE}{accelerator}": 0.001}
     says_group = "placement_group" in found
     group = found.pop("placement_group", None)
@@ -526,8 +533,9 @@ def _check_actor(options: ActorOptions, what: str) -> None:
     for name in groups or {}:
         if not isinstance(name, str) or not name:
             raise TypeError(f"{what}: concurrency_groups: the name {name!r} must be a str that is not empty")
-    if options.max_concurrency is not None:
-        limits["max_concurrency"] = options.max_concurrency
+    concurrency: Any = options.max_concurrency
+    if concurrency is not None and (isinstance(concurrency, bool) or concurrency != 0):  # 0: the default
+        limits["max_concurrency"] = concurrency
     for name, value in limits.items():
         if isinstance(value, bool) or not isinstance(value, int):
             raise TypeError(f"{what}: {name}={value!r} must be an int")
@@ -537,6 +545,6 @@ def _check_actor(options: ActorOptions, what: str) -> None:
     limit = options.max_pending_calls
     if isinstance(limit, bool) or not isinstance(limit, int):
         raise TypeError(f"{what}: max_pending_calls={limit!r} must be an int")
-    if limit != -1 and limit < 1:
-        raise ValueError(f"{what}: max_pending_calls={limit!r} must be at least 1, or -1 for any number")
+    if limit < -1:
+        raise ValueError(f"{what}: max_pending_calls={limit!r} must be at least 1, or 0 or -1 for any number")
     _check_at_most({"max_pending_calls": limit}, what)

@@ -122,7 +122,23 @@ class NodeLabelSchedulingStrategy:
 
     Args:
         hard, soft: a condition for each label: `{"zone": In("a", "b"), "market": Exists()}`. `soft` can be None.
+
+    Raises:
+        TypeError: `hard` or `soft` is not a dict.
+        ValueError: the condition of a label is not In, NotIn, Exists or DoesNotExist, or its key is not a str.
     """
 
     hard: Mapping[str, LabelCondition]
     soft: Mapping[str, LabelCondition] | None = None
+
+    def __post_init__(self) -> None:
+        for name, conditions in (("hard", self.hard), ("soft", self.soft or {})):
+            if not isinstance(conditions, Mapping):
+                raise TypeError(
+                    f"{name}={conditions!r} must be a dict of key to condition, such as {{'zone': In('a')}}"
+                )
+            for key, condition in conditions.items():
+                if not isinstance(key, str):
+                    raise ValueError(f"{name}: the key {key!r} must be a str")
+                if not isinstance(condition, LabelCondition):
+                    raise ValueError(f"{name}: {key!r}: {condition!r} must be In, NotIn, Exists or DoesNotExist")

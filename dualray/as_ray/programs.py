@@ -6,8 +6,11 @@ import atexit
 import runpy
 import sys
 import traceback
+import zipfile
 from collections.abc import Callable, Sequence
 from functools import partial
+from importlib.machinery import SourceFileLoader
+from io import open_code
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Self
@@ -88,8 +91,26 @@ def _run(words: Sequence[str]) -> None:
         sys.argv = ["-c", *words[2:]]
         sys.path[0] = ""
         main = sys.modules["__main__"] = ModuleType("__main__")
-        exec(compile(words[1], "<string>", "exec"), vars(main))
+        exec(compile(words[1], "<string>", "exec", dont_inherit=True), vars(main))
     else:
         sys.argv = list(words)
         sys.path[0] = str(Path(words[0]).resolve().parent)
-        runpy.run_path(words[0], run_name="__main__")
+        if Path(words[0]).is_dir() or zipfile.is_zipfile(words[0]):
+            runpy.run_path(words[0], run_name="__main__")
+        else:
+            _run_script(words[0])
+
+
+def _run_script(script: str) -> None:
+    """Run a file of Python's. Its `__file__` is absolute, as in Python. The functions keep the path as it was given: it
+    is a part of their ids, and a simulation is the same in each directory."""
+    path = str(Path(script).absolute())
+    with open_code(path) as file:
+        code = compile(file.read(), script, "exec", dont_inherit=True)
+    main, before = ModuleType("__main__"), sys.modules["__main__"]
+    vars(main).update(__file__=path, __cached__=None, __loader__=SourceFileLoader("__main__", path))
+    sys.modules["__main__"] = main
+    try:
+        exec(code, vars(main))
+    finally:
+        sys.modules["__main__"] = before

@@ -64,7 +64,7 @@ ENTRIES: Final[dict[str, Entry]] = {
         "the history of an object.",
     ),
     "reference-ended": Entry(
-        errors=("ReferenceEndedError",),
+        errors=("ReferenceEndedError", "ActorHandleEndedError"),
         means="The cluster that a reference or a handle belongs to was shut down.",
         cause="The program kept a reference or a handle after shutdown(). References and handles are not valid in the "
         "next cluster.",

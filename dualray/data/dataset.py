@@ -24,7 +24,7 @@ from dualray.data.described import described
 from dualray.data.errors import check_columns
 from dualray.data.executor import ensure_initialized, execute, in_store
 from dualray.data.expression_tree import Expr, UnnestExpr
-from dualray.data.grouped import GroupedData
+from dualray.data.grouped import GroupedData, stratified
 from dualray.data.iterator import DataIterator, Shard, check_batch_size
 from dualray.data.mapping import Call, tables_mapped
 from dualray.data.plan import Exchange, Held, Limit, Plan, Step, Union, chained, kept
@@ -462,16 +462,43 @@ class Dataset(SummarizedRows):
             raise ValueError(f"split_proportionately: {total} rows are too few for the shares {shares}")
         return whole._cut_at(bounds)
 
-    def train_test_split(self, test_size: float, *, shuffle: bool = False, seed: int | None = None) -> list[Dataset]:
-        """Split the rows into two parts. The second one has `test_size` rows, or that share of all rows."""
+    def train_test_split(
+        self, test_size: float, *, shuffle: bool = False, seed: int | None = None, stratify: str | None = None
+    ) -> list[Dataset]:
+        """Split the rows into two parts, for training and for tests.
+
+        Args:
+            test_size: how many rows the second part has. A float is a share of all rows.
+            shuffle: whether to shuffle the rows first.
+            seed: the seed of the shuffle.
+            stratify: a column. Of the rows with each value of this column, the second part has the same share. The
+                rows are sorted by this column.
+
+        Raises:
+            ValueError: one of the parts would be empty, a share is not between 0 and 1, or the program gives both
+                `shuffle` and `stratify`.
+            TypeError: `test_size` is not a number.
+        """
+        is_share = isinstance(cast(Any, test_size), float)
+        if not is_share and type(test_size) is not int:
+            raise TypeError(f"train_test_split: test_size={test_size!r} must be an int or a float")
+        if is_share and not 0 < test_size < 1:
+            raise ValueError(
+                f"train_test_split: test_size={test_size!r} is a float, so it must be a share between 0 and 1; an int "
+                "is a number of rows"
+            )
+        if shuffle and stratify is not None:
+            raise ValueError("train_test_split takes either shuffle=True or stratify=, not both")
         whole = (self.random_shuffle(seed=seed) if shuffle else self).materialize()
         total = whole.count()
-        size = round(total * test_size) if 0 < test_size < 1 else int(test_size)
-        if not 0 < size < total:
+        at = int(total * (1 - test_size)) if is_share else total - int(test_size)
+        if not 0 < at < total:
             raise ValueError(
                 f"train_test_split: test_size={test_size!r} leaves one of the two parts of the {total} rows empty"
             )
-        return whole._cut_at([0, total - size, total])
+        if stratify is not None:
+            return stratified(whole, stratify, test_size if is_share else test_size / total)
+        return whole._cut_at([0, at, total])
 
     def shards(self, n: int) -> list[Shard]:
         """Split the dataset into `n` shards with the same number of rows, each of which another process can consume.

@@ -232,13 +232,15 @@ def read_text(paths: Paths, *, encoding: str = "utf-8", drop_empty_lines: bool =
     Args:
         paths: as for `read_parquet`.
         encoding: the encoding of the files.
-        drop_empty_lines: leave out empty lines.
+        drop_empty_lines: leave out lines that are empty, or that have only spaces.
         options: those of `read_parquet`.
     """
 
     def read(path: str, _more: Mapping[str, Any]) -> pa.Table:
-        lines = Path(path).read_bytes().decode(encoding).split("\n")
-        return pa.table({"text": pa.array([line for line in lines if line or not drop_empty_lines], pa.string())})
+        lines = Path(path).read_bytes().decode(encoding).splitlines()
+        return pa.table(
+            {"text": pa.array([line for line in lines if line.strip() or not drop_empty_lines], pa.string())}
+        )
 
     return _whole_files(paths, None, options, read, "read_text", takes_no_more=True)
 

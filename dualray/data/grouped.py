@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 import pyarrow as pa
+import pyarrow.compute
 
 from dualray.data import blocks, exchange
 from dualray.data.aggregate import AggregateFn, Count, Max, Mean, Min, Std, Sum, aggregated, runs
@@ -182,3 +183,24 @@ def _aggregate(wanted: Any) -> AggregateFn:
     if function not in FUNCTIONS:
         raise ValueError(f"aggregate: {function!r} must be one of {', '.join(map(repr, FUNCTIONS))}")
     return FUNCTIONS[function](column)
+
+
+_IS_TEST = "__is_test"
+
+
+def stratified(dataset: Any, column: str, share: float) -> list[Any]:
+    """Split a dataset into two: of the rows with each value of a column, the second has this share, rounded down."""
+
+    def marked(group: pa.Table) -> pa.Table:
+        first = group.num_rows - int(group.num_rows * share)
+        return group.append_column(_IS_TEST, pa.array([number >= first for number in range(group.num_rows)]))
+
+    whole = dataset.groupby(column).map_groups(marked, batch_format="pyarrow").materialize()
+    return [
+        whole.map_batches(lambda table, part=part: _part(table, is_test=part), batch_format="pyarrow").materialize()
+        for part in (False, True)
+    ]
+
+
+def _part(table: pa.Table, *, is_test: bool) -> pa.Table:
+    return table.filter(pa.compute.equal(table[_IS_TEST], is_test)).drop_columns([_IS_TEST])

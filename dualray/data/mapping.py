@@ -85,7 +85,7 @@ class Call:
                 needs=needs,
             )
         if self.fn_constructor_args or self.fn_constructor_kwargs:
-            raise TypeError(f"{kind}({short}): {short} is a function, and only a class takes constructor arguments")
+            raise ValueError(f"{kind}({short}): {short} is a function, and only a class takes constructor arguments")
         tasks_max = strategy.size if isinstance(strategy, TaskPoolStrategy) else None
         return Map(name=name, transform=calling(fn), keeps_rows=keeps_rows, needs=needs, tasks_max=tasks_max)
 

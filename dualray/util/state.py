@@ -70,6 +70,7 @@ def _reference_type(row: Mapping[str, Any]) -> str:
 
 _TABLE_OF = {
     "bundles": "placement_groups",
+    "entrypoint": "jobs",
     "worker_type": "workers",
     "resources_total": "nodes",
     "object_id": "objects",
@@ -113,6 +114,12 @@ _RAYS_EMPTY: dict[str, frozenset[str]] = {
     ),
     "objects": frozenset(("attempt_number", "call_site", "ip", "task_status")),
     "nodes": frozenset(("end_time_ms", "start_time_ms", "state_message")),
+    "jobs": frozenset(
+        (
+            *("driver_exit_code", "driver_info", "driver_node_id", "end_time", "error_type", "message", "metadata"),
+            *("runtime_env", "start_time", "submission_id"),
+        )
+    ),
     "workers": frozenset(
         (
             *("debugger_port", "end_time_ms", "ip", "num_paused_threads", "start_time_ms"),
@@ -255,6 +262,9 @@ def _live(table: str, timeout: float) -> tuple[list[dict[str, Any]], list[str]]:
         rows = [
             row | {"error_type": words.error_type(row["error_type"])} if "error_type" in row else row for row in rows
         ]
+        for row in rows:
+            if row["type"] == "ACTOR_CREATION_TASK" and not row["name"].endswith(".__init__"):
+                row["name"] += ".__init__"
     if words is not None and asked == "workers_ever":
         rows = [row | {"exit_detail": row["exit_detail"] and words.exit_detail(row["exit_detail"])} for row in rows]
     return rows, missing

@@ -331,3 +331,31 @@ def test_functions_of_atexit_are_called_before_the_cluster_ends(mode, tmp_path):
     assert finished.returncode == 3
     assert finished.stderr.count("Exception ignored in atexit callback") == 1
     assert "SystemExit" not in finished.stderr
+
+
+ITS_FILE = """\
+import os
+import sys
+
+import ray
+
+
+@ray.remote
+def where():
+    return __file__
+
+
+os.chdir("/")
+print(__file__, ray.get(where.remote()), sys.argv[0], sys.modules["__main__"].__loader__.name)
+"""
+
+
+@pytest.mark.parametrize("mode", ["real", "sim"])
+@pytest.mark.parametrize(
+    "command", [["dualray.as_ray"], ["dualray", "run", "--quiet", "--as-ray"]], ids=["as_ray", "run"]
+)
+def test_the_file_of_a_script_is_absolute_as_in_python(command, mode, tmp_path):
+    (tmp_path / "program.py").write_text(ITS_FILE)
+    finished = run(sys.executable, "-m", *command, "program.py", cwd=tmp_path, DUALRAY_MODE=mode)
+    path = str(tmp_path / "program.py")
+    assert finished.stdout.split() == [path, path, "program.py", "__main__"], finished.stderr

@@ -126,6 +126,8 @@ assert tasks["summary"]["pid"] == {
 }, tasks
 assert (tasks["total_tasks"], tasks["total_actor_tasks"], tasks["summary_by"]) == (4, 4, "func_name"), tasks
 assert tasks["total_actor_scheduled"] >= 1
+assert tasks["summary"]["Actor.__init__"]["type"] == "ACTOR_CREATION_TASK", tasks
+assert {row.name for row in list_tasks(filters=[("type", "=", "ACTOR_CREATION_TASK")])} == {"Actor.__init__"}
 assert actors["summary"]["Actor"] == {"class_name": "Actor", "state_counts": {"DEAD": 2}}, actors
 assert (actors["total_actors"], actors["summary_by"]) == (2, "class")
 [driver] = [row for row in workers if row.worker_type == "DRIVER"]

@@ -338,16 +338,30 @@ def test_what_is_held_is_given_back():
     del actor
 
 
+def test_zero_stands_for_the_default_as_in_ray():
+    actor = Threaded.options(max_concurrency=0, max_pending_calls=0).remote()
+    assert get([actor.value.remote(number) for number in range(3)]) == [0, 1, 2]
+
+
 def test_options_that_an_actor_cannot_have():
     for options, error in (
-        ({"max_concurrency": 0}, r"max_concurrency=0 must be at least 1"),
+        ({"max_concurrency": -1}, r"max_concurrency=-1 must be at least 1"),
         ({"concurrency_groups": {"io": 0}}, r"concurrency_groups\['io'\]=0 must be at least 1"),
     ):
         with pytest.raises(ValueError, match=error):
             Threaded.options(**options)
-    for options in ({"max_concurrency": "2"}, {"concurrency_groups": ["io"]}, {"concurrency_groups": {"": 1}}):
+    for options in (
+        {"max_concurrency": "2"},
+        {"max_concurrency": False},
+        {"concurrency_groups": ["io"]},
+        {"concurrency_groups": {"": 1}},
+        {"scheduling_strategy": 1},
+        {"accelerator_type": 3},
+    ):
         with pytest.raises(TypeError, match="must be"):
-            Threaded.options(**options)
+            Threaded.options(**options).remote()
+    with pytest.raises(TypeError, match="has no option 'num_cpus'"):
+        Threaded.remote().value.options(num_cpus=1)
 
     class Lost:
         @ray.method(concurrency_group="input")

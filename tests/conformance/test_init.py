@@ -10,6 +10,8 @@ import pytest
 
 import dualray as ray
 from dualray.exceptions import (
+    ActorHandleEndedError,
+    ActorHandleNotFoundError,
     ActorUnschedulableError,
     AlreadyInitializedError,
     DualrayError,
@@ -89,11 +91,40 @@ def test_a_reference_of_a_cluster_that_was_shut_down_is_a_value_error(start):
     old = [ray.put(1), ray.put(bytes(1 << 20))]
     ray.shutdown()
     start()
-    for use in (ray.get, lambda ref: ray.wait([ref]), lambda ref: ray.remote(len).remote(ref)):
-        for ref in old:
-            with pytest.raises(ValueError, match="belongs to a cluster that was shut down") as caught:
-                use(ref)
-            assert isinstance(caught.value, ReferenceEndedError)
+    uses = {
+        "Ray objects whose owner is unknown": (ray.get, lambda ref: ray.get([ray.put(0), ref])),
+        "Ray object whose owner is unknown": (lambda ref: ray.wait([ref]), lambda ref: ray.remote(len).remote(ref)),
+    }
+    for words, calls in uses.items():
+        for use in calls:
+            for ref in old:
+                with pytest.raises(ValueError, match=f"belongs to a cluster that was shut down.*{words}") as caught:
+                    use(ref)
+                assert isinstance(caught.value, ReferenceEndedError)
+
+
+def test_a_reference_of_a_cluster_that_was_shut_down_is_never_ready(start):
+    start()
+    old = ray.put(1)
+    ray.shutdown()
+    start()
+    new = [ray.put(2), ray.put(3)]
+    assert ray.wait([old, *new]) == (new[:1], [old, new[1]])
+    assert ray.wait([new[0], old, new[1]], num_returns=3) == (new, [old])
+    assert ray.wait([new[0], old], num_returns=2, timeout=0) == (new[:1], [old])
+
+
+def test_a_handle_of_a_cluster_that_was_shut_down(start):
+    start()
+    old = A.options(name="old", lifetime="detached").remote()
+    get(old.method.remote())
+    ray.shutdown()
+    start()
+    for use in (ray.kill, lambda handle: handle.method.remote(), lambda handle: f.remote(handle)):
+        with pytest.raises(ActorHandleNotFoundError, match="ActorHandle objects are not valid across Ray sessions"):
+            use(old)
+    with pytest.raises(ActorHandleEndedError, match="it's from a different cluster"):
+        old.method.remote()
 
 
 def test_a_timeout_of_minus_one_is_none_as_in_ray(start):

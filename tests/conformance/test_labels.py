@@ -171,8 +171,6 @@ def test_bundles_have_selectors():
         ({"label_selector": {"zone": "a b"}}, "the value 'a b' of a label"),
         ({"label_selector": {"zone": "in()"}}, "has no value"),
         ({"label_selector": {"zone": "in(a,, b)"}}, "has an empty value"),
-        ({"scheduling_strategy": NodeLabelSchedulingStrategy({"zone": "a"})}, "must be In, NotIn, Exists"),
-        ({"scheduling_strategy": NodeLabelSchedulingStrategy(["zone"])}, "must be a dict of key to condition"),
     ],
 )
 def test_wrong_selectors_are_refused(options, message):
@@ -184,3 +182,17 @@ def test_conditions_need_values():
     for condition in (In, NotIn):
         with pytest.raises(ValueError, match="one or more values"):
             condition()
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "words"),
+    [
+        ({"hard": {"zone": "a"}}, ValueError, "hard: 'zone': 'a' must be In, NotIn, Exists or DoesNotExist"),
+        ({"hard": {}, "soft": {"zone": 3}}, ValueError, "soft: 'zone': 3 must be In"),
+        ({"hard": {1: Exists()}}, ValueError, "hard: the key 1 must be a str"),
+        ({"hard": ["zone"]}, TypeError, "must be a dict"),
+    ],
+)
+def test_conditions_are_checked_where_they_are_written(given, error, words):
+    with pytest.raises(error, match=words):
+        NodeLabelSchedulingStrategy(**given)

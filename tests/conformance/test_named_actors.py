@@ -299,7 +299,7 @@ def test_options_that_an_actor_cannot_have():
         ({"namespace": ""}, r"namespace='' must not be empty"),
         ({"lifetime": "forever"}, r"lifetime='forever' must be 'detached'"),
         ({"get_if_exists": True}, r"get_if_exists=True needs name="),
-        ({"max_pending_calls": 0}, r"max_pending_calls=0 must be at least 1"),
+        ({"max_pending_calls": -2}, r"max_pending_calls=-2 must be at least 1"),
     ):
         with pytest.raises(ValueError, match=error):
             Counter.options(**options).remote()

@@ -300,6 +300,40 @@ def test_nodes_are_listed(cluster):
     assert get_node("node-99") is None
 
 
+def test_rows_say_when_nodes_and_workers_started_and_ended():
+    class Ending:
+        def worker(self):
+            return ray.get_runtime_context().get_worker_id()
+
+        def die(self):
+            os._exit(3)
+
+    nodes = {row.node_id: row.start_time_ms for row in list_nodes()}
+    assert all(0 < since_ms <= time.time() * 1000 + 1 for since_ms in nodes.values())
+    assert {row.end_time_ms for row in list_nodes()} == {0}
+    [driver] = [row for row in list_workers() if row.worker_type == "DRIVER"]
+    assert 0 < driver.start_time_ms <= time.time() * 1000 + 1
+    actor = ray.remote(Ending).remote()
+    worker = get(actor.worker.remote())
+    row = get_worker(worker)
+    assert nodes[row.node_id] <= row.start_time_ms + 1000  # clocks are read at different times
+    assert 0 < row.start_time_ms <= time.time() * 1000 + 1
+    assert row.end_time_ms == 0
+    before_ms = time.time() * 1000
+    with pytest.raises(ActorDiedError):
+        get(actor.die.remote())
+    eventually(lambda: get_worker(worker).state == "DEAD", "the head knows that the worker has ended")
+    assert before_ms - 1 <= get_worker(worker).end_time_ms <= time.time() * 1000 + 1
+
+
+def test_fields_that_only_rays_rows_have_are_none():
+    get(ray.remote(lambda: 1).remote())
+    assert (list_tasks()[0].call_site, list_tasks()[0].start_time_ms) == (None, None)
+    assert (list_nodes()[0].state_message, list_workers()[0].debugger_port) == (None, None)
+    with pytest.raises(AttributeError, match="the row has no field 'nonsense'"):
+        _ = list_tasks()[0].nonsense
+
+
 def test_workers_are_listed():
     rows = list_workers()
     assert rows[0]["worker_id"] == "driver-1"

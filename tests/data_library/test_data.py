@@ -157,6 +157,32 @@ def test_groups(numbers):
     assert numbers.map(lambda row: {"x": row["id"] % 2}).unique("x") == [0, 1]
 
 
+def test_each_part_has_its_share_of_each_value(numbers):
+    classes = numbers.map(lambda row: {"id": row["id"], "label": "rare" if row["id"] % 10 == 0 else "usual"})
+    train, test = classes.train_test_split(0.3, stratify="label")
+    counts = [part.groupby("label").count().take_all() for part in (train, test)]
+    assert [[row["count()"] for row in rows] for rows in counts] == [[7, 63], [3, 27]]
+    assert sorted(row["id"] for row in train.take_all() + test.take_all()) == list(range(100))
+    assert test.columns() == ["id", "label"]
+    assert classes.train_test_split(20, stratify="label")[1].count() == 20
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "words"),
+    [
+        ({"test_size": 3.5}, ValueError, "a share between 0 and 1"),
+        ({"test_size": 1.0}, ValueError, "a share between 0 and 1"),
+        ({"test_size": 100}, ValueError, "leaves one of the two parts of the 100 rows empty"),
+        ({"test_size": "a"}, TypeError, "must be an int or a float"),
+        ({"test_size": 0.5, "shuffle": True, "stratify": "id"}, ValueError, "not both"),
+        ({"test_size": 0.5, "stratify": "nothing"}, ValueError, "no column 'nothing'"),
+    ],
+)
+def test_a_split_that_cannot_be(numbers, given, error, words):
+    with pytest.raises(error, match=words):
+        numbers.train_test_split(**given)
+
+
 def test_parts(numbers):
     assert numbers.repartition(3).materialize().num_blocks() == 3
     assert [row["id"] for row in numbers.repartition(3).take_all()] == list(range(100))
@@ -164,6 +190,8 @@ def test_parts(numbers):
     assert [part.count() for part in numbers.split(3, equal=True)] == [33, 33, 33]
     assert [part.sum("id") for part in numbers.split_at_indices([10, 90])] == [45, 3960, 945]
     assert [part.count() for part in numbers.train_test_split(0.25, shuffle=True)] == [75, 25]
+    assert [part.count() for part in numbers.limit(8).train_test_split(0.3)] == [5, 3]  # as in Ray
+    assert [part.count() for part in numbers.train_test_split(10)] == [90, 10]
     assert numbers.union(numbers.limit(5)).count() == 105
     assert numbers.union(numbers).limit(150).sum("id") == 4950 + 1225
 

@@ -22,6 +22,11 @@ def test_text_and_bytes(tmp_path: Path):
     assert lines.take_all() == [{"text": "one"}, {"text": "two"}]
     assert ray.data.read_text(tmp_path / "a.txt", drop_empty_lines=False).count() == 3
     assert ray.data.read_text(str(tmp_path / "b*"), encoding="latin-1").take_all()[1] == {"text": "grün"}
+    (tmp_path / "c.text").write_bytes(b"one\r\n \t\r\ntwo\r\n")  # of Windows, with an end of line at the end
+    assert [row["text"] for row in ray.data.read_text(tmp_path / "c.text").take_all()] == ["one", "two"]
+    kept = ray.data.read_text(tmp_path / "c.text", drop_empty_lines=False)
+    assert [row["text"] for row in kept.take_all()] == ["one", " \t", "two"]
+    (tmp_path / "c.text").unlink()
     rows = ray.data.read_binary_files(tmp_path, include_paths=True).take_all()
     assert [(row["bytes"][:3], Path(row["path"]).name) for row in rows] == [(b"one", "a.txt"), (b"dre", "b.txt")]
     with pytest.raises(TypeError, match="read_text has no argument 'columns'"):

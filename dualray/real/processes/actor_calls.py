@@ -10,15 +10,20 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import Context
+from typing import Final
 
 from dualray.real.limits import check_room_for_thread, start_thread
 from dualray.shared.core.core_worker import CoreWorker
 from dualray.shared.handles import CALL_TASK
 from dualray.shared.model.commands import RunTask
 from dualray.shared.model.ids import TaskID
+
+_LOOK_AGAIN_S: Final = 0.01
+"""Between looks of who waits for the calls of an event loop to end."""
 
 
 class CallThreads:
@@ -46,6 +51,11 @@ class CallThreads:
         if len(threads._threads) < threads_max:
             check_room_for_thread()
         threads.submit(self._run, task)
+
+    def wait(self) -> None:
+        """Wait until the calls have ended."""
+        for threads in self._threads.values():
+            threads.shutdown(wait=True)
 
     def _run(self, task: RunTask) -> None:
         try:
@@ -84,6 +94,11 @@ class CallLoop:
         error = ended.exception() if not ended.cancelled() else None
         if error is not None:
             self._on_escape(error)
+
+    def wait(self) -> None:
+        """Wait until the calls have ended. Another thread."""
+        while self._calls:
+            time.sleep(_LOOK_AGAIN_S)
 
     def cancel(self, task: TaskID) -> None:
         """Cancel a call, if it runs here. Any thread."""

@@ -9,6 +9,7 @@ raises is lost, so it is held back there, too.
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import threading
@@ -102,6 +103,33 @@ class Interrupts:
         main = threading.main_thread().ident
         if self._previous is not None and main is not None:
             signal.pthread_kill(main, self._number)
+
+
+class Terminations(Interrupts):
+    """SIGTERM in a worker: raised on the main thread, and held back as Ctrl-C is. In a process that the worker's code
+    has forked, it does what it does by default.
+
+    Args:
+        raise_: called in the main thread.
+    """
+
+    _number = signal.SIGTERM
+
+    def __init__(
+        self, is_busy: Callable[[], bool], leave: Callable[[], None], raise_: Callable[[int, FrameType | None], object]
+    ) -> None:
+        super().__init__(is_busy, leave)
+        self._previous = raise_
+        self._pid = os.getpid()
+
+    def install(self) -> None:
+        signal.signal(self._number, self._on_signal)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if os.getpid() != self._pid:
+            signal.signal(self._number, signal.SIG_DFL)
+            os.kill(os.getpid(), self._number)
+        super()._on_signal(number, frame)
 
 
 class TaskInterrupts(Interrupts):

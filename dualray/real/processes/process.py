@@ -81,6 +81,8 @@ class Signal:
                 self._process.flush()
             if not self._process.loop.pump(self):
                 self._process.interrupts.deliver()
+                if self._process.terminations is not None:
+                    self._process.terminations.deliver()
                 event = self._event = threading.Event()
                 self._process.loop.wait_elsewhere(self, event)
 
@@ -106,12 +108,25 @@ def _end_forked_child() -> NoReturn:
         os._exit(code & 0xFF)
 
 
+def _epoch_ns() -> int:
+    """The time of day at which this machine's clock began."""
+    return time.time_ns() - time.monotonic_ns()
+
+
+def _new_times() -> deque[TaskTime]:
+    return deque(maxlen=TASKS_KEPT)
+
+
+def _unknown_here() -> None:
+    """The times of all tasks: each worker keeps its own."""
+
+
 def _raise(error: BaseException) -> None:
     raise error
 
 
-class Terminated(BaseException):
-    """The process was sent SIGTERM, and its actor does something at its end."""
+class Terminated(SystemExit):
+    """The process was sent SIGTERM. As in Ray, user code leaves its blocks as at `sys.exit()`."""
 
 
 class UserProcess:
@@ -124,6 +139,13 @@ class UserProcess:
         on_raw: called with (peer, header) of a message between runners; None: there are none for this process.
         tell: called with words for whoever runs the program.
     """
+
+    _is_ending = False
+    terminations: Interrupts | None = None
+    """Of a worker: what SIGTERM does."""
+    epoch_ns = staticmethod(_epoch_ns)
+    new_times = staticmethod(_new_times)
+    all_task_times = staticmethod(_unknown_here)
 
     def __init__(
         self,
@@ -152,9 +174,6 @@ class UserProcess:
         self.address = address
         self._on_lost = on_lost
         self.now_ns: Callable[[], int] = time.monotonic_ns
-        self.epoch_ns = _epoch_ns
-        self.new_times: Callable[[], deque[TaskTime]] = partial(deque, maxlen=TASKS_KEPT)
-        self.all_task_times = _unknown_here
         self.lock = threading.RLock()
         self.store = SharedMemoryStore(session.store_directory)
         self.tasks_came = on_tasks
@@ -204,6 +223,8 @@ class UserProcess:
         """Begin to read sockets."""
         self._settings = InterpreterSettings()
         self.interrupts.install()
+        if self.terminations is not None:
+            self.terminations.install()
         start_thread(self._thread)
 
     def close(self) -> None:
@@ -359,6 +380,8 @@ class UserProcess:
         return await call_and_await(function, args, kwargs)
 
     def start_beside(self, task: RunTask, threads_max: int) -> None:
+        if self._is_ending:
+            return
         if self._call_threads is None:
             from dualray.real.processes.actor_calls import CallThreads  # noqa: PLC0415 - few actors need it
 
@@ -366,7 +389,8 @@ class UserProcess:
         self._call_threads.start(task, threads_max)
 
     def start_on_loop(self, task: RunTask) -> None:
-        self._call_loop(task.spec.template.concurrency_group).start(task)
+        if not self._is_ending:
+            self._call_loop(task.spec.template.concurrency_group).start(task)
 
     def _call_loop(self, group: str) -> CallLoop:
         loop = self._call_loops.get(group)
@@ -407,6 +431,14 @@ class UserProcess:
         from dualray.real.observe.stacks import pids_of_cluster  # noqa: PLC0415 - few ask
 
         return {**pids_of_cluster(self.session), self.core.address: os.getpid()}
+
+    def wait_for_calls(self) -> None:
+        """Wait until the calls on threads and event loops have ended. From now on no other begins: it ends with us."""
+        self._is_ending = True
+        if self._call_threads is not None:
+            self._call_threads.wait()
+        for loop in self._call_loops.values():
+            loop.wait()
 
     def is_of_process(self, exception: BaseException) -> bool:
         return isinstance(exception, Terminated)  # workers ignore SIGINT

@@ -21,7 +21,7 @@ from dualray.progress_bars import BarState
 from dualray.real.limits import check_room_for_files, is_exhaustion, is_out_of_threads, limit_in_words
 from dualray.real.observe import stacks
 from dualray.real.observe.worker_output import MarkedFile, PartialLines, TellingHandler, bar_line, marked_stream
-from dualray.real.processes.interrupts import TaskInterrupts
+from dualray.real.processes.interrupts import TaskInterrupts, Terminations
 from dualray.real.processes.process import Signal, Terminated, UserProcess
 from dualray.real.processes.process_runtime import ProcessRuntime
 from dualray.real.processes.runner import EXIT_AFTER_ERROR
@@ -113,6 +113,7 @@ def main(argv: Mapping[str, str]) -> None:
         is_due=core.is_to_be_interrupted,
         takes=core.takes_interrupt,
     )
+    process.terminations = Terminations(process.is_busy, process.loop.leave, _raise_terminated)
     stdout, stderr = (MarkedFile(fd, lambda: core.execution, lambda: core.actor_instance) for fd in (1, 2))
     sys.stdout = printed = marked_stream(stdout, errors="replace")
     sys.stderr = errors = marked_stream(stderr, errors="backslashreplace")
@@ -124,6 +125,7 @@ def main(argv: Mapping[str, str]) -> None:
     os.register_at_fork(after_in_child=process.note_fork)
     stacks.answer(process.session.stacks, address, lambda: stacks.describe_worker(core, process.loops_of_calls))
     visible = VisibleDevices(process.session.device_names)
+    has_shutdown = False
     execute = core.execute if rays_words() is None else RaysTitles(core.execute)
     _start(process)
     with process.lock:
@@ -135,17 +137,21 @@ def main(argv: Mapping[str, str]) -> None:
             if task.spec.actor_id is None:  # a method: its actor has them for life
                 visible.show(task.device_ids, task.spec.template.runtime_env)
             execute(task)
-            if task.spec.creates is not None and task.spec.creates.has_shutdown:
-                signal.signal(signal.SIGTERM, _raise_terminated)
+            if task.spec.creates is not None:
+                has_shutdown = task.spec.creates.has_shutdown
     except Terminated:
-        core.shut_down()
-        sys.stdout.flush()
-        sys.stderr.flush()
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        kill_children(os.getpid())
-        os.kill(os.getpid(), signal.SIGTERM)
+        (core.shut_down if has_shutdown else process.wait_for_calls)()
+        _end_by_sigterm()
     except BaseException as error:  # noqa: BLE001 - user code's are caught where it runs
         _end_by(error)
+
+
+def _end_by_sigterm() -> None:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    kill_children(os.getpid())
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _start(process: UserProcess) -> None:
@@ -177,7 +183,7 @@ def _or_end(load: _Load) -> _Load:
 
 
 def _raise_terminated(_signal: int, _frame: FrameType | None) -> None:
-    raise Terminated
+    raise Terminated(1)
 
 
 def _on_lost(process: UserProcess, peer: str) -> None:

@@ -240,6 +240,7 @@ class Head(HeadQueries):
 
     def _on_driver_joined(self, event: DriverJoined) -> None:
         self.membership.drivers[event.address] = event.node
+        self.membership.since_ns[event.address] = self.out.now_ns
         if event.namespace:
             self.actors.names.jobs[job_of_driver(event.address)] = event.namespace
         changed = ClusterChanged(nodes=self.membership.alive())

@@ -43,11 +43,14 @@ WHY_CHARS_MAX = 300
 class Member:
     """One life of one node."""
 
-    __slots__ = ("health", "info")
+    __slots__ = ("ended_ns", "health", "info", "started_ns")
 
-    def __init__(self, info: NodeInfo) -> None:
+    def __init__(self, info: NodeInfo, started_ns: int) -> None:
         self.info = info
         self.health = NodeHealth.ALIVE
+        self.started_ns = started_ns
+        self.ended_ns = -1
+        """When it was declared dead; -1: it was not."""
 
 
 class Membership:
@@ -61,6 +64,8 @@ class Membership:
         self.dead: dict[Address, str] = {}
         """Drivers and workers that have died, and the first line of why, of workers."""
         """Drivers and workers that died; of workers, those that died before their node."""
+        self.since_ns: dict[Address, int] = {}
+        """When each driver joined, and when those of `dead` died."""
         self.leaving: dict[NodeID, int] = {}
         """Nodes that drain, with the life that does: alive, and nothing is to be placed there."""
         self._have_died: dict[NodeID, None] = {}
@@ -107,11 +112,13 @@ class Membership:
     def note_dead(self, address: Address, why: str = "") -> None:
         """A driver or worker has died."""
         self.dead[address] = why.partition("\n")[0][:WHY_CHARS_MAX]
+        self.since_ns[address] = self.out.now_ns
 
     def forget_dead_on(self, info: NodeInfo) -> None:
         """A life of a node is over: so much is known of all its workers."""
         for address in [address for address in self.dead if lives_on(address, info.node, info.incarnation)]:
             del self.dead[address]
+            self.since_ns.pop(address, None)
 
     def alive(self) -> tuple[NodeInfo, ...]:
         """The nodes that are not dead."""
@@ -136,7 +143,7 @@ class Membership:
                 return
             if known.health is not NodeHealth.DEAD:
                 self._declare_dead(known)
-        member = self.members[info.node] = Member(info)
+        member = self.members[info.node] = Member(info, self.out.now_ns)
         if self._last_dead(member) >= 0:
             self._have_died[info.node] = None
         self.out.send(Address(info.node), NodeWelcomed(node=info.node))
@@ -199,6 +206,7 @@ class Membership:
         if member.health is NodeHealth.SUSPECT:
             self.out.add(CancelTimer(timer=_SUSPICION + member.info.node))
         member.health = NODE.check(member.health, NodeHealth.DEAD, member.info.node)
+        member.ended_ns = self.out.now_ns
         self._have_died[member.info.node] = None
         self._record(member)
         self.leaving.pop(member.info.node, None)

@@ -54,18 +54,7 @@ class HeadRows:
             case "scale_view":
                 return self.autoscaler.view_rows() if self.autoscaler is not None else []
             case "ended_workers":
-                return [
-                    {
-                        "worker_id": address,
-                        "node_id": node_of(address),
-                        "worker_type": "WORKER",
-                        "state": "DEAD",
-                        "exit_type": exit_type(why),
-                        "exit_detail": why,
-                    }
-                    for address, why in self.membership.dead.items()
-                    if not is_driver(address)
-                ]
+                return self._ended_worker_rows()
             case "jobs":
                 return self._job_rows()
             case "namespaces":
@@ -83,10 +72,33 @@ class HeadRows:
                 ]
             case "processes":
                 drivers: list[Row] = [
-                    {"address": driver, "node_id": node} for driver, node in self.membership.drivers.items()
+                    {
+                        "address": driver,
+                        "node_id": node,
+                        "started_ago_ns": self._ago_ns(self.membership.since_ns.get(driver, -1)),
+                    }
+                    for driver, node in self.membership.drivers.items()
                 ]
                 return drivers + [{"address": info.node, "node_id": info.node} for info in self.membership.alive()]
         return []
+
+    def _ended_worker_rows(self) -> list[Row]:
+        return [
+            {
+                "worker_id": address,
+                "node_id": node_of(address),
+                "worker_type": "WORKER",
+                "state": "DEAD",
+                "exit_type": exit_type(why),
+                "exit_detail": why,
+                "ended_ago_ns": self._ago_ns(self.membership.since_ns.get(address, -1)),
+            }
+            for address, why in self.membership.dead.items()
+            if not is_driver(address)
+        ]
+
+    def _ago_ns(self, at_ns: int) -> int | None:
+        return self.membership.out.now_ns - at_ns if at_ns >= 0 else None
 
     def _job_rows(self) -> list[Row]:
         """Each driver that is connected or has left is a job; of those that have left, how they ended is not known."""
@@ -128,6 +140,8 @@ class HeadRows:
                     "resources_available": {name: max(units, 0) / UNITS for name, units in free.items()},
                     "store_bytes": member.info.store_bytes,
                     "labels": dict(member.info.labels),
+                    "started_ago_ns": self._ago_ns(member.started_ns),
+                    "ended_ago_ns": self._ago_ns(member.ended_ns),
                 }
             )
         return rows

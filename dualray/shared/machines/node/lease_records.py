@@ -18,7 +18,7 @@ from dualray.shared.model.states import WORKER, WorkerState
 class Worker:
     """One worker process of this node."""
 
-    __slots__ = ("address", "is_fresh", "is_spent", "lease", "runtime_env", "state")
+    __slots__ = ("address", "is_fresh", "is_spent", "lease", "ready_ns", "runtime_env", "state")
 
     def __init__(self, address: Address) -> None:
         self.address = address
@@ -26,6 +26,8 @@ class Worker:
         """It has run nothing yet."""
         self.is_spent = False
         """It takes no more calls."""
+        self.ready_ns = -1
+        """When its process was up; -1: it is starting."""
         self.runtime_env = ""
         self.state = WorkerState.STARTING
         self.lease: Lease | None = None

@@ -32,6 +32,7 @@ class NodeRows:
                     "resources": in_plain_names(self.scheduler.held_by(worker.lease)).as_floats()
                     if worker.lease is not None
                     else {},
+                    "started_ago_ns": self.scheduler.out.now_ns - worker.ready_ns if worker.ready_ns >= 0 else None,
                 }
                 for worker in self.scheduler.workers.values()
             ]

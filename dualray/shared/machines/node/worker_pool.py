@@ -98,6 +98,7 @@ class WorkerPool:
         if worker is not None and worker.state is WorkerState.STARTING:
             self._start_failures = 0
             self._no_room_since_ns = None
+            worker.ready_ns = self.out.now_ns
             self.make_idle(worker)
 
     def make_idle(self, worker: Worker) -> None:
