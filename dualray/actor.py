@@ -106,6 +106,11 @@ class ActorClass(Generic[C]):
         """Found when they are first needed: a class whose methods name it is unpickled before it has any of them."""
         return _methods_of(self._cls)
 
+    def __repr__(self) -> str:
+        if "_cls" not in self.__dict__:
+            return super().__repr__()  # it is being unpickled
+        return f"<{self._cls.__module__}.ActorClass({self._name}) object at {id(self):#x}>"
+
     def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
         raise TypeError(
             f"{self._name} is an actor class: create an instance with {self._name}.remote(...); actors cannot be "

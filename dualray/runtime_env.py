@@ -41,6 +41,10 @@ HOOK_BYTES_MAX = 64 << 10
 """Of a pickled setup hook. It is part of each request for a worker."""
 
 
+class RuntimeEnvPathError(RuntimeEnvSetupError, ValueError):
+    """A directory or a module of a runtime environment is not there. In Ray the error is a ValueError."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeEnv:
     """An environment; every path is absolute.
@@ -125,16 +129,16 @@ class RuntimeEnv:
         """Raise when a directory or a module is not there.
 
         Raises:
-            RuntimeEnvSetupError: naming it, and `where` it was looked for.
+            RuntimeEnvPathError: naming it, and `where` it was looked for.
         """
         if self.working_dir is not None and not Path(self.working_dir).is_dir():
-            raise RuntimeEnvSetupError(
+            raise RuntimeEnvPathError(
                 f"runtime_env: working_dir={self.working_dir!r} is not a directory {where}. dualray does not copy "
                 f"directories: create the directory on each node"
             )
         for module in self.py_modules:
             if not Path(module).exists():
-                raise RuntimeEnvSetupError(
+                raise RuntimeEnvPathError(
                     f"runtime_env: py_modules has {module!r}, which does not exist {where}. dualray does not copy "
                     f"modules: copy the module to each node"
                 )
@@ -159,7 +163,7 @@ def parse(what: str, said: Mapping[str, Any] | None) -> RuntimeEnv:
     Raises:
         ValueError: an unknown key (with the nearest known one). Under the name `ray` it is ignored with a warning.
         TypeError: a value of a wrong type.
-        RuntimeEnvSetupError: a directory that is not there, or a setup hook that cannot be pickled.
+        RuntimeEnvSetupError: a directory that is not there (also a ValueError), or a setup hook that cannot be pickled.
     """
     if said is None:
         return RuntimeEnv()
@@ -172,6 +176,7 @@ def parse(what: str, said: Mapping[str, Any] | None) -> RuntimeEnv:
             if (words := rays_words()) is None:
                 raise ValueError(f"{what} has no key {key!r}.{hint} Known: {', '.join(KEYS)}.")
             words.warn_of_unknown_key(what, key, hint)
+    _check_conda(what, said)
     found = RuntimeEnv(
         env_vars=_env_vars(what, said.get("env_vars")),
         working_dir=_path(f"{what}: working_dir", said["working_dir"]) if said.get("working_dir") is not None else None,
@@ -223,6 +228,14 @@ def _pip(what: str, pip: Any, uv: Any) -> tuple[str, ...]:
     from dualray.installed_packages import requirements  # noqa: PLC0415 - as above
 
     return requirements(what, "uv", uv) if pip is None else requirements(what, "pip", pip)
+
+
+def _check_conda(what: str, said: Mapping[str, Any]) -> None:
+    conda = said.get("conda")
+    if conda is not None and not isinstance(conda, str | Mapping):
+        raise TypeError(f"{what}: conda={conda!r} must be a str or a dict")
+    if conda is not None and (said.get("pip") is not None or said.get("uv") is not None):
+        raise ValueError(f"{what}: give either conda or pip or uv. (They cannot be specified at the same time.)")
 
 
 def _elsewhere(said: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:

@@ -32,7 +32,6 @@ _IGNORED: Final[dict[str, tuple[Any, ...]]] = {
     "enable_resource_isolation": (False,),
     "include_dashboard": (None, False),
     "logging_format": (None,),
-    "logging_level": ("info", logging.INFO, "error", logging.ERROR, "warning", logging.WARNING, "critical"),
     "proxy_server_url": (None,),
     "system_reserved_cpu": (None,),
     "system_reserved_memory": (None,),
@@ -43,7 +42,7 @@ So are those of `dualray.api.OF_RAY` that Ray keeps to itself."""
 _TAKEN: Final = {"_memory": "memory", "_metrics_export_port": "metrics_port"}
 """Private arguments of Ray's, and ours."""
 
-_OF_THIS_MODULE: Final = ("logging_config", "_system_config")
+_OF_THIS_MODULE: Final = ("logging_config", "logging_level", "_system_config")
 """Arguments of `dualray.api.OF_RAY` that mean something here."""
 
 _AS_LIMIT: Final = {"object_spilling_directory": "spill_directory"}
@@ -88,6 +87,9 @@ def init(address: str | None = None, *, local_mode: bool = False, job_config: An
     """
     _check_known(given)
     _check_values(given)
+    level = given.pop("logging_level", None)
+    if level is not None and given.get("configure_logging", True):
+        logging.getLogger("ray").setLevel(level.upper() if isinstance(level, str) else level)
     said = {_TAKEN.get(name, name): value for name, value in given.items() if not _is_ignored(name, value)}
     _add_job_config(said, job_config)
     config = said.pop("_system_config", None)

@@ -11,7 +11,8 @@ seen of it, and only when that is less than nearly everything.
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 import numpy as np
@@ -48,8 +49,12 @@ def column_of(values: Any) -> pa.Array | pa.ChunkedArray:
     """An Arrow column of what a user gives: an array, or a sequence of anything."""
     if isinstance(values, pa.Array | pa.ChunkedArray):
         return values
+    if _is_tensor(values):
+        values = _as_numpy(values)
     if not isinstance(values, np.ndarray):
         values = list(values)
+        if any(map(_is_tensor, values)):
+            values = [_plain(value) for value in values]
         if values and all(isinstance(value, np.ndarray) and value.ndim for value in values):
             if len({(value.shape, value.dtype) for value in values}) == 1:
                 return column_of(np.stack(values))
@@ -77,6 +82,27 @@ def _converted(values: Any) -> pa.Array:
         return object_column(list(values))
 
 
+def _is_tensor(value: Any) -> bool:
+    """Whether it is an array of another library, such as a tensor of PyTorch: as in Ray, NumPy's stands for it."""
+    return (
+        not isinstance(value, np.ndarray | np.generic)
+        and hasattr(value, "__array__")
+        and hasattr(value, "shape")
+        and type(value).__module__.partition(".")[0] != "pandas"
+    )
+
+
+def _as_numpy(tensor: Any) -> NDArray[Any]:
+    if getattr(tensor, "requires_grad", False):
+        raise ValueError("a column cannot have a tensor that requires grad: use tensor.detach()")
+    return np.asarray(tensor)
+
+
+def _plain(value: Any) -> Any:
+    array = _as_numpy(value) if _is_tensor(value) else value
+    return array.item() if isinstance(array, np.ndarray) and not array.ndim else array
+
+
 def table_of_rows(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
     """A table of dicts; a key that a row lacks is null there."""
     names: dict[str, None] = {}
@@ -87,16 +113,27 @@ def table_of_rows(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
     return pa.table({name: column_of([row.get(name) for row in rows]) for name in names})
 
 
+def _is_column(values: Any) -> bool:
+    is_other = isinstance(values, str | bytes | Mapping | AbstractSet | Iterator)
+    return _is_tensor(values) or (isinstance(values, Iterable) and not is_other)
+
+
 def table_of_batch(batch: Any, what: str) -> pa.Table:
     """A table of what a user's function has returned for a batch.
 
     Raises:
         NotRowsError: it is none of the three forms.
-        ValueError: its columns are of different lengths.
+        ValueError: its columns are of different lengths, or a column is neither an array nor a list.
     """
     if isinstance(batch, pa.Table):
         return batch
     if isinstance(batch, Mapping):
+        for name, values in batch.items():
+            if not _is_column(values):
+                raise ValueError(
+                    f"{what} returned {values!r} (type {type(values).__name__}) for the column {name!r}; a column of a "
+                    "batch must be an array or a list, with one value for each row"
+                )
         columns = {str(name): column_of(values) for name, values in batch.items()}
         lengths = {name: len(column) for name, column in columns.items()}
         if len(set(lengths.values())) > 1:

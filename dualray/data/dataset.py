@@ -158,6 +158,9 @@ class Dataset(SummarizedRows):
         """Keep only these columns, in this order. A column can be an expression with a name."""
         check_ignored("select_columns", options)
         chosen = [cols] if isinstance(cols, str | Expr) else list(cols)
+        names = [each for each in chosen if isinstance(each, str)]
+        if len(set(names)) < len(names):
+            raise ValueError(f"select_columns: {names} names a column twice")
         return self._then(mapping.columns_selected(chosen, self._place))
 
     def drop_columns(self, cols: str | Sequence[str], **options: Any) -> Dataset:

@@ -377,7 +377,7 @@ def _files(paths: Paths, endings: tuple[str, ...] | None, *, is_lenient: bool = 
         FileNotFoundError: a path, or a pattern, stands for none.
     """
     found: list[str] = []
-    for path in [paths] if isinstance(paths, str | Path) else paths:
+    for path in paths if isinstance(paths, Sequence) and not isinstance(paths, str) else [paths]:
         whole = Path(local_path(path)).absolute()
         if whole.is_dir():
             here = sorted(

@@ -10,7 +10,7 @@ from functools import cache
 from itertools import count
 from pathlib import Path
 from shutil import rmtree
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -281,6 +281,8 @@ def local_path(path: str | Path) -> str:
     Raises:
         ValueError: the files lie elsewhere.
     """
+    if not isinstance(cast(Any, path), str | Path):
+        raise ValueError(f"a path must be a str or a pathlib.Path, not {path!r} (type {type(path).__name__})")
     text = str(path)
     scheme, _, rest = text.partition("://")
     if not rest:

@@ -301,7 +301,7 @@ def _stats(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _rows() -> Sequence[Mapping[str, Any]]:
-    return runtime.current("placement groups").verbs.head_rows(_TABLE)
+    return runtime.current("placement_group_table").verbs.head_rows(_TABLE)
 
 
 def _handle(row: Mapping[str, Any]) -> PlacementGroup:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import pickle
 from typing import Any
 
@@ -60,16 +61,39 @@ def test_all_arguments_of_rays_init_are_taken(caplog):
 
 def test_what_has_no_effect_is_named_once(caplog):
     for _ in range(2):
-        init(include_dashboard=True, _temp_dir="/x", logging_level="debug", _system_config={"abc": 1}).disconnect()
+        init(
+            include_dashboard=True, _temp_dir="/x", logging_format="%(message)s", _system_config={"abc": 1}
+        ).disconnect()
     assert [record.args and next(iter(record.args)) for record in caplog.records] == [
         "include_dashboard",
         "_temp_dir",
-        "logging_level",
+        "logging_format",
         "abc",
     ]
 
 
+@pytest.mark.parametrize(
+    ("given", "level"),
+    [
+        ({"logging_level": "error"}, logging.ERROR),
+        ({"logging_level": logging.DEBUG}, logging.DEBUG),
+        ({"logging_level": "error", "configure_logging": False}, logging.NOTSET),
+        ({}, logging.NOTSET),
+    ],
+)
+def test_the_level_of_the_logger(given, level):
+    logger = logging.getLogger("ray")
+    before, logger.level = logger.level, logging.NOTSET
+    try:
+        with init(**given):
+            assert logger.level == level
+    finally:
+        logger.setLevel(before)
+
+
 def test_values_that_ray_refuses():
+    with pytest.raises(ValueError, match="Unknown level: 'LOUD'"):
+        init(logging_level="loud")
     for name in ("CPU", "GPU", "memory", "object_store_memory"):
         with pytest.raises(AssertionError, match=f"`{name}` cannot be a custom resource") as refused:
             init(resources={name: 1})

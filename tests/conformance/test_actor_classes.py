@@ -67,3 +67,10 @@ def test_a_program_notes_what_it_likes_on_a_handle():
     assert worker.label == "first"
     assert get(worker.rank.remote()) == 1
     assert not hasattr(get(ray.put(worker)), "label")  # the note stays in its process
+
+
+def test_the_text_of_an_actor_class_names_the_class():
+    class Counter:
+        pass
+
+    assert repr(ray.remote(Counter)).startswith(f"<{__name__}.ActorClass(Counter) object at 0x")

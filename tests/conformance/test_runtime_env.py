@@ -165,6 +165,10 @@ def test_each_environment_imports_its_own_modules(tmp_path):
             RuntimeEnvSetupError,
             "working_dir='/no/such/directory' is not a directory",
         ),
+        ({"working_dir": "/no/such/directory"}, ValueError, "is not a directory"),  # as in Ray
+        ({"py_modules": ["/no/such/module.py"]}, ValueError, "does not exist"),
+        ({"conda": 3}, TypeError, "conda=3 must be a str or a dict"),
+        ({"conda": "base", "pip": ["numpy"]}, ValueError, "give either conda or pip or uv"),
         (
             {"py_modules": ["/no/such/module.py"]},
             RuntimeEnvSetupError,

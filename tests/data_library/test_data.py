@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -155,6 +157,51 @@ def test_groups(numbers):
     assert spans.take_all() == [{"span": 99}, {"span": 96}, {"span": 96}]
     assert numbers.groupby(None).sum("id").take_all() == [{"sum(id)": 4950}]
     assert numbers.map(lambda row: {"x": row["id"] % 2}).unique("x") == [0, 1]
+
+
+class Tensor:
+    """An array of another library, as a tensor of PyTorch is one."""
+
+    def __init__(self, values, *, requires_grad: bool = False) -> None:
+        self.values, self.requires_grad = np.asarray(values), requires_grad
+        self.shape = self.values.shape
+
+    def __array__(self, dtype=None, copy=None):
+        return np.array(self.values, dtype=dtype)
+
+
+def test_tensors_of_other_libraries_are_arrays(numbers):
+    one = numbers.limit(2)
+    batches = one.map_batches(lambda batch: {"x": Tensor([[1.0, 2.0]] * len(batch["id"]))})
+    assert [row["x"].tolist() for row in batches.take_all()] == [[1.0, 2.0]] * 2
+    batches = one.map_batches(lambda batch: {"x": [Tensor([1, 2]) for _ in batch["id"]]})
+    assert [row["x"].tolist() for row in batches.take_all()] == [[1, 2]] * 2
+    rows = one.map(lambda row: {"loss": Tensor(0.5), "x": Tensor([row["id"]])})
+    assert [(row["loss"], row["x"].tolist()) for row in rows.take_all()] == [(0.5, [0]), (0.5, [1])]
+    with pytest.raises(ValueError, match="requires grad"):
+        one.map(lambda row: {"x": Tensor(0.5, requires_grad=True)}).take_all()
+
+
+@pytest.mark.parametrize(
+    "column", [3, "abc", b"abc", {"x": 1}, {1}, iter([1]), None], ids=lambda column: type(column).__name__
+)
+def test_a_column_of_a_batch_is_an_array_or_a_list(numbers, column):
+    def transform(batch):
+        return {"x": iter([1]) if isinstance(column, Iterator) else column}
+
+    with pytest.raises(ValueError, match="must be an array or a list"):
+        numbers.map_batches(transform).take_all()
+
+
+def test_wrong_names_and_paths(numbers):
+    with pytest.raises(ValueError, match="names a column twice"):
+        numbers.select_columns(["id", "id"])
+    path: Any
+    for path in (None, 3):
+        with pytest.raises(ValueError, match="a path must be a str"):
+            numbers.write_csv(path)
+        with pytest.raises(ValueError, match="a path must be a str"):
+            ray.data.read_csv(path)
 
 
 def test_each_part_has_its_share_of_each_value(numbers):

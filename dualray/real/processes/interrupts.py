@@ -107,7 +107,8 @@ class Interrupts:
 
 class Terminations(Interrupts):
     """SIGTERM in a worker: raised on the main thread, and held back as Ctrl-C is. In a process that the worker's code
-    has forked, it does what it does by default.
+    forks, it does what it does by default. Python forgets a signal that comes to such a process before its first
+    bytecode, so the signal is blocked until then.
 
     Args:
         raise_: called in the main thread.
@@ -120,16 +121,23 @@ class Terminations(Interrupts):
     ) -> None:
         super().__init__(is_busy, leave)
         self._previous = raise_
-        self._pid = os.getpid()
+        self._masks: dict[int, set[int]] = {}
+        """What threads that fork had blocked before."""
 
     def install(self) -> None:
         signal.signal(self._number, self._on_signal)
+        os.register_at_fork(before=self._block, after_in_parent=self._unblock, after_in_child=self._leave_child)
 
-    def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        if os.getpid() != self._pid:
+    def _block(self) -> None:
+        self._masks[threading.get_ident()] = signal.pthread_sigmask(signal.SIG_BLOCK, (self._number,))
+
+    def _unblock(self) -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._masks.pop(threading.get_ident()))
+
+    def _leave_child(self) -> None:
+        if signal.getsignal(self._number) == self._on_signal:
             signal.signal(self._number, signal.SIG_DFL)
-            os.kill(os.getpid(), self._number)
-        super()._on_signal(number, frame)
+        self._unblock()
 
 
 class TaskInterrupts(Interrupts):
