@@ -44,6 +44,8 @@ class Interrupts:
         self._previous: Callable[[int, FrameType | None], object] | None = None
         self._is_held = False
         self._is_sent_again = False
+        self._waits_until_s: float | None = None
+        """While it waits for an import."""
 
     def install(self) -> None:
         """Stand before the present handler. Nothing happens outside the main thread, or where SIGINT does nothing."""
@@ -83,6 +85,14 @@ class Interrupts:
         """Whether it would do harm there."""
         return _is_finalizing(frame)
 
+    def _must_wait_for_import(self, frame: FrameType | None) -> bool:
+        """Whether a module is being imported there, for a while."""
+        if not is_importing(frame):
+            return False
+        if self._waits_until_s is None:
+            self._waits_until_s = time.monotonic() + IMPORT_PATIENCE_S
+        return time.monotonic() < self._waits_until_s
+
     def _call(self, frame: FrameType | None) -> None:
         self._is_held = False
         if self._previous is not None:
@@ -108,7 +118,8 @@ class Interrupts:
 class Terminations(Interrupts):
     """SIGTERM in a worker: raised on the main thread, and held back as Ctrl-C is. In a process that the worker's code
     forks, it does what it does by default. Python forgets a signal that comes to such a process before its first
-    bytecode, so the signal is blocked until then.
+    bytecode, so the signal is blocked until then. During an import it is held back, too: Python's compiler goes on
+    after an exception other than KeyboardInterrupt that comes while it folds constants, and so loses it.
 
     Args:
         raise_: called in the main thread.
@@ -139,6 +150,9 @@ class Terminations(Interrupts):
             signal.signal(self._number, signal.SIG_DFL)
         self._unblock()
 
+    def _must_wait(self, frame: FrameType | None) -> bool:
+        return super()._must_wait(frame) or self._must_wait_for_import(frame)
+
 
 class TaskInterrupts(Interrupts):
     """The KeyboardInterrupt of a task that is cancelled: raised in its own code, on a worker's main thread, and never
@@ -168,8 +182,6 @@ class TaskInterrupts(Interrupts):
         self._is_in_user_code = is_in_user_code
         self._is_due = is_due
         self._takes = takes
-        self._waits_until_s: float | None = None
-        """While it waits for an import."""
         self._is_sending = False
         """Whether there is a thread that sends the signal again."""
         self._is_answered = False
@@ -214,13 +226,7 @@ class TaskInterrupts(Interrupts):
             self._waits_until_s = None
 
     def _must_wait(self, frame: FrameType | None) -> bool:
-        if super()._must_wait(frame):
-            return True
-        if not is_importing(frame):
-            return False
-        if self._waits_until_s is None:
-            self._waits_until_s = time.monotonic() + IMPORT_PATIENCE_S
-        return time.monotonic() < self._waits_until_s
+        return super()._must_wait(frame) or self._must_wait_for_import(frame)
 
     def _raise_in_task(self, number: int, frame: FrameType | None) -> None:
         self._waits_until_s = None
