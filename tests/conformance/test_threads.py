@@ -11,6 +11,7 @@ import sysconfig
 import threading
 import time
 from multiprocessing.pool import ThreadPool
+from typing import Any
 
 import pytest
 
@@ -260,3 +261,16 @@ def test_a_thread_of_a_library_that_imports_dualray_can_call_it():
         return await told_here.get()
 
     assert asyncio.run(answer()) == 6
+
+
+@pytest.mark.skipif(not hasattr(threading.RLock(), "_recursion_count"), reason="this Python's locks have no count")
+def test_a_lock_says_how_often_its_holder_has_it():
+    @ray.remote
+    def counts():
+        lock: Any = threading.RLock()
+        seen = [lock._recursion_count()]
+        with lock, lock:
+            seen.append(lock._recursion_count())
+        return [*seen, lock._recursion_count()]
+
+    assert get(counts.remote()) == [0, 2, 0]

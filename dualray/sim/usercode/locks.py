@@ -222,6 +222,10 @@ class FiberRLock:
     def _is_owned(self) -> bool:
         return bool(self._count) and self._owner == self._me()
 
+    def _recursion_count(self) -> int:
+        """What multiprocessing asks before it takes the lock: how often the caller has it."""
+        return self._count if self._is_owned() else 0
+
     def _release_save(self) -> int:
         count, self._count, self._owner = self._count, 0, None
         self._lock.release()
@@ -301,6 +305,10 @@ class ModuleRLock(ModuleLock):
     def _is_owned(self) -> bool:
         owned: bool = self._here()._is_owned()
         return owned
+
+    def _recursion_count(self) -> int:
+        count: int = self._here()._recursion_count()
+        return count
 
     def _release_save(self) -> Any:
         return self._here()._release_save()
