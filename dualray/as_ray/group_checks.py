@@ -39,7 +39,10 @@ def _validate_bundle_label_selector(bundle_label_selector: Any) -> None:
         if not isinstance(selector, Mapping) or not all(
             isinstance(text, str) for pair in selector.items() for text in pair
         ):
-            raise ValueError(f"{what} must be a list of dicts whose keys and values are str")
+            raise ValueError(
+                f"{what} must be a list of dicts whose keys and values are str. (Bundle label selector must be a list "
+                "of string dictionary label selectors.)"
+            )
         try:
             parse_selector(f"bundle_label_selector[{number}]", selector)
         except (TypeError, ValueError) as error:

@@ -190,6 +190,15 @@ def test_children_inherit_the_name_and_its_line_costs_little(tmp_path):
     assert float(run(sys.executable, "-c", timed, cwd=tmp_path).stdout) < 0.000_2
 
 
+def test_errors_of_the_state_api_have_rays_name(tmp_path):
+    program = (
+        "import dualray\nfrom ray.util.state.exception import RayStateApiException\n"
+        "print(issubclass(dualray.exceptions.DualrayError, RayStateApiException))"
+    )
+    asked = run(sys.executable, "-c", program, cwd=tmp_path, DUALRAY_AS_RAY="1")
+    assert asked.stdout == "True\n", asked.stderr
+
+
 SUITE = {
     "pytest.ini": "[pytest]\nfilterwarnings = error\n",
     "conftest.py": "import ray\nimport pytest\n\n\n@pytest.fixture\ndef cluster():\n    yield ray.init(num_cpus=2)\n"
