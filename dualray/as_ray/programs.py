@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import Any, Self
 
 from dualray import api
+from dualray.settings import resolve
 
 
 class _ExitFunctions:
@@ -102,10 +103,12 @@ def _run(words: Sequence[str]) -> None:
 
 
 def _run_script(script: str) -> None:
-    """Run a file of Python's. Its `__file__` is absolute, as in Python. The functions keep the path as it was given: it
-    is a part of their ids, and a simulation is the same in each directory."""
-    path = str(Path(script).absolute())
-    with open_code(path) as file:
+    """Run a file of Python's. Its `__file__` is absolute, as in Python. In a simulation it is the path that was given,
+    for functions travel with it, and a simulation is the same in each directory. Their code keeps the path that was
+    given in both modes: it is a part of their ids."""
+    is_simulated = resolve({})["mode"].value == "sim"
+    path = script if is_simulated else str(Path(script).absolute())
+    with open_code(str(Path(script).absolute())) as file:
         code = compile(file.read(), script, "exec", dont_inherit=True)
     main, before = ModuleType("__main__"), sys.modules["__main__"]
     vars(main).update(__file__=path, __cached__=None, __loader__=SourceFileLoader("__main__", path))

@@ -194,7 +194,7 @@ DIFFERENCES = {
         "test_state.py::test_workers_are_listed",
     ),
     "Ray mode refuses `timeline`.": (
-        "test_timeline.py::test_a_run_that_is_not_recorded_says_how_to",
+        "test_timeline.py::test_a_run_without_a_decision_log_has_its_tasks",
         "test_timeline.py::test_a_task_has_no_timeline",
         "test_timeline.py::test_the_timeline_of_the_program",
     ),
