@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Annotated, Any
@@ -27,7 +26,7 @@ from dualray.shared.core.core_worker import CoreWorker
 from dualray.shared.core.execution import Execution
 from dualray.shared.core.layout import deserialize
 from dualray.shared.core.task_runner import Export
-from dualray.shared.core.task_times import TASKS_KEPT, TaskTime
+from dualray.shared.core.task_times import new_times
 from dualray.shared.model.commands import WriteRecord, WriteRecords
 from dualray.shared.model.config import Config
 from dualray.shared.model.demands import parse_resources
@@ -65,6 +64,7 @@ class _Host:
     store: Any = None
     is_traced = is_logged = is_ahead = False
     trace = log = None
+    new_times = staticmethod(new_times)
 
     def __init__(self, functions: dict[FunctionID, bytes]) -> None:
         self.lock = threading.RLock()
@@ -78,10 +78,6 @@ class _Host:
         self.write_records = self.rows.append
         self.put_function = functions.__setitem__
         self.now_ns = time.monotonic_ns
-
-    def new_times(self) -> deque[TaskTime]:
-        """As a real process."""
-        return deque(maxlen=TASKS_KEPT)
 
     def load_function(self, function: FunctionID) -> Any:
         """What a worker has loaded."""

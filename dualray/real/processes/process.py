@@ -18,7 +18,6 @@ import sys
 import threading
 import time
 import traceback
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -41,7 +40,7 @@ from dualray.real.session.session import LOOPBACK, Session
 from dualray.real.store.object_store import SharedMemoryStore
 from dualray.shared.core.core_worker import CoreWorker
 from dualray.shared.core.execution import Execution
-from dualray.shared.core.task_times import TASKS_KEPT, TaskTime
+from dualray.shared.core.task_times import new_times
 from dualray.shared.model.codec import pack
 from dualray.shared.model.commands import RunTask
 from dualray.shared.model.events import Event, PeerLost, TaskPushed, TimerFired
@@ -113,10 +112,6 @@ def _epoch_ns() -> int:
     return time.time_ns() - time.monotonic_ns()
 
 
-def _new_times() -> deque[TaskTime]:
-    return deque(maxlen=TASKS_KEPT)
-
-
 def _unknown_here() -> None:
     """The times of all tasks: each worker keeps its own."""
 
@@ -144,7 +139,7 @@ class UserProcess:
     terminations: Interrupts | None = None
     """Of a worker: what SIGTERM does."""
     epoch_ns = staticmethod(_epoch_ns)
-    new_times = staticmethod(_new_times)
+    new_times = staticmethod(new_times)
     all_task_times = staticmethod(_unknown_here)
 
     def __init__(

@@ -5,13 +5,12 @@ There is one class for each mode: dualray/real/processes/process.py and dualray/
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from dualray.shared.core.execution import Execution
-from dualray.shared.core.task_times import TaskTime
+from dualray.shared.core.task_times import TaskTimes
 from dualray.shared.machines.state_rows import Row
 from dualray.shared.model.commands import Command, RunTask, WriteRecord, WriteRecords
 from dualray.shared.model.events import Event, TaskPushed
@@ -80,7 +79,7 @@ class Host(Tables, Protocol):
     def is_logged(self) -> bool:
         """Whether `log` is of any use."""
 
-    def new_times(self) -> deque[TaskTime] | None:
+    def new_times(self) -> TaskTimes | None:
         """Where this process is to keep when its tasks ran; None: `all_task_times` has the times."""
 
     def epoch_ns(self) -> int:

@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 
 from dualray.shared.core.failures import failure_in_words
 from dualray.shared.core.state import CoreState
-from dualray.shared.core.task_times import time_row
+from dualray.shared.core.task_times import each_time, time_row
 from dualray.shared.handles import TERMINATE
 from dualray.shared.model.commands import (
     ArmTimer,
@@ -215,7 +215,7 @@ class CoreStep(CoreState):
 
     def _tell_task_times(self, command: TellTaskTimes) -> None:
         epoch_ns, rows = self.host.epoch_ns(), list[str]()
-        for task_id, attempt, name, start_ns, end_ns in self.kept_times or ():
+        for task_id, attempt, name, start_ns, end_ns in each_time(self.kept_times) if self.kept_times else ():
             row = time_row(task_id, attempt, name, self.address, epoch_ns + start_ns, epoch_ns + end_ns)
             rows.append(json.dumps(row))
         task = self.current_task

@@ -343,7 +343,7 @@ class TaskRunner:
         end_ns = core.now_ns()
         if core.kept_times is not None:
             spec = task.spec
-            core.kept_times.append((spec.task_id, task.attempt, spec.template.name, start_ns, end_ns))
+            core.kept_times.extend((spec.task_id, task.attempt, spec.template.name, start_ns, end_ns))
         return end_ns - start_ns
 
     def _trace_end(self, task: RunTask | TaskPushed, error: ErrorInfo | None) -> None:

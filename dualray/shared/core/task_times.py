@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Final, TypeAlias
+from collections import deque
+from collections.abc import Iterator
+from typing import Any, Final, TypeAlias
 
 from dualray.shared.machines.state_rows import Row
 from dualray.shared.model.ids import Address, TaskID
@@ -10,8 +12,22 @@ from dualray.shared.model.ids import Address, TaskID
 TASKS_KEPT: Final = 10_000
 """Of how many tasks a process keeps the times, as in Ray."""
 
-TaskTime: TypeAlias = tuple[TaskID, int, str, int, int]
-"""A task that has ended: its id, attempt and name, when it began, and when it ended, in ns of the process's clock."""
+TaskTimes: TypeAlias = deque[Any]
+"""Of each task that has ended, one after another: its id, attempt and name, when it began, and when it ended, in ns of
+the process's clock. A tuple for each would be one more object that Python's garbage collector looks at."""
+
+_FIELDS: Final = 5
+
+
+def new_times() -> TaskTimes:
+    """Return times that forget the oldest task."""
+    return deque(maxlen=TASKS_KEPT * _FIELDS)
+
+
+def each_time(times: TaskTimes) -> Iterator[tuple[TaskID, int, str, int, int]]:
+    """Return the fields of each task, the oldest first."""
+    fields = iter(times)
+    return zip(*[fields] * _FIELDS, strict=True)
 
 
 def time_row(
