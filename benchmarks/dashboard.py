@@ -117,7 +117,7 @@ class Pages:
 
 
 def run(mode: str, count: int, pages: str) -> Times:
-    """What the run takes."""
+    """Run the program once, and return its times."""
     with tempfile.TemporaryDirectory() as temporary:
         directory = Path(temporary, "run")
         directory.mkdir()

@@ -421,7 +421,7 @@ def _check_one_usable(refs: Sequence[ObjectRef[Any]]) -> None:
 
 
 _UNKNOWN_OWNERS = "You are trying to access Ray objects whose owner is unknown."
-"""What Ray says of the references that `get` is given."""
+"""Ray's error for references of an earlier cluster that a program passes to `get`."""
 
 
 _FOR_EVER_S = 2**33

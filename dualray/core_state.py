@@ -54,12 +54,12 @@ def live_rows(core: CoreVerbs, table: str, timeout_ns: int) -> tuple[list[dict[s
         _add_times(rows)
         return _with_pids(core, rows, "pid", "worker_id"), missing
     owners = [*drivers, *(row["worker_id"] for row in workers if row["state"] != "STARTING")]
-    where = table == "object_locations"
-    asked = "objects" if where else table.partition("_")[0]
-    owned = [row for rows in ask(owners, asked).values() for row in rows]
     if table == "task_times":
         rows, silent = core.task_times([Address(owner) for owner in owners], timeout_ns)
         return rows, missing + silent
+    where = table == "object_locations"
+    asked = "objects" if where else table.partition("_")[0]
+    owned = [row for rows in ask(owners, asked).values() for row in rows]
     if table in ("tasks", "tasks_ever", "tasks_timed"):
         rows = _tasks(owned, core.read_table("tasks"), core.read_table("errors"))
         if table != "tasks":
@@ -168,12 +168,12 @@ def _attempts(kept: Mapping[str, Mapping[str, str]], last: Mapping[str, int]) ->
 
 
 def _add_times_of_tasks(rows: Sequence[dict[str, Any]], times: Sequence[Mapping[str, Any]]) -> None:
-    """The rows of tasks with the time of day at which each began and ended, in ms; None where nobody knows."""
-    found = {(time["task_id"], time["attempt_number"]): time for time in times}
+    """Give the rows of tasks Ray's start_time_ms and end_time_ms. A time that nobody knows is None."""
+    found = {(known["task_id"], known["attempt_number"]): known for known in times}
     for row in rows:
-        time = found.get((row["task_id"], row["attempt_number"]), {})
+        known = found.get((row["task_id"], row["attempt_number"]), {})
         for field in ("start", "end"):
-            at_ns = time.get(f"{field}_ns")
+            at_ns = known.get(f"{field}_ns")
             row[f"{field}_time_ms"] = None if at_ns is None else at_ns // 1_000_000
 
 

@@ -1,4 +1,4 @@
-"""How much of the machine a page may use: little of a CPU that a run needs, and more of one that nobody uses.
+"""How much CPU time a page may use: little while a run needs every CPU, and more while a CPU is idle.
 
 Theory of operation. The server has a low priority, but a process with a low priority still takes time from a run that
 keeps every CPU busy: its turns, and the memory that it moves. So each piece of work is followed by a rest, in
@@ -35,7 +35,7 @@ MEASURED_S: Final = 0.2
 
 
 class Machine:
-    """Whether this machine has a CPU that nobody uses."""
+    """Measures whether this machine has an idle CPU."""
 
     def __init__(self) -> None:
         self._at_s, self._idle_s = time.monotonic(), _idle_s()

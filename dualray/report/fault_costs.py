@@ -1,11 +1,11 @@
-"""What each fault cost a run, by the rows of its trace as they come: for the report, and for the live page meanwhile.
+"""What each fault cost a run. The report and the live page count it from the rows of the trace, as they come.
 
 Theory of operation. A fault takes attempts that run on its node or worker, actors, and the only copies of objects. What
 is done for it later is booked on it: attempts in place of those that were lost, attempts that make a lost object again,
-and constructors of actors that are made again. The work that was lost is the time for which lost attempts had run, and
-what lost objects had taken to be made, once they are made again. A node is idle if it lives and runs nothing. Idle time
-is booked on a fault only while lost work waits to start again: from the loss of an attempt until the next one starts,
-and of an object from the decision to make it again.
+and constructors of actors that are made again. Lost work is the time for which lost attempts had run. It is also the
+time that it had taken to make lost objects, once they are made again. A node is idle if it lives and runs nothing.
+Idle time is booked on a fault only while lost work waits to start again: from the loss of an attempt until the next one
+starts, and of an object from the decision to make it again.
 
 An attempt that makes an object again which was in no store (its value was given up, or was on a disk) is booked on the
 last loss. A worker that ends without a fault, and a node that the head declares dead, count as faults if something was

@@ -133,7 +133,7 @@ class Terminations(Interrupts):
         super().__init__(is_busy, leave)
         self._previous = raise_
         self._masks: dict[int, set[int]] = {}
-        """What threads that fork had blocked before."""
+        """For each thread that forks, the signals that it had blocked before."""
 
     def install(self) -> None:
         signal.signal(self._number, self._on_signal)

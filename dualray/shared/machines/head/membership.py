@@ -62,8 +62,7 @@ class Membership:
         self.members: dict[NodeID, Member] = {}
         self.drivers: dict[Address, NodeID] = {}
         self.dead: dict[Address, str] = {}
-        """Drivers and workers that have died, and the first line of why, of workers."""
-        """Drivers and workers that died; of workers, those that died before their node."""
+        """Drivers that have died, and workers that died before their node, with the first line of the reason."""
         self.since_ns: dict[Address, int] = {}
         """When each driver joined, and when those of `dead` died."""
         self.leaving: dict[NodeID, int] = {}
