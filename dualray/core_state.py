@@ -7,8 +7,8 @@ tasks and objects; the control plane's table for tasks that have ended.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, MutableMapping, Sequence
+from typing import Any, TypeAlias
 
 from dualray.runtime import CoreVerbs
 from dualray.shared.machines.owner.task_records import ATTEMPT_TABLE, ATTEMPTS_MAX
@@ -19,7 +19,11 @@ from dualray.shared.model.states import StoredState, TaskState
 _ON_DISK = (StoredState.SPILLING, StoredState.SPILLED, StoredState.RESTORING)
 
 
-def live_rows(core: CoreVerbs, table: str, timeout_ns: int) -> tuple[list[dict[str, Any]], list[str]]:
+ToldTimes: TypeAlias = MutableMapping[tuple[str, int, str], int]
+"""The times that a listing has given, in ms since 1970, by id, incarnation and field."""
+
+
+def live_rows(core: CoreVerbs, table: str, timeout_ns: int, told: ToldTimes) -> tuple[list[dict[str, Any]], list[str]]:
     """The rows of a table of dualray.util.state, each a dict, and the processes that have not answered in time.
 
     `object_locations` are the objects, with `did_spill`: for that the stores of all nodes are asked, too.
@@ -39,7 +43,7 @@ def live_rows(core: CoreVerbs, table: str, timeout_ns: int) -> tuple[list[dict[s
     if table in ("actors", "jobs", "nodes", "placement_groups"):
         rows = [row for rows in ask([HEAD], table).values() for row in rows]
         if table == "nodes":
-            _add_times(rows)
+            _add_times(rows, told)
         return _with_pids(core, rows, "pid", "worker_id") if table == "actors" else rows, missing
     found = [row for rows in ask([HEAD], "processes").values() for row in rows]
     processes = [row["address"] for row in found]
@@ -51,7 +55,7 @@ def live_rows(core: CoreVerbs, table: str, timeout_ns: int) -> tuple[list[dict[s
         rows = [row | {"exit_type": None, "exit_detail": None} for row in (*own, *workers)]
         if table == "workers_ever":
             rows += [row for rows in ask([HEAD], "ended_workers").values() for row in rows]
-        _add_times(rows)
+        _add_times(rows, told)
         return _with_pids(core, rows, "pid", "worker_id"), missing
     owners = [*drivers, *(row["worker_id"] for row in workers if row["state"] != "STARTING")]
     if table == "task_times":
@@ -103,16 +107,18 @@ def _driver_rows(processes: Sequence[dict[str, Any]], here: str) -> list[dict[st
     ]
 
 
-def _add_times(rows: list[dict[str, Any]]) -> None:
+def _add_times(rows: list[dict[str, Any]], told: ToldTimes) -> None:
     """Give the rows Ray's start_time_ms and end_time_ms, by the clock of this process; 0: not known, or not yet.
 
-    The clocks of machines differ, so rows come with how long ago it was.
+    The clocks of machines differ, so rows come with how long ago it was. A time that was told once stays: an answer
+    that comes later does not change it.
     """
     now_ms = time.time() * 1000
     for row in rows:
         for field in ("start", "end"):
             ago_ns = row.pop(f"{field}ed_ago_ns", None)
-            row[f"{field}_time_ms"] = 0 if ago_ns is None else round(now_ms - ago_ns / 1e6)
+            key = row.get("worker_id", row["node_id"]), row.get("incarnation", 0), field
+            row[f"{field}_time_ms"] = 0 if ago_ns is None else told.setdefault(key, round(now_ms - ago_ns / 1e6))
 
 
 def _with_pids(core: CoreVerbs, rows: list[dict[str, Any]], field: str, process: str) -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple, NoReturn
 
 from dualray import runtime_env
-from dualray.core_state import live_rows
+from dualray.core_state import ToldTimes, live_rows
 from dualray.core_terms import actor_demands, group_spec, placed, selector_for, task_demand
 from dualray.exceptions import OufOfBandObjectRefSerializationException
 from dualray.options import MethodOptions, Returns, TaskOptions
@@ -99,6 +99,7 @@ class VerbsOverCore:
 
     __slots__ = (
         "_device_names",
+        "_told_times",
         "adopt",
         "call",
         "call_method",
@@ -124,6 +125,7 @@ class VerbsOverCore:
         self.pin: Callable[[Any], None] = partial(_pin, core)
         core.holder = self
         self._device_names = device_names
+        self._told_times: ToldTimes = {}
         self.adopt = core.adopt
         self.call = core.submit_call
         self.call_method = core.submit_actor_call
@@ -424,7 +426,7 @@ class VerbsOverCore:
         return self.core.head_rows(table)
 
     def state_rows(self, table: str, timeout_ns: int) -> tuple[list[dict[str, Any]], list[str]]:
-        return live_rows(self.core, table, timeout_ns)
+        return live_rows(self.core, table, timeout_ns, self._told_times)
 
     def create_placement_group(self, request: GroupRequest) -> bytes:
         return self.core.create_placement_group(group_spec(*request, owner=self.core.address))

@@ -66,7 +66,10 @@ class Holding:
     is_certainly_ours: bool = True
 
     def __str__(self) -> str:
-        return f"{self.kind} {self.name}"
+        if self.kind != "temporary file":
+            return f"{self.kind} {self.name}"
+        inside = [str(path.relative_to(self.name)) for path in Path(self.name).rglob("*")]
+        return f"{self.kind} {self.name}" + (f", with {', '.join(sorted(inside)[:20])}" if inside else "")
 
 
 Survey: TypeAlias = Mapping[Key, Holding]

@@ -12,11 +12,14 @@ import contextlib
 import os
 import shutil
 import stat
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 _OTHERS: Final = 0o077
+_REMOVED_TIMES_MAX: Final = 5
+_REMOVED_AGAIN_AFTER_S: Final = 0.02
 
 
 def make_directory(path: Path) -> None:
@@ -124,9 +127,17 @@ def own_directories(parent: Path, prefix: str) -> Iterator[Path]:
 
 
 def remove_directory(path: Path) -> None:
-    """Remove a directory of this user's with all that is in it, if it is there; nothing else is touched."""
-    if is_own_directory(path):
+    """Remove a directory of this user's with all that is in it, if it is there; nothing else is touched.
+
+    A process of the session that ends meanwhile may put one more file there: then it is tried again.
+    """
+    for _ in range(_REMOVED_TIMES_MAX):
+        if not is_own_directory(path):
+            return
         shutil.rmtree(path, ignore_errors=True)
+        if not os.path.lexists(path):
+            return
+        time.sleep(_REMOVED_AGAIN_AFTER_S)
 
 
 def _check(fd: int, name: str, mode: str) -> None:

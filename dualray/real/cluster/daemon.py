@@ -353,15 +353,16 @@ class Daemon:
 
     def close(self) -> None:
         """End the nodes that were launched and the children, close the gateway, remove every file."""
-        if self.provider is not None:
-            self.provider.close(PROVIDER_END_TIMEOUT_S)
-        self.children.end()
-        self.loop.call_and_wait(self.gateway.close)
-        if self._faults is not None:
-            self.loop.call_and_wait(self._faults.close)
-        self.loop.stop()
-        self._thread.join(5.0)
-        self.session.remove()
+        with contextlib.ExitStack() as last_first:  # a step that fails keeps no other from being done
+            last_first.callback(self.session.remove)
+            last_first.callback(self._thread.join, 5.0)
+            last_first.callback(self.loop.stop)
+            if self._faults is not None:
+                last_first.callback(self.loop.call_and_wait, self._faults.close)
+            last_first.callback(self.loop.call_and_wait, self.gateway.close)
+            last_first.callback(self.children.end)
+            if self.provider is not None:
+                last_first.callback(self.provider.close, PROVIDER_END_TIMEOUT_S)
         _log.info("the end")
 
 
