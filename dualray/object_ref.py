@@ -253,10 +253,13 @@ class ObjectRef(CountedReference, Generic[T]):
         raise TypeError(f"{self!r} is a reference, not the value: use dualray.get(ref) to read it")
 
     def __copy__(self) -> ObjectRef[T]:
-        return self
+        """Return another reference to the same object, which is counted as well."""
+        if self.is_counted and not self.holder.is_closed:
+            self.holder.adopt(self.ref)
+        return type(self)(self.ref, self.holder)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ObjectRef[T]:
-        return self
+        return self.__copy__()
 
 
 def _of_bytes(id: bytes) -> tuple[Any, UserVerbs]:  # noqa: A002 - Ray's name

@@ -414,6 +414,22 @@ def test_an_error_that_nobody_reads_is_told_once(capsys):
     assert "this one is read" not in told
 
 
+def test_a_get_reads_the_errors_of_all_its_references(capsys, gate):
+    @ray.remote
+    def fail_late(gate):
+        gate.wait()
+        raise Simple("late")
+
+    refs = [fail.remote(Simple("first")), fail_late.remote(gate)]
+    with pytest.raises(Simple, match="first"):
+        get(refs)
+    gate.open()
+    ray.wait(refs, num_returns=2, timeout=10)
+    del refs
+    assert get(echo.remote(1)) == 1
+    assert "late" not in capsys.readouterr().err
+
+
 def test_a_failed_task_frees_what_it_held():
     assert all(isinstance(error_of(fail.remote(Simple(str(index)))), Simple) for index in range(20))
     assert get([echo.remote(index) for index in range(4)]) == [0, 1, 2, 3]

@@ -80,6 +80,10 @@ def test_copies_of_a_reference_are_the_reference():
     ref = ray.put(1)
     assert copy.copy(ref) == copy.deepcopy(ref) == ref
     assert get(copy.deepcopy([ref])[0]) == 1
+    other = copy.copy(ref)
+    assert other is not ref
+    del ref
+    assert get(other) == 1
 
 
 def test_a_reference_is_not_its_value():

@@ -448,7 +448,9 @@ class Tasks:
                 value.failed_through = through
         else:
             failure = Failure(record.spec.task_id, record.spec.template.name, error)
-            failure.is_read = error.kind is ErrorKind.TASK_CANCELLED  # who has cancelled it knows
+            failure.is_read = error.kind is ErrorKind.TASK_CANCELLED or any(  # who has cancelled it knows
+                value.is_asked_for for value in carriers
+            )
             if not (carriers or failure.is_read) and record.spec.creates is None:
                 self.out.add(failure.told())
         failure.carriers += len(carriers)

@@ -70,6 +70,8 @@ class Value:
     """Of a result of a task of this process that has failed."""
     failed_through: PassedBy | None = None
     """Of a result of a task that failed because another one had: the tasks between them, the last first."""
+    is_asked_for = False
+    """A `get` has named it, and ended with the error of another value: nobody is told that it failed, too."""
     sealed_by: Address | None = None
     sealer_died = False
     """The process that sealed the first copy has died, perhaps with the news of it."""

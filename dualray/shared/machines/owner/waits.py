@@ -174,6 +174,8 @@ class Waits:
             ready = tuple([object_id for object_id in wait.object_ids if object_id not in wait.missing])
             for object_id in wait.missing:
                 table[object_id].drop_wait(wait_id)
+                if wait.read and wait.failed:
+                    table[object_id].is_asked_for = True
         else:
             ready = wait.object_ids
         opened = []

@@ -180,6 +180,17 @@ def test_a_retried_error_is_not_told(driver):
     assert told(driver.finish(1, attempt=1)) == told_of(driver, oid(1)) == []
 
 
+def test_a_get_that_another_error_ended_has_asked_for_all_its_values(driver):
+    driver.submit(task(1))
+    driver.submit(task(2))
+    driver.grant()
+    driver.wait(1, ref(oid(1)), ref(oid(2)), read=True)
+    assert told(driver.finish(1, failed=RAISED)) == []
+    driver.grant()
+    assert told(driver.finish(2, failed=RAISED)) == []
+    assert told_of(driver, oid(1), oid(2)) == []
+
+
 def test_what_is_unread_at_the_end_is_known(driver):
     driver.run(1, failed=RAISED)
     assert [failure.task_id for failure in driver.machine.values.references.unread_failures()] == [tid(1)]
