@@ -1,7 +1,7 @@
 """Demand and supply over time: how many tasks ran, were queued and waited for arguments, and how many CPUs there were.
 
 The run's time is cut into steps of equal length, of which there are at most STEPS_MAX: when there would be more, two
-become one. A step keeps the most of each demand, and the last of each supply.
+become one. A step keeps the demand of the moment at which it was largest, and the last supply.
 """
 
 from __future__ import annotations
@@ -37,15 +37,12 @@ class Demand:
             row = self._rows[step] = [step, *self.now]
         else:  # most changes of a task come here: no call, and nothing to tell where a step has seen more
             running, queued, blocked, cpus, nodes = self.now
-            if (
-                running <= row[RUNNING]
-                and queued <= row[QUEUED]
-                and blocked <= row[BLOCKED]
-                and cpus == row[CPUS]
-                and nodes == row[NODES]
-            ):
+            is_less = running + queued + blocked <= row[RUNNING] + row[QUEUED] + row[BLOCKED]
+            if is_less and cpus == row[CPUS] and nodes == row[NODES]:
                 return
-            row[1:] = max(running, row[RUNNING]), max(queued, row[QUEUED]), max(blocked, row[BLOCKED]), cpus, nodes
+            row[CPUS], row[NODES] = cpus, nodes
+            if not is_less:
+                row[RUNNING], row[QUEUED], row[BLOCKED] = running, queued, blocked
         self._tables.put("demand", str(step), partial(self._rows.get, step))
 
     def _double(self) -> None:
@@ -64,6 +61,6 @@ def _merge(rows: dict[int, list[Any]], step: int, row: list[Any]) -> None:
     if known is None:
         rows[step] = [step, *row[1:]]
         return
-    for place in (RUNNING, QUEUED, BLOCKED):
-        known[place] = max(known[place], row[place])
+    if sum(row[RUNNING:CPUS]) > sum(known[RUNNING:CPUS]):
+        known[RUNNING:CPUS] = row[RUNNING:CPUS]
     known[CPUS], known[NODES] = row[CPUS], row[NODES]

@@ -30,7 +30,7 @@ _AGAIN: Final = {
 }
 _NOT_YET: Final = " The head has not detected this yet."
 _NOTICED: Final = {
-    Noticed.SILENT: "The head no longer receives messages from {node}.",
+    Noticed.SILENT: "The head has waited too long for a message from {node}, and suspects that {node} is dead.",
     Noticed.HEARD: "The head receives messages from {node} again.",
     Noticed.LEAVING: "{node} is about to leave: the head places no new work on it.",
     Noticed.STAYING: "{node} will not leave after all.",

@@ -14,7 +14,7 @@ lost with them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Final
@@ -43,8 +43,9 @@ class FaultCost:
         what: the fault, in words.
         lost: attempts.
         lost_ns: for how long the work had run that was lost.
-        again: the tasks that ran again, or wait to.
+        again: the tasks that ran again, or wait to; constructors of actors, too.
         redone_ns: for how long attempts ran that repeat lost work.
+        actors: of each actor that was lost, its constructor, its name, and how many of its calls had ended.
     """
 
     time_ns: int
@@ -53,6 +54,7 @@ class FaultCost:
     lost_ns: int = 0
     again: dict[str, None] = field(default_factory=dict)
     redone_ns: int = 0
+    actors: dict[str, tuple[str, int]] = field(default_factory=dict)
     taken: dict[str, _Point] = field(default_factory=dict)
     """The tasks whose attempts were lost, and which nobody has queued again."""
     waiting: dict[str, _Point] = field(default_factory=dict)
@@ -84,6 +86,10 @@ class FaultCosts:
         self._constructors: set[str] = set()
         self._actors: dict[str, str] = {}
         """By worker, the constructor of its actor."""
+        self._names: dict[str, str] = {}
+        """By constructor, the name of the actor."""
+        self._calls: dict[str, int] = {}
+        """By worker of an actor, how many of its calls have ended."""
         self._latest: FaultCost | None = None
         self._leaving: set[str] = set()
         self._lives: dict[str, int] = {}
@@ -121,15 +127,25 @@ class FaultCosts:
 
     def words(self, cost: FaultCost) -> str:
         """What it has cost, in sentences."""
-        return _words(cost.lost_ns, len(cost.again), cost.redone_ns, self.idle_ns(cost))
+        return self._words([cost]) or "No work was lost."
 
     def words_of_all(self) -> str:
         """What all of them have cost together; empty if nothing was lost."""
-        lost_ns, redone_ns = sum(cost.lost_ns for cost in self.all), sum(cost.redone_ns for cost in self.all)
-        again = {task for cost in self.all for task in cost.again}
-        if not lost_ns and not again:
-            return ""
-        return _words(lost_ns, len(again), redone_ns, sum(self.idle_ns(cost) for cost in self.all))
+        return self._words(self.all)
+
+    def _words(self, costs: Sequence[FaultCost]) -> str:
+        again = {task for cost in costs for task in cost.again}
+        lost_ns, redone_ns = sum(cost.lost_ns for cost in costs), sum(cost.redone_ns for cost in costs)
+        restarted = [lost for cost in costs for actor, lost in cost.actors.items() if actor in cost.again]
+        tasks, is_open = len(again - self._constructors), any(self._is_open(cost) for cost in costs)
+        sentences = [_of_tasks(lost_ns, tasks, redone_ns, is_open=is_open), _of_actors(restarted)]
+        if again:
+            sentences.append(_of_nodes(sum(self.idle_ns(cost) for cost in costs)))
+        return " ".join(filter(None, sentences))
+
+    def _is_open(self, cost: FaultCost) -> bool:
+        """Whether work that was lost is still being repeated."""
+        return bool(cost.waiting) or cost in self._repeats.values()
 
     # ---- Time ------------------------------------------------------------------------------------------------
 
@@ -166,6 +182,8 @@ class FaultCosts:
         self._runs(node_of(Address(worker)), 1, event.time_ns)
         if key[0] in self._constructors:
             self._actors[worker] = key[0]
+            self._names[key[0]] = event.name
+            self._calls[worker] = 0
         cost = self._repeats.get(key)
         if cost is not None:
             since = cost.waiting.pop(key[0], None)
@@ -180,6 +198,8 @@ class FaultCosts:
             return
         self._runs(node_of(Address(worker)), -1, event.time_ns)
         self._lasted[key[0]] = event.time_ns - started_ns
+        if worker in self._calls and key[0] not in self._constructors:
+            self._calls[worker] += 1
         self._repeated(key, event.time_ns - started_ns)
 
     def _repeated(self, key: tuple[str, int], lasted_ns: int) -> None:
@@ -250,6 +270,7 @@ class FaultCosts:
         if actor is not None:
             cost.taken[actor] = now
             self._lost_tasks[actor] = cost
+            cost.actors[actor] = self._names[actor], self._calls.pop(worker)
 
     def _lose_node(self, cost: FaultCost, node: str) -> bool:
         """A life of a node is over. Whether the only copies of some objects were there."""
@@ -312,17 +333,30 @@ def _merged(spans: Iterable[tuple[_Point, _Point]]) -> list[tuple[_Point, _Point
     return found
 
 
-def _words(lost_ns: int, again: int, redone_ns: int, idle_ns: int) -> str:
+def _of_tasks(lost_ns: int, again: int, redone_ns: int, *, is_open: bool) -> str:
     if not again:
-        return f"{duration(lost_ns)} of work was lost, and no task ran again." if lost_ns else "No work was lost."
+        return f"{duration(lost_ns)} of work was lost, and no task ran again." if lost_ns else ""
     tasks = f"{again:,} task{'' if again == 1 else 's'} ran again"
-    work = f"{duration(lost_ns)} of work was lost, and repeating it took {duration(redone_ns)}"
-    idle = (
-        f"Nodes were idle for {duration(idle_ns)}, all together, while lost work waited to start again."
-        if idle_ns
-        else "No node was idle while lost work waited to start again."
-    )
-    return f"{tasks}: {work}. {idle}"
+    if is_open:
+        return f"{tasks}, or will: {duration(lost_ns)} of work was lost, and {duration(redone_ns)} of it is repeated."
+    return f"{tasks}: {duration(lost_ns)} of work was lost, and repeating it took {duration(redone_ns)}."
+
+
+def _of_actors(restarted: Sequence[tuple[str, int]]) -> str:
+    """Of the actors that were made again: their names, and how many of their calls had ended."""
+    if not restarted:
+        return ""
+    calls = sum(ended for _, ended in restarted)
+    whose = f"The actor {restarted[0][0]}" if len(restarted) == 1 else f"{len(restarted):,} actors"
+    if not calls:
+        return f"{whose} started again, before a call had ended."
+    return f"{whose} started again, without the state that {calls:,} ended call{'' if calls == 1 else 's'} had left."
+
+
+def _of_nodes(idle_ns: int) -> str:
+    if not idle_ns:
+        return "No node was idle while lost work waited to start again."
+    return f"While lost work waited to start again, nodes ran nothing for {duration(idle_ns)}, summed over the nodes."
 
 
 def costs_of(record: Record) -> FaultCosts:

@@ -13,6 +13,8 @@ from dualray.report.summary import Summary
 
 __all__ = ["busy_spans", "headline"]
 
+FAULTS_MAX: Final = 3
+"""So many are named."""
 REASONS_MAX: Final = 2
 SHARE_MIN: Final = 0.05
 """Of the run: what took less is not named."""
@@ -34,7 +36,9 @@ def headline(lives: Lives, path: Sequence[Stretch], figures: Summary, clock: Clo
         f"{_count(figures.failed, 'attempt')} raised an error" if figures.failed else "",
         f"{_count(unfinished, 'task')} did not end" if unfinished else "",
     ]
-    faults = f", after {_count(len(lives.faults), 'fault')} ({fault_words(lives.faults[0])})" if lives.faults else ""
+    named = [fault_words(fault) for fault in lives.faults[:FAULTS_MAX]]
+    more = ["..."] if len(lives.faults) > FAULTS_MAX else []
+    faults = f", after {_count(len(lives.faults), 'fault')} ({', '.join(named + more)})" if lives.faults else ""
     said = " and ".join(filter(None, troubles)) or "nothing was lost"
     return f"{_count(figures.tasks, 'task')} on {nodes} took {took} {mode}; {said}{faults}. {_why(path)}".strip()
 
@@ -54,7 +58,7 @@ def _why(path: Sequence[Stretch]) -> str:
         spent[_reason(stretch)] += stretch.lasted_ns
     chosen = [(reason, ns / whole) for reason, ns in spent.most_common(REASONS_MAX) if ns >= SHARE_MIN * whole]
     words = " and ".join(f"{_percent(share)} {reason}" for reason, share in chosen)
-    return f"Of this time, {words}." if chosen else ""
+    return f"On the critical path, {words}." if chosen else ""
 
 
 def _percent(share: float) -> str:

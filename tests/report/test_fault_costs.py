@@ -59,7 +59,7 @@ def test_a_node_that_dies_costs_what_ran_there_what_it_held_and_the_time_until_t
     assert costs.idle_ns(cost) == 4 * S, "node-1, from the death until it ran; node-0 ran all the time"
     assert costs.words(cost) == (
         "2 tasks ran again: 3 s of work was lost, and repeating it took 3 s. "
-        "Nodes were idle for 4 s, all together, while lost work waited to start again."
+        "While lost work waited to start again, nodes ran nothing for 4 s, summed over the nodes."
     )
     assert costs.words_of_all() == costs.words(cost)
 
@@ -77,6 +77,27 @@ def test_stretches_that_overlap_count_once_and_what_still_waits_counts_until_now
     (cost,) = costs.all
     assert list(cost.waiting) == [task(2)]
     assert costs.idle_ns(cost) == (2 * 2 + 3) * S, "both nodes for 2 s, and node-1 for 3 s until now"
+    assert costs.words(cost).startswith("2 tasks ran again, or will: 2 s of work was lost, and 3 s of it is repeated.")
+
+
+def test_an_actor_that_starts_again_has_lost_what_its_calls_had_left() -> None:
+    costs = taken(
+        (0, TraceKind.TASK_PUSHED, HEAD, task(1), "", 0),
+        (0, START, "node-2/w0", task(1), "", 0),
+        (1, END, "node-2/w0", task(1), "", 0),
+        (1, START, "node-2/w0", task(2), "", 0),
+        (2, END, "node-2/w0", task(2), "", 0),
+        (3, TraceKind.FAULT, "node-2", "node-2/w0", "", 0),
+        (3, TraceKind.TASK_PUSHED, HEAD, task(1), "", 1),
+        (4, START, "node-1/w0", task(1), "", 1),
+        (5, END, "node-1/w0", task(1), "", 1),
+        (6, TraceKind.FAULT, "node-1", "node-1/w0", "", 0),
+        (6, TraceKind.TASK_PUSHED, HEAD, task(1), "", 2),
+    )
+    first, second = costs.all
+    assert costs.words(first).startswith("The actor f started again, without the state that 1 ended call had left.")
+    assert costs.words(second).startswith("The actor f started again, before a call had ended.")
+    assert costs.words_of_all().startswith("2 actors started again, without the state that 1 ended call had left.")
 
 
 def test_a_second_fault_takes_the_repeat_of_the_first() -> None:

@@ -295,7 +295,7 @@ function drawNodes(run) {
 }
 function sinceWords(run, row) {
   const life = row[10] ? ` (life ${row[10] + 1})` : "";
-  if (row[1] !== "DEAD" || row[9] === null) return time(row[8]) + life;
+  if (row[1] !== "DEAD" || row[9] === null) return (row[8] ? time(row[8]) : "the start") + life;
   return `dead since ${time(row[9])}` + (row[12] === null ? (run.head.knows_head ? ", but the head has not detected this yet" : "") : row[12] > row[9] ? `; the head detected this at ${time(row[12])}` : "") + life;
 }
 function drawComparison() {
@@ -353,7 +353,8 @@ function drawList() {
   table.replaceChildren(element("thead", head), body);
   if (focused) [...table.querySelectorAll("button")].find((each) => (each.dataset.id || each.textContent).replace(/ [\u2191\u2193]/, "") === focused.replace(/ [\u2191\u2193]/, ""))?.focus();
   const total = run.tables[tab].size, dropped = run.dropped[tab], first = rows.length ? page * PAGE + 1 : 0;
-  $("found").textContent = (rows.length === total ? `${count(total)} ${TABS[tab].toLowerCase()}` : `${count(rows.length)} of ${count(total)} ${TABS[tab].toLowerCase()}`) + (rows.length > PAGE ? `, ${count(first)} to ${count(Math.min(rows.length, first + PAGE - 1))} shown` : "") + (dropped ? `; ${count(dropped)} earlier ones are not kept` : "");
+  const noun = total === 1 ? TABS[tab].toLowerCase().replace(/s$/, "") : TABS[tab].toLowerCase();
+  $("found").textContent = (rows.length === total ? `${count(total)} ${noun}` : `${count(rows.length)} of ${count(total)} ${TABS[tab].toLowerCase()}`) + (rows.length > PAGE ? `, ${count(first)} to ${count(Math.min(rows.length, first + PAGE - 1))} shown` : "") + (dropped ? `; ${count(dropped)} earlier ones are not kept` : "");
   $("pages").hidden = rows.length <= PAGE; $("previous").disabled = page === 0; $("next").disabled = (page + 1) * PAGE >= rows.length;
   fillFilter();
   table.dataset.tookMs = String(performance.now() - began);

@@ -416,7 +416,7 @@ class Owner(OwnerQueries):
         reason = (
             "it has run as many calls as max_calls allows"
             if self.executor.is_spent
-            else "its lease has ended, and it held GPUs or has a runtime_env that no other task needs"
+            else "no task needs it: it held GPUs, has a runtime_env of its own, or was idle when another worker started"
         )
         self.out.send(Address(self.node), WorkerUnwanted(worker=self.address, reason=reason))
 
