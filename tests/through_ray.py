@@ -90,6 +90,9 @@ DIFFERENCES = {
         "rays_spellings.py::test_modules_stand_where_ray_has_them",
         "util.py::test_a_serializer_is_for_classes_that_pickle_asks_about",
     ),
+    "A generator runs to its end when nobody takes its items": (
+        "generators.py::test_when_its_consumer_stops_the_generator_is_closed",
+    ),
     "Options that Ray deprecates warn": (
         "placement_groups.py::test_the_options_of_earlier_releases_name_a_group",
         "rays_spellings.py::test_a_placement_group_is_made_by_function_and_module",

@@ -2,7 +2,7 @@
 
 Runs where user code runs. What is stored, and how it ends, is as for other tasks (task_runner.py); an item is handed to
 the machine at once (ItemMade), which says when the generator is to wait for its consumer, and when nobody wants more.
-Then the generator is closed, as Python closes one that nobody holds any more.
+Then the generator is closed, as Python closes one that nobody holds any more. Under the name `ray` it runs to its end.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import Any
 
+from dualray.exceptions import rays_words
 from dualray.shared.core.failures import as_payload, is_of_task, readable
 from dualray.shared.core.layout import Serialized
 from dualray.shared.core.serialization import serialize
@@ -53,7 +54,7 @@ class ItemMaker:
                     made += 1
                     self._make(task, made, value)
                     del value
-                    if not self._is_wanted(task):
+                    if not self._goes_on(task):
                         break
             except BaseException as exception:
                 exception = readable(exception)
@@ -124,7 +125,7 @@ class ItemMaker:
                         self._make(task, made, value)
                         del value
                         await self._room_comes(task)
-                        if not self._is_wanted(task):
+                        if not self._goes_on(task):
                             break
                 else:
                     check_is_iterator(task.spec, items)
@@ -133,7 +134,7 @@ class ItemMaker:
                         self._make(task, made, value)
                         del value
                         await self._room_comes(task)
-                        if not self._is_wanted(task):
+                        if not self._goes_on(task):
                             break
             except Exception as exception:
                 if not _is_item(task.spec):
@@ -162,9 +163,11 @@ class ItemMaker:
             room = core.machine.room_for_item(task.spec.task_id, task.attempt)
         return Ref(room, core.address) if room is not None else None
 
-    def _is_wanted(self, task: RunTask | TaskPushed) -> bool:
+    def _goes_on(self, task: RunTask | TaskPushed) -> bool:
+        """Whether somebody wants the next item, or, under the name `ray`, could: Ray runs a generator to its end."""
+        machine, key = self._core.machine, (task.spec.task_id, task.attempt)
         with self._host.lock:
-            return self._core.machine.is_item_wanted(task.spec.task_id, task.attempt)
+            return machine.is_item_wanted(*key) or (rays_words() is not None and machine.has_caller_of_items(*key))
 
     def _make(self, task: RunTask | TaskPushed, index: int, value: Any) -> None:
         """Store and report an item.

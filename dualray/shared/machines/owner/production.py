@@ -128,6 +128,11 @@ class Production:
         produced = self.running.get((task_id, attempt))
         return produced is None or produced.is_wanted
 
+    def has_caller(self, task_id: TaskID, attempt: int) -> bool:
+        """Whether the process that has called the generator lives."""
+        produced = self.running.get((task_id, attempt))
+        return produced is None or self._is_alive(produced.owner)
+
     def on_read(self, event: ItemsRead) -> None:
         """The owner tells how far the consumer is."""
         produced = self.running.get((event.task_id, event.attempt))

@@ -160,6 +160,10 @@ class OwnerQueries(Composition):
         """Whether anybody still wants the items of a generator that runs here."""
         return self.production.is_wanted(task_id, attempt)
 
+    def has_caller_of_items(self, task_id: TaskID, attempt: int) -> bool:
+        """Whether the process that has called a generator, which runs here, lives."""
+        return self.production.has_caller(task_id, attempt)
+
     # ---- Answers of the head, taken once ---------------------------------------------------------------------
 
     def take_cluster_state(self, wait_id: WaitID) -> tuple[NodeState, ...]:
