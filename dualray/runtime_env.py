@@ -386,6 +386,8 @@ class Swapped:
         self._mask: int | None = None
         """Of new files' modes, once it has set one."""
         self._outer_mask = 0
+        self.is_entered = False
+        """Whether this process has it now."""
 
     @property
     def has_paths(self) -> bool:
@@ -398,6 +400,7 @@ class Swapped:
 
     def enter(self) -> None:
         """It runs."""
+        self.is_entered = True
         self._outer_variables = dict(os.environ)
         _set_variables(self._variables)
         if self._paths:
@@ -413,6 +416,7 @@ class Swapped:
 
     def leave(self) -> None:
         """It does not run any more."""
+        self.is_entered = False
         if self._mask is not None:
             self._mask = _umask(self._outer_mask)
         if self._directory is not None:

@@ -211,3 +211,43 @@ def test_errors_of_tasks_are_worded_as_ray_words_them(tmp_path, mode):
     variables = os.environ | {"DUALRAY_MODE": mode, "PYTHONPATH": str(ROOT)}
     done = subprocess.run([sys.executable, script], env=variables, capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+UNREAD = """\
+import dualray.as_ray
+
+dualray.as_ray.install()
+import os
+import time
+
+import ray
+
+ray.init(num_cpus=1)
+
+
+@ray.remote
+def fail():
+    raise ValueError(os.environ.get("RAY_IGNORE_UNHANDLED_ERRORS", "unread"))
+
+
+def drop():
+    ref = fail.remote()
+    ray.wait([ref])
+    del ref
+    time.sleep(0.5)
+
+
+drop()
+os.environ["RAY_IGNORE_UNHANDLED_ERRORS"] = "1"
+drop()
+"""
+
+
+@pytest.mark.parametrize("mode", ["real", "sim"])
+def test_rays_variable_keeps_unread_errors_from_being_printed(tmp_path, mode):
+    script = tmp_path / "script.py"
+    script.write_text(UNREAD)
+    variables = os.environ | {"DUALRAY_MODE": mode, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, script], env=variables, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("ValueError: unread") == done.stderr.count("ValueError: ") == 1, done.stderr

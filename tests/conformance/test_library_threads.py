@@ -7,6 +7,7 @@ import os
 import pytest
 
 import dualray as ray
+from dualray.cluster_utils import Cluster
 from tests.conformance.support import get
 
 
@@ -67,3 +68,13 @@ def test_what_the_programs_environment_says_stays(mode, monkeypatch):
         assert get([threads.options(num_cpus=cpus).remote() for cpus in (1, 2)]) == ["5", "5"]
     finally:
         ray.shutdown()
+
+
+@pytest.mark.parametrize("mode", ["real", "sim"])
+def test_a_node_has_the_number_of_threads_that_is_set_when_it_is_added(mode: str, monkeypatch: pytest.MonkeyPatch):
+    with Cluster(initialize_head=True, connect=True, mode=mode, head_node_args={"num_cpus": 2}) as cluster:
+        with monkeypatch.context() as with_variable:
+            with_variable.setenv("OMP_NUM_THREADS", "1")
+            cluster.add_node(num_cpus=4)
+        assert get(threads.options(num_cpus=4).remote()) == "1"
+        assert get(threads.options(num_cpus=2).remote()) == "2"

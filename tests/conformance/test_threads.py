@@ -6,6 +6,7 @@ import asyncio
 import concurrent.futures
 import os
 import queue
+import re
 import sys
 import sysconfig
 import threading
@@ -261,6 +262,20 @@ def test_a_thread_of_a_library_that_imports_dualray_can_call_it():
         return await told_here.get()
 
     assert asyncio.run(answer()) == 6
+
+
+def test_locks_are_printed_as_pythons_are():
+    @ray.remote
+    def words():
+        one, other = threading.Lock(), threading.Lock()
+        with other:
+            return repr(one), repr(other), repr(threading.RLock())
+
+    free, taken, again = get(words.remote())
+    assert re.fullmatch("<unlocked _thread.lock object at 0x[0-9a-f]+>", free)
+    assert re.fullmatch("<locked _thread.lock object at 0x[0-9a-f]+>", taken)
+    assert re.fullmatch("<unlocked _thread.RLock object .*count=0 at 0x[0-9a-f]+>", again)
+    assert free.split()[-1] != taken.split()[-1]
 
 
 @pytest.mark.skipif(not hasattr(threading.RLock(), "_recursion_count"), reason="this Python's locks have no count")

@@ -34,7 +34,6 @@ NAMED: Final = {
     "asyncio.py::test_asyncio_actor_shutdown_when_non_async_method_mixed": SPEED,
     "basic.py::test_default_worker_import_dependency": "workers have numpy from their start",
     "basic.py::test_fetch_local": "dualray writes the value in the way to disk, and fetches the other",
-    "basic.py::test_omp_threads_set": "virtual nodes have the variables that the program has now",
     "basic.py::test_release_resources_race": "a task lends its CPU while it asks for values that it borrows",
     "basic.py::test_worker_thread_count": PRIVATE,
     "basic_2.py::test_get_correct_node_ip": PRIVATE,
@@ -52,7 +51,6 @@ NAMED: Final = {
     "concurrency_group.py::test_invalid_concurrency_group": "a limit of 0 is refused in the driver, by a ValueError",
     "concurrency_group.py::test_system_concurrency_group": PRIVATE,
     "failure.py::test_actor_failover_with_bad_network": "a node's workers end with it",
-    "failure.py::test_unhandled_errors": "a variable that a virtual process sets is there only while it runs",
     "failure.py::test_version_mismatch": "the protocol has a version of its own",
     "failure_2.py::test_gcs_server_crash_cluster": PRIVATE,
     "failure_2.py::test_list_named_actors_timeout": PRIVATE,
@@ -100,7 +98,7 @@ NAMED: Final = {
     "reconstruction_2.py::test_object_reconstruction_dead_actor": "a lost object is made again when somebody needs it",
     "reference_counting_2.py::test_borrowed_id_failure": "a reference that an actor passed on outlives the actor",
     "reference_counting_2.py::test_out_of_band_actor_handle_bypass_reference_counting": PRIVATE,
-    "runtime_env_env_vars.py::test_environment_variables_env_caching": "a node of two CPUs keeps two idle workers",
+    "runtime_env_env_vars.py::test_environment_variables_env_caching": "a lease keeps its worker for one function",
     "scheduling.py::test_hybrid_policy_threshold": "a node runs what has room there before the head spreads",
     "scheduling.py::test_locality_aware_leasing": "the head places a task before it hears of a free place",
     "scheduling.py::test_no_resource_oversubscription_during_shutdown": (
@@ -121,7 +119,6 @@ NAMED: Final = {
         "list_tasks forgets a task with the process that called it"
     ),
     "streaming_generator_regression.py::test_segfault_report_streaming_generator_output": PRIVATE,
-    "traceback.py::test_serialization_error_message": "a lock of a simulation says that it is one",
     "traceback.py::test_unpickleable_stacktrace": (
         "dualray unpickles an exception whose constructor takes other arguments"
     ),

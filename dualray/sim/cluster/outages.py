@@ -10,6 +10,7 @@ holds what is sent across it. What the head can hear is worked out again after e
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Callable
 from dataclasses import replace
@@ -168,6 +169,9 @@ class Outages:
     def add_node(self, hardware: Hardware) -> NodeProcess:
         """A machine that was not there before boots, and joins."""
         node = self.next_node()
+        said = os.environ.get("OMP_NUM_THREADS")
+        if self._cluster.counts_threads and said is not None:
+            self._cluster.threads_said = {**self._cluster.threads_said, node: said.encode()}
         self._cluster.start_node(node, hardware)
         return self._nodes[node]
 

@@ -102,6 +102,9 @@ class Scheduled(simpy.Event):
 class Kernel(simpy.Environment):
     """A SimPy environment on integer nanoseconds; see the module's theory of operation."""
 
+    addresses_shown = 0
+    """How many locks of user code have been printed: the next one shows another address."""
+
     def __init__(self) -> None:
         self.calendar: Final = Calendar(self._perform, _is_cancelled)
         super().__init__(initial_time=0)

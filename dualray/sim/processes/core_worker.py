@@ -11,7 +11,7 @@ from typing import Any
 from dualray.shared.core.core_worker import CoreWorker
 from dualray.shared.core.execution import Execution
 from dualray.shared.machines.owner.plain_worker import PlainWorker
-from dualray.shared.model.commands import RunTask, WriteRecord
+from dualray.shared.model.commands import RunTask, TellFailure, WriteRecord
 from dualray.shared.model.config import Config
 from dualray.shared.model.events import Event, TaskPushed
 from dualray.shared.model.ids import Address, NodeID, TaskID
@@ -84,6 +84,18 @@ class VirtualCore(CoreWorker):
 
     def write_record(self, record: WriteRecord) -> None:
         self._process.write_record(record)
+
+    def _tell_failure(self, command: TellFailure) -> None:
+        """What its process has said of errors in its own environment counts also while none of its code runs."""
+        environment = self._process.environment
+        if environment is None or environment.is_entered:
+            super()._tell_failure(command)
+            return
+        environment.enter()
+        try:
+            super()._tell_failure(command)
+        finally:
+            environment.leave()
 
     def call(
         self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], task: Execution

@@ -10,8 +10,9 @@ dropped, and its timers are forgotten. A process on a machine that stands still 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from dualray.shared.core.core_worker import CoreWorker
@@ -29,7 +30,7 @@ from dualray.shared.model.commands import (
 )
 from dualray.shared.model.config import Config
 from dualray.shared.model.events import Event, NodeRefused, NodeReleased, TaskPushed, TimerFired
-from dualray.shared.model.ids import Address, node_of
+from dualray.shared.model.ids import Address, NodeID, node_of
 from dualray.shared.proof.decision_log import DecisionLog
 from dualray.shared.proof.trace import TraceEvent, TraceKind
 from dualray.sim.cost.cost_model import CostModel
@@ -57,6 +58,8 @@ class VirtualCluster:
     """Whether progress bars reach the driver's terminal."""
     counts_threads = False
     """Whether OMP_NUM_THREADS of workers is how many CPUs their tasks hold."""
+    threads_said: Mapping[NodeID, bytes] = MappingProxyType({})
+    """By node, the OMP_NUM_THREADS with which it was added to the running cluster, if its adder has set one."""
     on_refused: Callable[[MemoryError], object] | None = None
     """Told that user code of a worker asked for more memory than there is; ends it if it has used that up."""
     runs_ahead = True

@@ -99,8 +99,9 @@ class UserProcess(WorkingProcess):
         """Of the task that ran last."""
         self._threads_of: FunctionTemplate | None = None
         """Whose CPUs `library_threads` counts."""
+        self._counts_threads = cluster.counts_threads and not is_driver and node not in cluster.threads_said
         if cluster.counts_threads and not is_driver:
-            self.library_threads = b"1"
+            self.library_threads = cluster.threads_said.get(node, b"1")
         self._cluster_news: ClusterChanged | None = None
         """What it was told of the cluster, while it has no core: many workers are never told anything else."""
         self._root = root
@@ -280,7 +281,7 @@ class UserProcess(WorkingProcess):
             if task.device_ids != self._devices:
                 self._devices = task.device_ids
                 self.show_devices(task.device_ids, task.spec.template.runtime_env)
-            if self.library_threads is not None and task.spec.template is not self._threads_of:
+            if self._counts_threads and task.spec.template is not self._threads_of:
                 self._threads_of = task.spec.template
                 self.library_threads = threads_of(task.spec.template.resources)
         cluster = self.cluster

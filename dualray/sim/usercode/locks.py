@@ -49,12 +49,14 @@ __all__ = [
 
 LOOK_AGAIN_S: Final = 0.001
 """Until an OS thread that waits for a lock of fibers looks again."""
+_ADDRESS: Final = 0x7F00_0000_0000
+"""Locks show addresses above this one."""
 
 
 class FiberLock:
     """`threading.Lock` among fibers."""
 
-    __slots__ = ("__weakref__", "_fibers", "_granted", "_is_locked", "_kernel", "_waiting")
+    __slots__ = ("__weakref__", "_fibers", "_granted", "_is_locked", "_kernel", "_number", "_waiting")
     kind = "_thread.lock"
     _guard = threading.Lock()
     """Of the state of all, which OS threads may change."""
@@ -63,6 +65,7 @@ class FiberLock:
         self._kernel = kernel
         self._fibers = fibers
         self._is_locked = False
+        self._number = 0
         self._granted: Fiber | None = None
         """Whom it was handed to, and who does not run yet."""
         self._waiting: deque[Fiber] = deque()
@@ -167,7 +170,14 @@ class FiberLock:
         raise TypeError(f"cannot pickle '{self.kind}' object")
 
     def __repr__(self) -> str:
-        return f"<{'locked' if self._is_locked else 'unlocked'} {self.kind} of a simulation>"
+        return f"<{'locked' if self._is_locked else 'unlocked'} {self.kind} object at {self.address}>"
+
+    @property
+    def address(self) -> str:
+        """In place of the address of the object in memory, which differs between equal runs."""
+        if not self._number:
+            self._kernel.addresses_shown = self._number = self._kernel.addresses_shown + 1
+        return f"0x{_ADDRESS + 64 * self._number:x}"
 
 
 class FiberRLock:
@@ -239,7 +249,8 @@ class FiberRLock:
         raise TypeError(f"cannot pickle '{self.kind}' object")
 
     def __repr__(self) -> str:
-        return f"<{'locked' if self._count else 'unlocked'} {self.kind} of a simulation, count={self._count}>"
+        state = "locked" if self._count else "unlocked"
+        return f"<{state} {self.kind} object count={self._count} at {self._lock.address}>"
 
 
 class ModuleLock:

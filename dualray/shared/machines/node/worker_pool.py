@@ -7,7 +7,7 @@ A worker that has had a runtime environment is for slots of the same one; a slot
 one. GPUs go to fresh workers, that have run nothing before: CUDA reads once in a process's life which ones it may see,
 and keeps their memory. An actor gets a fresh worker, too: its process ends with the actor, and would take along the
 objects and actors that earlier tasks in the process have made. A worker that is started though others are idle has the
-longest idle one retire, when there are as many as CPUs.
+longest idle one retire, when there are more than CPUs.
 
 When the machine is out of memory, the memory policy chooses a worker, and that one is ended; its lease's owner learns
 why. One at a time: while a worker that was chosen has not exited, what the runner says of memory is old news.
@@ -179,7 +179,7 @@ class WorkerPool:
     def make_way(self) -> None:
         """A worker is started though others are idle, of other environments or not fresh: there are not to be more and
         more."""
-        if len(self.idle) * UNITS >= max(self.total.get(CPU, 0), UNITS):
+        if len(self.idle) * UNITS > max(self.total.get(CPU, 0), UNITS):
             self.retire_idle(self.idle[0])
 
     # ---- Memory ----------------------------------------------------------------------------------------------
