@@ -523,11 +523,8 @@ def _short(object_id: str) -> str:
 
 
 def _retries(spec: TaskSpec) -> str:
-    if spec.creates is not None:
-        count = spec.creates.max_restarts
-        return "any number of restarts" if count < 0 else f"{count or 'no'} restart{'' if count == 1 else 's'}"
-    count = spec.template.max_retries
-    return "any number of retries" if count < 0 else f"{count or 'no'} retr{'y' if count == 1 else 'ies'}"
+    count, what = (spec.creates.max_restarts, "restarts") if spec.creates else (spec.template.max_retries, "retries")
+    return f"{what} allowed: {'any number' if count < 0 else count or 'none'}"
 
 
 def _words(ns: int) -> str:
