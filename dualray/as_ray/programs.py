@@ -17,6 +17,7 @@ from typing import Any, Self
 
 from dualray import api
 from dualray.settings import resolve
+from dualray.shared.core.serialization import note_directory_of
 
 
 class _ExitFunctions:
@@ -106,6 +107,7 @@ def _run_script(script: str) -> None:
     """Run a file of Python's. Its `__file__` is absolute, as in Python. In a simulation it is the path that was given,
     for functions travel with it, and a simulation is the same in each directory. Their code keeps the path that was
     given in both modes: it is a part of their ids."""
+    note_directory_of(str(Path(script).absolute()))
     is_simulated = resolve({})["mode"].value == "sim"
     path = script if is_simulated else str(Path(script).absolute())
     with open_code(str(Path(script).absolute())) as file:

@@ -79,6 +79,12 @@ _LONG_HEAD: Final = re.compile(rb"[XB](..)\0\0", re.DOTALL)
 """How pickle begins a string (X) or bytes (B) of more than _SHORT_BYTES_MAX, and of less than 65,536."""
 
 
+def note_directory_of(file: str) -> None:
+    """Let the directory of a file with code, if its path is absolute, count for nothing in sizes from now on."""
+    if file.startswith("/"):
+        _directories.add(file[: file.rindex("/") + 1].encode(errors="surrogatepass"))
+
+
 def _size_without(directories: list[bytes], data: bytes) -> int:
     for directory in directories:
         data = data.replace(directory, b"")
@@ -92,8 +98,7 @@ def _reduce_code(code: CodeType) -> tuple[Any, ...]:
     and its file's name with its code, but not with the equal code of another worker that `_one_code` has given it: were
     they one pickle, a function would have another identity in the second simulation of a process than in the first.
     """
-    if code.co_filename.startswith("/"):
-        _directories.add(code.co_filename[: code.co_filename.rindex("/") + 1].encode(errors="surrogatepass"))
+    note_directory_of(code.co_filename)
     _, fields = _pickler._code_reduce(code)
     file = io.BytesIO()
     pickler = pickle.Pickler(file, protocol=5)
