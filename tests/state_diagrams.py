@@ -17,7 +17,8 @@ TABLES: tuple[tuple[Transitions[Any], str, str], ...] = (
     (
         VALUE,
         "UNKNOWN",
-        "Each process with a reference to an object keeps the object's state. For its owner, a new object is PENDING.",
+        "Each process with a reference to an object keeps the object's state. "
+        "A new object is PENDING for the process that owns the object.",
     ),
     (WORKER, "STARTING", "The node manager keeps the state of each worker process."),
     (ACTOR, "PENDING", "The head process keeps the state of each actor."),
