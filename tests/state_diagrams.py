@@ -17,7 +17,10 @@ TABLES: tuple[tuple[Transitions[Any], str, str], ...] = (
     (
         VALUE,
         "UNKNOWN",
-        "Each process with a reference to an object keeps the object's state. For its owner, a new object is PENDING.",
+        (
+            "Each process with a reference to an object keeps the object's state. "
+            "In the owner process, the state of a new object is PENDING."
+        ),
     ),
     (WORKER, "STARTING", "The node manager keeps the state of each worker process."),
     (ACTOR, "PENDING", "The head process keeps the state of each actor."),
