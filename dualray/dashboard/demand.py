@@ -1,7 +1,7 @@
 """Demand and supply over time: how many tasks ran, were queued and waited for arguments, and how many CPUs there were.
 
 The run's time is cut into steps of equal length, of which there are at most STEPS_MAX: when there would be more, two
-become one. A step keeps the demand of the moment at which it was largest, and the last supply.
+become one. A step keeps demand and supply as they were at its end, and the largest demand that there was in it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from dualray.dashboard.tables import Tables
 
 STEPS_MAX: Final = 1_000
 FIRST_STEP_S: Final = 0.001
-RUNNING, QUEUED, BLOCKED, CPUS, NODES = range(1, 6)
+MOST: Final = 6
+"""From here, a row has the largest demand of its step."""
 
 
 class Demand:
@@ -34,15 +35,11 @@ class Demand:
         step = max(0, int(time_s / self.step_s))
         row = self._rows.get(step)
         if row is None:
-            row = self._rows[step] = [step, *self.now]
-        else:  # most changes of a task come here: no call, and nothing to tell where a step has seen more
-            running, queued, blocked, cpus, nodes = self.now
-            is_less = running + queued + blocked <= row[RUNNING] + row[QUEUED] + row[BLOCKED]
-            if is_less and cpus == row[CPUS] and nodes == row[NODES]:
-                return
-            row[CPUS], row[NODES] = cpus, nodes
-            if not is_less:
-                row[RUNNING], row[QUEUED], row[BLOCKED] = running, queued, blocked
+            self._rows[step] = [step, *self.now, *self.now[:3]]
+        else:
+            row[1:MOST] = self.now
+            if sum(self.now[:3]) > sum(row[MOST:]):
+                row[MOST:] = self.now[:3]
         self._tables.put("demand", str(step), partial(self._rows.get, step))
 
     def _double(self) -> None:
@@ -61,6 +58,6 @@ def _merge(rows: dict[int, list[Any]], step: int, row: list[Any]) -> None:
     if known is None:
         rows[step] = [step, *row[1:]]
         return
-    if sum(row[RUNNING:CPUS]) > sum(known[RUNNING:CPUS]):
-        known[RUNNING:CPUS] = row[RUNNING:CPUS]
-    known[CPUS], known[NODES] = row[CPUS], row[NODES]
+    known[1:MOST] = row[1:MOST]
+    if sum(row[MOST:]) > sum(known[MOST:]):
+        known[MOST:] = row[MOST:]

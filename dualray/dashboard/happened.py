@@ -28,6 +28,7 @@ _AGAIN: Final = {
     "reconstruction": ("runs again, to recompute lost objects", "run again, to recompute lost objects"),
     "restart": ("is created again", "are created again"),
 }
+_KILLS: Final = ("kill actor", "kill worker")
 _NOT_YET: Final = " The head has not detected this yet."
 _NOTICED: Final = {
     Noticed.SILENT: "The head has waited too long for a message from {node}, and suspects that {node} is dead.",
@@ -67,9 +68,13 @@ class Happened:
 
     def fault(self, time_s: float, name: str, subject: str, lost: Lost) -> None:
         """A fault that does not take a whole node."""
-        where = f" at {subject}" if subject else ""
         about = [*_of_place(subject), *_of_lost(lost, _node(subject))]
-        self._add(time_s, "fault", f"Fault: {name}{where}.{_lost_words(lost)}", _node(subject), about)
+        what = (
+            f"The worker {subject} was killed"
+            if name in _KILLS
+            else f"Fault: {name}{f' at {subject}' if subject else ''}"
+        )
+        self._add(time_s, "fault", f"{what}.{_lost_words(lost)}", _node(subject), about)
 
     def node_killed(self, time_s: float, node: str, life: int, lost: Lost) -> None:
         """A node is gone, by a fault."""

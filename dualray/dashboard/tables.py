@@ -35,7 +35,7 @@ COLUMNS: Final[dict[str, tuple[str, ...]]] = {
     "actors": ("actor", "class", "name", "state", "node", "worker", "restarts", "owner", "why"),
     "objects": ("object", "size", "state", "owner", "nodes", "used_by", "of"),
     "happened": ("id", "time_s", "kind", "words", "node", "about", "cost"),
-    "demand": ("step", "running", "queued", "blocked", "cpus", "nodes"),
+    "demand": ("step", "running", "queued", "blocked", "cpus", "nodes", "most running", "most queued", "most blocked"),
     "waits": ("what", "count", "since_s"),
 }
 """Of each table; the first column is the key."""

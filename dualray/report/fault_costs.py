@@ -44,7 +44,7 @@ class FaultCost:
         lost: attempts.
         lost_ns: for how long the work had run that was lost.
         again: the tasks that ran again, or wait to; constructors of actors, too.
-        redone_ns: for how long attempts ran that repeat lost work.
+        redone_ns: for how long tasks ran again.
         actors: of each actor that was lost, its constructor, its name, and how many of its calls had ended.
     """
 
@@ -55,6 +55,8 @@ class FaultCost:
     again: dict[str, None] = field(default_factory=dict)
     redone_ns: int = 0
     actors: dict[str, tuple[str, int]] = field(default_factory=dict)
+    undetected: str = ""
+    """The node that died, until the head has detected that, or a task runs again for it."""
     taken: dict[str, _Point] = field(default_factory=dict)
     """The tasks whose attempts were lost, and which nobody has queued again."""
     waiting: dict[str, _Point] = field(default_factory=dict)
@@ -122,7 +124,8 @@ class FaultCosts:
         """For how long nodes were idle while lost work waited to start again, all nodes together."""
         now = self._at_ns, self._idle_ns
         cost.waits = _merged(cost.waits)
-        opened = [(since, now) for since in cost.waiting.values()]
+        waiting = (*cost.waiting.values(), *cost.taken.values()) if cost.undetected else cost.waiting.values()
+        opened = [(since, now) for since in waiting]
         return sum(until[1] - since[1] for since, until in _merged([*cost.waits, *opened]))
 
     def words(self, cost: FaultCost) -> str:
@@ -134,12 +137,12 @@ class FaultCosts:
         return self._words(self.all)
 
     def _words(self, costs: Sequence[FaultCost]) -> str:
-        again = {task for cost in costs for task in cost.again}
+        again = {task for cost in costs for task in cost.again} - self._constructors
         lost_ns, redone_ns = sum(cost.lost_ns for cost in costs), sum(cost.redone_ns for cost in costs)
-        restarted = [lost for cost in costs for actor, lost in cost.actors.items() if actor in cost.again]
-        tasks, is_open = len(again - self._constructors), any(self._is_open(cost) for cost in costs)
-        sentences = [_of_tasks(lost_ns, tasks, redone_ns, is_open=is_open), _of_actors(restarted)]
-        if again:
+        actors = [(*lost, actor in cost.again) for cost in costs for actor, lost in cost.actors.items()]
+        is_open = any(cost.undetected or self._is_open(cost) for cost in costs)
+        sentences = [_of_tasks(lost_ns, len(again), redone_ns, is_open=is_open), _of_actors(actors)]
+        if again or (is_open and lost_ns):
             sentences.append(_of_nodes(sum(self.idle_ns(cost) for cost in costs)))
         return " ".join(filter(None, sentences))
 
@@ -205,7 +208,7 @@ class FaultCosts:
     def _repeated(self, key: tuple[str, int], lasted_ns: int) -> None:
         cost = self._repeats.pop(key, None)
         if cost is not None:
-            cost.redone_ns += lasted_ns
+            cost.redone_ns += lasted_ns if key[0] not in self._constructors else 0
             self.changed[cost] = None
 
     def _retried(self, event: TraceEvent) -> None:
@@ -223,6 +226,7 @@ class FaultCosts:
 
     def _again(self, cost: FaultCost, task: str, number: int, since: _Point) -> None:
         cost.again[task] = None
+        cost.undetected = ""
         cost.waiting[task] = since
         self._repeats[task, number] = cost
         self.changed[cost] = None
@@ -234,6 +238,7 @@ class FaultCosts:
         if is_of_node(event):
             if event.name == "kill node":
                 self._lose_node(cost, event.subject)
+                cost.undetected = event.subject
         else:
             self._lose(cost, event.subject)
         self._note(cost)
@@ -301,13 +306,13 @@ class FaultCosts:
     def _noticed(self, notice: NodeNotice) -> None:
         if notice.what is Noticed.LEAVING:
             self._leaving.add(notice.node)
-        elif (
-            notice.what is Noticed.DEAD
-            and notice.node in self._busy
-            and notice.incarnation >= self._lives[notice.node]  # else its next life has begun
-        ):
-            what = "left the cluster" if notice.node in self._leaving else "was declared dead"
-            self._note_loss(notice.time_ns, f"{notice.node} {what}", node=notice.node)
+        elif notice.what is Noticed.DEAD:
+            for cost in self.all:
+                if cost.undetected == notice.node:
+                    cost.undetected = ""
+            if notice.node in self._busy and notice.incarnation >= self._lives[notice.node]:  # else its next life began
+                what = "left the cluster" if notice.node in self._leaving else "was declared dead"
+                self._note_loss(notice.time_ns, f"{notice.node} {what}", node=notice.node)
 
     # ---- Objects ---------------------------------------------------------------------------------------------
 
@@ -335,22 +340,27 @@ def _merged(spans: Iterable[tuple[_Point, _Point]]) -> list[tuple[_Point, _Point
 
 def _of_tasks(lost_ns: int, again: int, redone_ns: int, *, is_open: bool) -> str:
     if not again:
-        return f"{duration(lost_ns)} of work was lost, and no task ran again." if lost_ns else ""
-    tasks = f"{again:,} task{'' if again == 1 else 's'} ran again"
+        last = "." if is_open else ", and no task ran again."
+        return f"{duration(lost_ns)} of work was lost{last}" if lost_ns else ""
+    tasks = f"{again:,} task{'' if again == 1 else 's'}"
     if is_open:
-        return f"{tasks}, or will: {duration(lost_ns)} of work was lost, and {duration(redone_ns)} of it is repeated."
-    return f"{tasks}: {duration(lost_ns)} of work was lost, and repeating it took {duration(redone_ns)}."
+        return f"{duration(lost_ns)} of work was lost, and {tasks} {'runs' if again == 1 else 'run'} again."
+    return f"{duration(lost_ns)} of work was lost, and {tasks} ran again, for {duration(redone_ns)} in total."
 
 
-def _of_actors(restarted: Sequence[tuple[str, int]]) -> str:
-    """Of the actors that were made again: their names, and how many of their calls had ended."""
-    if not restarted:
+def _of_actors(lost: Sequence[tuple[str, int, bool]]) -> str:
+    """Of the actors that died: their names, how many of their calls had ended, and whether they are made again."""
+    if not lost:
         return ""
-    calls = sum(ended for _, ended in restarted)
-    whose = f"The actor {restarted[0][0]}" if len(restarted) == 1 else f"{len(restarted):,} actors"
-    if not calls:
-        return f"{whose} started again, before a call had ended."
-    return f"{whose} started again, without the state that {calls:,} ended call{'' if calls == 1 else 's'} had left."
+    calls, is_one = sum(ended for _, ended, _ in lost), len(lost) == 1
+    whose = f"The actor {lost[0][0]}" if is_one else f"{len(lost):,} actors"
+    finished = f"{calls:,} finished call{'' if calls == 1 else 's'}"
+    what = (
+        f"with what {finished} had changed in {'it' if is_one else 'them'}" if calls else "before a call had finished"
+    )
+    restarted = sum(is_again for _, _, is_again in lost)
+    then = ", and started again from its constructor" if is_one else f", and {restarted:,} started again"
+    return f"{whose} died {what}{then if restarted else ''}."
 
 
 def _of_nodes(idle_ns: int) -> str:

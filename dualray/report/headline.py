@@ -15,7 +15,7 @@ __all__ = ["busy_spans", "headline"]
 
 FAULTS_MAX: Final = 3
 """So many are named."""
-REASONS_MAX: Final = 2
+REASONS_MAX: Final = 3
 SHARE_MIN: Final = 0.05
 """Of the run: what took less is not named."""
 
@@ -57,8 +57,9 @@ def _why(path: Sequence[Stretch]) -> str:
     for stretch in path:
         spent[_reason(stretch)] += stretch.lasted_ns
     chosen = [(reason, ns / whole) for reason, ns in spent.most_common(REASONS_MAX) if ns >= SHARE_MIN * whole]
-    words = " and ".join(f"{_percent(share)} {reason}" for reason, share in chosen)
-    return f"On the critical path, {words}." if chosen else ""
+    words = [f"{_percent(share)} {reason}" for reason, share in chosen]
+    all_words = " and ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))
+    return f"On the critical path, the chain of steps that took so long, {all_words}." if chosen else ""
 
 
 def _percent(share: float) -> str:

@@ -58,7 +58,7 @@ def test_a_node_that_dies_costs_what_ran_there_what_it_held_and_the_time_until_t
     assert cost.redone_ns == (2 + 1) * S
     assert costs.idle_ns(cost) == 4 * S, "node-1, from the death until it ran; node-0 ran all the time"
     assert costs.words(cost) == (
-        "2 tasks ran again: 3 s of work was lost, and repeating it took 3 s. "
+        "3 s of work was lost, and 2 tasks ran again, for 3 s in total. "
         "While lost work waited to start again, nodes ran nothing for 4 s, summed over the nodes."
     )
     assert costs.words_of_all() == costs.words(cost)
@@ -77,7 +77,7 @@ def test_stretches_that_overlap_count_once_and_what_still_waits_counts_until_now
     (cost,) = costs.all
     assert list(cost.waiting) == [task(2)]
     assert costs.idle_ns(cost) == (2 * 2 + 3) * S, "both nodes for 2 s, and node-1 for 3 s until now"
-    assert costs.words(cost).startswith("2 tasks ran again, or will: 2 s of work was lost, and 3 s of it is repeated.")
+    assert costs.words(cost).startswith("2 s of work was lost, and 2 tasks run again. While lost work waited")
 
 
 def test_an_actor_that_starts_again_has_lost_what_its_calls_had_left() -> None:
@@ -95,9 +95,25 @@ def test_an_actor_that_starts_again_has_lost_what_its_calls_had_left() -> None:
         (6, TraceKind.TASK_PUSHED, HEAD, task(1), "", 2),
     )
     first, second = costs.all
-    assert costs.words(first).startswith("The actor f started again, without the state that 1 ended call had left.")
-    assert costs.words(second).startswith("The actor f started again, before a call had ended.")
-    assert costs.words_of_all().startswith("2 actors started again, without the state that 1 ended call had left.")
+    assert costs.words(first) == (
+        "The actor f died with what 1 finished call had changed in it, and started again from its constructor."
+    )
+    assert costs.words(second) == "The actor f died before a call had finished, and started again from its constructor."
+    assert costs.words_of_all() == ("2 actors died with what 1 finished call had changed in them, and 2 started again.")
+
+
+def test_until_the_head_detects_a_death_lost_work_waits_and_is_said_to_be_lost() -> None:
+    rows: list[Row | NodeNotice] = [
+        (0, START, "node-2/w0", task(1), "", 0),
+        (1, TraceKind.FAULT, "node-2", "node-2", "", 0),
+        (3, START, "node-0/w0", task(2), "", 0),
+    ]
+    costs = taken(*rows)
+    assert costs.words_of_all() == (
+        "1 s of work was lost. While lost work waited to start again, nodes ran nothing for 4 s, summed over the nodes."
+    )
+    costs = taken(*rows, NodeNotice(7 * S, "node-2", 0, Noticed.DEAD), (8, END, "node-0/w0", task(2), "", 0))
+    assert costs.words_of_all() == "1 s of work was lost, and no task ran again."
 
 
 def test_a_second_fault_takes_the_repeat_of_the_first() -> None:
@@ -115,7 +131,7 @@ def test_a_second_fault_takes_the_repeat_of_the_first() -> None:
         (1 * S, 3 * S, 1),
         (3 * S, 5 * S, 1),
     ]
-    assert costs.words_of_all().startswith("1 task ran again: 4 s of work was lost, and repeating it took 8 s.")
+    assert costs.words_of_all().startswith("4 s of work was lost, and 1 task ran again, for 8 s in total.")
 
 
 def test_a_retry_after_an_error_and_what_ends_without_a_loss_are_no_faults() -> None:
@@ -160,7 +176,8 @@ def test_an_actor_that_is_made_again_is_booked_on_the_fault() -> None:
         (9, END, "node-1/w0", task(1), "", 1),
     )
     (cost,) = costs.all
-    assert (list(cost.again), cost.lost_ns, cost.redone_ns) == ([task(1)], 0, 2 * S)
+    assert (list(cost.again), cost.lost_ns, cost.redone_ns) == ([task(1)], 0, 0)
+    assert cost.actors == {task(1): ("f", 0)}
 
 
 @pytest.fixture(scope="module")
@@ -177,7 +194,7 @@ def test_the_report_and_the_live_page_say_the_same(faulty: Path) -> None:
     words = costs.words(cost)
     retried = {event.subject for event in record.events if event.kind is RETRY}
     assert cost.again.keys() == retried
-    assert words.startswith(f"{len(retried)} tasks ran again: ")
+    assert f" of work was lost, and {len(retried)} tasks ran again, for " in words
     assert words in page(record)
     feed = DirectoryFeed(faulty)
     while feed.refresh():

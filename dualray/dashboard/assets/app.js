@@ -191,7 +191,7 @@ function clockWords(run) {
   const behind = head.is_behind ? "; the page is behind the run, because no CPU of its machine is free" : "";
   if (!head.is_virtual) return `${time(head.now_s)} of real time${behind}`;
   const paced = head.state === "over" ? null : head.paced, pace = paced ? `, at most ${paced.pace} s of virtual time in a second` : "";
-  return `${time(head.now_s)} of virtual time: a simulation${pace}` + (paced && paced.rests_s > 1 ? `; it pauses at this time for ${paced.rests_s.toFixed(0)} s more` : "") + behind;
+  return `${time(head.now_s)} of virtual time: a simulation${pace}` + (paced && paced.rests_s > 1 ? `; --pace holds the virtual clock here for ${paced.rests_s.toFixed(0)} s more` : "") + behind;
 }
 function whole() { return { from: 0, until: Math.max(...runs.map((run) => run.now)) * 1.01 }; }
 function drawPictures() {

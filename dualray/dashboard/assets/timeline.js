@@ -152,16 +152,19 @@ export function drawDemand(canvas, run, view) {
   axis(context, view, width, height, tint);
   const rows = [...run.tables.demand.values()].sort((a, b) => a[0] - b[0]), span = view.until - view.from, room = width - LEFT;
   let top = 1;
-  for (const row of rows) top = Math.max(top, row[1] + row[2] + row[3], row[4] || 0);
+  for (const row of rows) top = Math.max(top, row[6] + row[7] + row[8], row[4] || 0);
   const x = (t) => LEFT + Math.max(0, Math.min(1, (t - view.from) / span)) * room, y = (v) => height - BOTTOM - v / top * (height - TOP - BOTTOM);
-  const areas = [["blocked", (r) => r[1] + r[2] + r[3]], ["queued", (r) => r[1] + r[2]], ["running", (r) => r[1]]];
+  // In its step, a row shows the moment of the largest demand; until the next row, the end of its step.
+  const areas = [["blocked", (r, i) => r[i] + r[i + 1] + r[i + 2]], ["queued", (r, i) => r[i] + r[i + 1]], ["running", (r, i) => r[i]]];
   const until = (i) => i + 1 < rows.length ? rows[i + 1][0] * step : Math.max(run.now, (rows[i][0] + 1) * step);
   for (const [name, value] of areas) {
     context.fillStyle = tint[name];
     rows.forEach((row, i) => {
       const from = row[0] * step;
       if (until(i) < view.from || from > view.until) return;
-      const a = x(from), b = x(until(i)); context.fillRect(a, y(value(row)), Math.max(1, b - a), y(0) - y(value(row)));
+      const a = x(from), b = x(Math.min(from + step, until(i))), c = x(until(i)), most = y(value(row, 6)), last = y(value(row, 1));
+      context.fillRect(a, most, Math.max(1, b - a), y(0) - most);
+      if (c > b) context.fillRect(b, last, c - b, y(0) - last);
     });
   }
   context.strokeStyle = tint.cpus; context.lineWidth = 2; context.beginPath();
