@@ -53,8 +53,8 @@ ENTRIES: Final[dict[str, Entry]] = {
     "not-initialized": Entry(
         errors=("NotInitializedError", "AlreadyInitializedError"),
         means="The program called a function that needs a running cluster, or called init() twice.",
-        cause="With DUALRAY_AUTO_INIT=0, only init() starts a cluster. A forked process cannot use the cluster of its "
-        "parent.",
+        cause="With DUALRAY_AUTO_INIT=0, only init() starts a cluster, and other functions raise NotInitializedError. "
+        "A forked process cannot use the cluster of its parent.",
         fix="Call dualray.init() once at the start of the program, or call dualray.init(ignore_reinit_error=True).",
     ),
     "object-lost": Entry(
@@ -113,7 +113,7 @@ ENTRIES: Final[dict[str, Entry]] = {
         "actors used it.",
         cause="The bundles of the placement group demand more than the nodes can ever offer, or the program called "
         "remove_placement_group().",
-        fix="Compare the bundles of the placement group with the resources of the nodes, which dualray status prints. "
+        fix="Compare the bundles of the placement group with the nodes' resources in the output of dualray status. "
         "Remove a placement group only after its tasks and actors have ended.",
     ),
     "runtime-env": Entry(
@@ -142,15 +142,16 @@ ENTRIES: Final[dict[str, Entry]] = {
         errors=("SimulationDeadlockError",),
         means="A simulated program waits for a value or an event that can never arrive.",
         cause="Tasks wait for one another, for resources that idle actors hold, or for a lost message.",
-        fix="The error message says what each task waits for. Free the resources that the tasks need, or give get() "
-        "and wait() a timeout.",
+        fix="SimulationDeadlockError says what each task waits for. Free the resources that the tasks need, or give "
+        "get() and wait() a timeout.",
     ),
     "store-full": Entry(
         errors=("ObjectStoreFullError", "OutOfDiskError"),
         means="The object store of a node is full, and dualray cannot write more objects to disk.",
         cause="The program keeps references to more objects than memory and disk can hold.",
         fix="Delete references that you no longer need, set a larger init(object_store_memory=...), or free space on "
-        "the disk. The error message names the lines of code that keep objects, and dualray memory lists the objects.",
+        "the disk. ObjectStoreFullError names the lines of code that keep objects, and dualray memory lists the "
+        "objects.",
     ),
     "task-cancelled": Entry(
         errors=("TaskCancelledError",),
@@ -161,8 +162,8 @@ ENTRIES: Final[dict[str, Entry]] = {
     "task-failed": Entry(
         errors=("TaskError",),
         means="A function or method of your program raised an error in a worker.",
-        cause="The first traceback in the error message shows the line that called get(). The second traceback shows "
-        "the line that failed in the worker.",
+        cause="The first traceback of a TaskError shows the line that called get(). The second traceback of a "
+        "TaskError shows the line that failed in the worker.",
         fix="Debug the program in one process with dualray run script.py --mode sim. In a simulation, a debugger "
         "stops inside tasks.",
     ),
@@ -178,8 +179,8 @@ ENTRIES: Final[dict[str, Entry]] = {
         means="No node of the cluster can ever meet the demand of a task or an actor.",
         cause="The task or actor demands more CPUs, GPUs or memory than any node has, or a node or label that does "
         "not exist.",
-        fix="The error message names the most suitable node and the resources that the node lacks. Demand fewer "
-        "resources, or start another node with dualray start.",
+        fix="TaskUnschedulableError and ActorUnschedulableError name the most suitable node and its missing "
+        "resources. Demand fewer resources, or start another node with dualray start.",
     ),
     "worker-crashed": Entry(
         errors=("WorkerCrashedError",),

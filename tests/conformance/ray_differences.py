@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 DIFFERENCES = {
-    "On Ray, errors for lost processes, actors and objects, for a taken name, for values that cannot be pickled, "
-    "and for failed runtime environments have Ray's messages. On Ray, the class of an error is the same as in "
-    "real mode.": (
+    "On Ray, these errors have Ray's messages: lost processes, actors and objects, taken names, values that "
+    "cannot be pickled, and failed runtime environments. On Ray, the class of an error is the same as in real "
+    "mode.": (
         "test_runtime_env.py::test_environments_that_no_worker_can_set_up",
         "test_placement_groups.py::test_what_can_never_be_placed_is_refused_and_says_what_lacks",
         "test_util.py::test_the_error_has_the_path_to_what_cannot_be_pickled",
@@ -44,7 +44,7 @@ DIFFERENCES = {
         "test_rays_spellings.py::test_a_wait_is_never_shorter_than_asked",
     ),
     "If an argument of a task is lost, or the argument's task has crashed, `get` on Ray raises the argument's "
-    "error itself, not a TaskError with this cause.": (
+    "error, not a TaskError.": (
         "test_errors.py::test_a_task_whose_argument_is_lost_has_a_task_error",
         "test_errors.py::test_what_needs_the_result_of_a_task_that_crashed_has_a_task_error",
     ),
@@ -91,9 +91,8 @@ DIFFERENCES = {
     "`get` of the reference after a generator's last item raises the generator's error.": (
         "test_generators.py::test_an_error_in_the_middle_is_the_next_item",
     ),
-    "On Ray, when a program removes a placement group, calls of the group's tasks and actors may hang, or end as "
-    "if their worker had died. On Ray, a placement group ends with its job, not with the actor that created the "
-    "placement group.": (
+    "On Ray, calls of tasks and actors in a removed placement group may hang, or end as if their worker had "
+    "died. On Ray, a placement group ends with its job, not with the actor that created the placement group.": (
         "test_placement_groups.py::test_a_group_ends_with_the_process_that_made_it_unless_it_is_detached",
         "test_placement_groups.py::test_a_group_that_waits_can_be_removed",
         "test_placement_groups.py::test_removal_ends_what_runs_in_the_group",
@@ -111,8 +110,8 @@ DIFFERENCES = {
         "test_runtime_env.py::test_setup_hooks_that_fail",
     ),
     "Ray serializes lists, dicts and tuples with msgpack. If several arguments, or several parts of a value, "
-    "refer to the same object, a task on Ray gets several copies of the object. On Ray, a bytearray arrives as "
-    "bytes.": (
+    "refer to the same object, a task on Ray gets several copies of the object. On Ray, a task gets a bytearray "
+    "argument as bytes.": (
         "test_values.py::test_one_list_passed_twice_is_one_list",
         "test_values.py::test_values_come_back_equal",
         "test_values.py::test_what_is_shared_inside_a_value_stays_shared",
