@@ -32,8 +32,8 @@ ENTRIES: Final[dict[str, Entry]] = {
         means="An actor ended and will not restart, so all further calls of the actor fail.",
         cause="The actor's constructor raised an error, kill() ended the actor, or the actor died more often than "
         "max_restarts allows.",
-        fix="Set max_restarts=N and max_task_retries=N of the actor's class. A restarted actor runs __init__ again "
-        "and loses its state, so let the actor save its state outside the process.",
+        fix="Give the actor's class the options max_restarts=N and max_task_retries=N. A restarted actor runs "
+        "__init__ again and loses its state, so let the actor save its state outside the process.",
     ),
     "actor-unavailable": Entry(
         errors=("ActorUnavailableError",),
@@ -170,7 +170,7 @@ ENTRIES: Final[dict[str, Entry]] = {
     "timeout": Entry(
         errors=("GetTimeoutError",),
         means="Some values were not ready within the timeout of get().",
-        cause="The tasks that compute the values are slow, or wait for resources.",
+        cause="The tasks that compute the missing values are slow, or wait for resources.",
         fix="To get only the values that are ready, use wait(refs, timeout=...). dualray list tasks shows why each "
         "task waits.",
     ),
