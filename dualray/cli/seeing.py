@@ -175,7 +175,7 @@ def explain_command(
         bool,
         Option(
             "--regret",
-            help="Run the scenario again with the task on each other possible node, and show the time that the node saves.",
+            help="Run the scenario again with the task on each other possible node, and show the saved time.",
         ),
     ] = False,
     address: Address = "auto",

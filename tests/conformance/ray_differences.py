@@ -84,9 +84,7 @@ DIFFERENCES = {
     "If an actor's constructor raises an error, another actor can take the actor's name on Ray only some time "
     "later, not at once.": ("test_named_actors.py::test_an_actor_whose_constructor_raises_frees_its_name",),
     "Ray does not retry a generator that yields several results per item after the generator has yielded its "
-    "first item.": (
-        "test_generator_results.py::test_a_generator_is_tried_again_as_often_as_it_may",
-    ),
+    "first item.": ("test_generator_results.py::test_a_generator_is_tried_again_as_often_as_it_may",),
     "On Ray, `get(g.completed())` of a generator `g` raises no error even if `g` has raised an error. On Ray, "
     "`get` of the reference after a generator's last item raises the generator's error.": (
         "test_generators.py::test_an_error_in_the_middle_is_the_next_item",
