@@ -60,9 +60,9 @@ ENTRIES: Final[dict[str, Entry]] = {
     "object-lost": Entry(
         errors=("ObjectLostError", "ObjectReconstructionFailedError", "OwnerDiedError"),
         means="The value of a reference is lost, and dualray cannot compute the value again.",
-        cause="The last copy of the value was lost with its node. dualray cannot recompute a value from put(), from "
-        "an actor, or from a task without a retry left. OwnerDiedError means that the process that created the "
-        "reference died.",
+        cause="The node with the last copy of the value died. dualray cannot recompute a value from put(), from an "
+        "actor, or from a task without a retry left. OwnerDiedError means that the process that created the reference "
+        "died.",
         fix="Compute large values in tasks with max_retries, or call put() again. dualray explain ID DIRECTORY reads "
         "the decision log of a run, and prints the history of an object.",
     ),
