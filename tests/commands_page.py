@@ -20,9 +20,9 @@ def page() -> str:
         "",
         "`python -m tests.commands_page --write` writes this page from the commands' help.",
         "",
-        "A command exits with 0 after success, with 1 if a check failed, and with 2 if it cannot use an",
+        "A `dualray` command exits with 0 after success, with 1 if a check failed, and with 2 if an",
     ]
-    lines += ["argument or option. `dualray run` exits with the exit code of the script.", ""]
+    lines += ["argument or option is wrong. `dualray run` exits with the exit code of the script.", ""]
     for title, commands in GROUPS.items():
         lines += [f"## {title}", ""]
         for name in commands:

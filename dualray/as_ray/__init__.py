@@ -32,53 +32,53 @@ _PACKAGE: Final = Path(__file__).parent / "site" / "ray"
 
 REFUSED: Final = {
     "ray.ClientBuilder": "dualray has no Ray Client, because a driver runs on a node of its cluster",
-    "ray._config": "the name is private to Ray",
-    "ray.cluster_utils.AutoscalingCluster": "use dualray.cluster_utils.Cluster with its argument autoscale=",
+    "ray._config": "ray._config is private to Ray",
+    "ray.cluster_utils.AutoscalingCluster": "use the argument autoscale= of dualray.cluster_utils.Cluster",
     "ray.client": "dualray has no Ray Client, because a driver runs on a node of its cluster",
     "ray.cpp_function": "dualray runs only Python workers",
     "ray.java_actor_class": "dualray runs only Python workers",
     "ray.java_function": "dualray runs only Python workers",
     "ray.util.connect": "dualray has no Ray Client, because a driver runs on a node of its cluster",
     "ray.util.disconnect": "dualray has no Ray Client, because a driver runs on a node of its cluster",
-    "ray._private": "the module is private to Ray, and dualray has only the names that test suites import",
-    "ray._common": "the module is private to Ray, and dualray has only the names that test suites import",
-    "ray._raylet": "the module is private to Ray, and dualray has only references, generators and ids",
-    "ray.air": "the module is private to Ray's libraries; use dualray.train and dualray.data",
-    "ray.autoscaler": "dualray has only one module of ray.autoscaler, ray.autoscaler.sdk",
-    "ray.autoscaler.sdk": "dualray has only request_resources(); `dualray start --autoscale` adds nodes",
+    "ray._private": "this module is private to Ray; dualray has only the names that test suites import",
+    "ray._common": "this module is private to Ray; dualray has only the names that test suites import",
+    "ray._raylet": "ray._raylet is private to Ray; dualray has only its references, generators and ids",
+    "ray.air": "ray.air is private to Ray's libraries; use dualray.train and dualray.data",
+    "ray.autoscaler": "of the package ray.autoscaler, dualray has only the module ray.autoscaler.sdk",
+    "ray.autoscaler.sdk": "dualray has only request_resources() of this module; `dualray start --autoscale` adds nodes",
     "ray.client_builder": "dualray has no Ray Client, because a driver runs on a node of its cluster",
-    "ray.core": "the module is private to Ray",
+    "ray.core": "ray.core is private to Ray",
     "ray.cross_language": "dualray runs only Python workers",
     "ray.dashboard": "use `dualray dashboard`, `dualray status`, `dualray list` and `dualray summary`",
     "ray.dag": "dualray has no compiled graphs; run the graph with execute()",
     "ray.data": "dualray has only the names of Ray Data that docs/data.md lists",
     "ray.experimental": "dualray does not send tensors directly between GPUs",
-    "ray.internal": "the module is private to Ray",
-    "ray.job_submission": "dualray has no jobs that you submit; start the program with `dualray run`",
+    "ray.internal": "ray.internal is private to Ray",
+    "ray.job_submission": "dualray has no server for jobs; run the program with `dualray run`",
     "ray.llm": "dualray has no library for language models",
     "ray.rllib": "dualray has no library for reinforcement learning",
     "ray.scripts": "use the command `dualray` instead of `ray`",
-    "ray.serve": "dualray has no library for serving",
+    "ray.serve": "dualray has no library for serving models",
     "ray.tests": "dualray does not include Ray's own tests",
     "ray.train": "dualray has only the names of Ray Train that docs/train.md lists",
-    "ray.tune": "dualray has no library for tuning",
+    "ray.tune": "dualray has no library for hyperparameter tuning",
     "ray.util.client": "dualray has no Ray Client, because a driver runs on a node of its cluster",
-    "ray.util.debug.Suspect": "Ray uses the class to find memory leaks in Ray itself",
-    "ray.util.serialization.StandaloneSerializationContext": "the class is private to Ray; use cloudpickle",
+    "ray.util.debug.Suspect": "Ray uses the class Suspect only to find memory leaks in Ray itself",
+    "ray.util.serialization.StandaloneSerializationContext": "this class is private to Ray; use cloudpickle",
     "ray.util.state.StateApiClient": "use list_tasks() and the other functions of ray.util.state",
     "ray.util.state.list_cluster_events": "use `dualray report DIR`, which shows the events of a run",
-    "ray.util.debugpy": "use sim mode, in which breakpoint() opens pdb in a task",
+    "ray.util.debugpy": "use sim mode, in which breakpoint() starts pdb in a task",
     "ray.util.horovod": "dualray does not run Horovod",
     "ray.util.iter": "Ray has removed its parallel iterators; use dualray.data",
     "ray.util.lightgbm": "dualray does not run LightGBM",
-    "ray.util.rpdb": "use sim mode, in which breakpoint() opens pdb in a task",
-    "ray.util.sgd": "Ray has removed the module; use dualray.train",
+    "ray.util.rpdb": "use sim mode, in which breakpoint() starts pdb in a task",
+    "ray.util.sgd": "Ray has removed ray.util.sgd; use dualray.train",
     "ray.util.spark": "dualray does not run Spark",
     "ray.util.tpu": "dualray has no helpers for TPU slices; ask for TPUs with resources={'TPU': n}",
     "ray.util.tracing": "use `dualray timeline` and `dualray report`, which show where a run spends its time",
     "ray.util.xgboost": "dualray does not run XGBoost",
-    "ray.widgets": "the module belongs to Ray's dashboard",
-    "ray.workflow": "Ray has removed its workflows",
+    "ray.widgets": "ray.widgets belongs to Ray's dashboard, which dualray does not have",
+    "ray.workflow": "Ray has removed the library ray.workflow",
     "ray.experimental.channel": "dualray has no compiled graphs; run the graph with execute()",
     "ray.experimental.collective": "dualray has no compiled graphs; run the graph with execute()",
     "ray.experimental.compiled_dag_ref": "dualray has no compiled graphs; run the graph with execute()",
@@ -102,8 +102,14 @@ def absent(name: str) -> str:
     for end in range(len(parts), 1, -1):
         why = REFUSED.get(".".join(parts[:end]))
         if why is not None:
-            return f"{name} is not in dualray, which replaces Ray here: {why}. {PAGE} lists the names that dualray has."
-    return f"{name} is not in dualray, which replaces Ray here. {PAGE} lists the names that dualray has."
+            return (
+                f"{name} is not in dualray, which `import ray` imports in this program: {why}. "
+                f"{PAGE} lists the names of Ray that dualray has."
+            )
+    return (
+        f"{name} is not in dualray, which `import ray` imports in this program. {PAGE} lists the names of Ray that "
+        "dualray has."
+    )
 
 
 class _Finder:

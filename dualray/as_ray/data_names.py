@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import Final
 
-_OTHERS = "use the client of the other system in map_batches(), or convert data with from_arrow() and to_pandas()"
-_FORMAT = "to read files of other formats, use read_binary_files(), and decode the files in map() or flat_map()"
-_FRAMES = "to exchange data with other libraries, use from_pandas() and to_pandas()"
+_OTHERS = (
+    "dualray.data has no connector to this system; call the system's own client in map_batches(), or convert data with "
+    "from_arrow() and to_pandas()"
+)
+_FORMAT = "dualray.data does not read this format; use read_binary_files(), and decode the files in map() or flat_map()"
+_FRAMES = "dualray.data does not convert data of this library; use from_pandas() and to_pandas()"
 _OWN_SOURCE = "for your own data sources and sinks, dualray has only Datasource, ReadTask, BlockMetadata and Datasink"
-_KNOB = "the name belongs to a feature of Ray Data that dualray does not have"
+_KNOB = "dualray.data does not have the feature of Ray Data to which this name belongs"
 
 _NAMES: Final = {
     _OTHERS: (
@@ -27,13 +30,13 @@ _NAMES: Final = {
         *("DatasetSummary", "list_stats_summaries", "NodeIdStr", "checkpoint"),
         *("stats", "random_access_dataset"),
     ),
-    "dualray does not have Ray's preprocessors; transform rows with map_batches()": ("Preprocessor", "preprocessors"),
+    "dualray.data has no preprocessors; transform rows with map_batches()": ("Preprocessor", "preprocessors"),
     "dualray has no library for language models": ("llm",),
 }
 
 REFUSED: Final = {f"ray.data.{name}": reason for reason, names in _NAMES.items() for name in names} | {
-    "ray.data.aggregate.ApproximateQuantile": "use Quantile, which is exact",
-    "ray.data.aggregate.ApproximateTopK": "use ValueCounter, which is exact",
-    "ray.data._internal": "the module is private to Ray, and dualray has only the names that other projects import",
+    "ray.data.aggregate.ApproximateQuantile": "use Quantile, which computes an exact quantile",
+    "ray.data.aggregate.ApproximateTopK": "use ValueCounter, which counts exactly",
+    "ray.data._internal": "this module is private to Ray; dualray has only the names that other projects import",
     "ray.data.expressions": "docs/data.md lists the expressions that dualray has",
 }

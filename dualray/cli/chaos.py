@@ -52,7 +52,7 @@ def chaos_command(
     seed: Annotated[int, Option(min=0, help=f"{SEED_HELP} Two runs with the same seed get the same faults.")] = 0,
     random_faults: Annotated[int, Option(min=1, help="Number of random faults to perform.")] = 300,
     nodes: Annotated[
-        int, Option(min=1, help=f"{NODES_HELP} No fault hits node-0, which runs the head and the driver.")
+        int, Option(min=1, help=f"{NODES_HELP} No fault hits node-0, which runs the head process and the driver.")
     ] = 3,
     workload: Annotated[
         str,
@@ -69,7 +69,7 @@ def chaos_command(
     patience: Annotated[
         float, Option(min=1, help="Seconds without progress after which the command reports a hang.")
     ] = 60,
-    dry_run: Annotated[bool, Option("--dry-run", help=f"{DRY_RUN_HELP} --dry-run lists the faults.")] = False,
+    dry_run: Annotated[bool, Option("--dry-run", help=f"{DRY_RUN_HELP} `dualray chaos` lists the faults.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Kill, pause and slow down real processes while a workload runs, and check the workload's results.

@@ -41,7 +41,7 @@ app = Commands()
 
 @app.add("start")
 def start_command(
-    head: Annotated[bool, Option("--head", help="Start a new cluster: its head and its first node.")] = False,
+    head: Annotated[bool, Option("--head", help="Start a new cluster: the head process and the first node.")] = False,
     address: Annotated[str | None, Option(help=f"{ADDRESS_HELP} With --address, the node joins this cluster.")] = None,
     port: Annotated[
         int | None,
@@ -105,7 +105,7 @@ def start_command(
     tls: Annotated[
         bool | None,
         Option(
-            help="Encrypt connections to other machines with TLS 1.3. All nodes of a cluster need the same setting. "
+            help="Encrypt connections to other machines with TLS 1.3. Use TLS on all nodes of a cluster or on none. "
             "By default, TLS is on unless --node-ip is a loopback address.",
         ),
     ] = None,

@@ -38,7 +38,7 @@ SENTENCES: Final = ("waits_for", "waiting_reason")
 """The fields that are too long for a column. A command prints sentences below the table; `-v` adds columns."""
 
 # The help of options that several commands share. A command may add a sentence.
-ADDRESS_HELP: Final = "Address of the cluster's head, host:port."
+ADDRESS_HELP: Final = "Address of the cluster's head process, as host:port."
 AS_RAY_HELP: Final = "Make `import ray` import dualray, not Ray."
 AUTOSCALE_HELP: Final = "File with the groups of nodes that the cluster may launch and end, or a RayCluster of KubeRay."
 DECISION_LOG_HELP: Final = "New or empty directory for the run's decision logs and traces."

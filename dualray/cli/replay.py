@@ -28,8 +28,9 @@ def replay_command(
 
     The decision log of a process contains the events that the process received, and the commands with which it reacted.
     dualray computes the commands again from the events, and compares them with the logged commands. dualray also checks
-    that each action in the traces has a logged command. The table lists processes whose commands differ, and processes
-    that were killed or left no log. With -v, the table lists all processes.
+    that each action in the run's traces, such as the start of a task, has a logged command. `dualray replay` lists the
+    processes whose commands differ, and the processes that were killed or left no decision log. With -v, `dualray
+    replay` lists all processes.
 
     Example: dualray replay run1
     """

@@ -175,7 +175,7 @@ def explain_command(
         bool,
         Option(
             "--regret",
-            help="Run the scenario again for each other node that could run the task, and show the time that it saves.",
+            help="Run the scenario again with the task on each other possible node, and show the saved time.",
         ),
     ] = False,
     address: Address = "auto",
@@ -183,8 +183,8 @@ def explain_command(
 ) -> None:
     """Show the history of a task, an actor or an object: why dualray chose each node, and why work waited or ran again.
 
-    The history of an actor shows its constructor and all restarts. If you name no run, the command asks the running
-    cluster what a task does now, and why the task waits.
+    The history of an actor shows its constructor and all restarts. Without SOURCE and --log, `dualray explain`
+    asks the running cluster what a task does now, and why the task waits.
 
     Example: dualray explain train run1
     """

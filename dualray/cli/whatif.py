@@ -218,7 +218,7 @@ def predict_command(
     ] = None,
     memory: Annotated[
         str,
-        Option(help="Memory of each node for store and workers, such as 8GiB or 8GiB,16GiB; 0 means no limit."),
+        Option(help="Memory of each node for objects and workers, such as 8GiB or 8GiB,16GiB; 0 means no limit."),
     ] = "0",
     network: Annotated[
         str, Option(help="Bandwidth of each node's link, or bandwidth/latency, such as 1Gbps,10Gbps/50us.")
@@ -290,17 +290,17 @@ def predict_command(
         bool,
         Option(
             "--causes",
-            help="Show how much time of the chosen configuration each cause takes, such as computing or transfers.",
+            help="Show which share of the predicted time each cause takes, such as computing or transfers.",
         ),
     ] = False,
     needs: Annotated[
-        bool, Option("--memory-needs", help="Show how much memory and store the chosen configuration needs.")
+        bool, Option("--memory-needs", help="Show how much memory and object store the chosen cluster needs.")
     ] = False,
     what_help: Annotated[
         bool, Option("--what-would-help", help="Try single changes to the chosen configuration, and rank the changes.")
     ] = False,
     strict: Annotated[
-        bool, Option(help="Refuse configurations that differ too much from what the calibration measured.")
+        bool, Option(help="Refuse configurations that differ too much from the calibrated cluster.")
     ] = False,
     report: Annotated[Path | None, Option(help=f"{REPORT_HELP} The report describes the predictions.")] = None,
     as_json: AsJson = False,

@@ -36,14 +36,15 @@ WORKS, IGNORED, REFUSED = "works", "accepted and ignored", "refused"
 PREFACE = """\
 # Names of Ray, and their support in dualray
 
-This page lists the names in the `__all__` lists and the documentation of Ray {version}
+This page lists the names in the `__all__` lists and in the documentation of Ray {version}
 (`tests/data/rays_names.json`).
-`python -m tests.as_ray.page --write` writes the page, and `tests/as_ray/test_names.py` checks it.
-[as_ray.md](as_ray.md) shows how `import ray` imports dualray.
-[compatibility.md](api/compatibility.md) names a test for each name of Ray's core API.
+`python -m tests.as_ray.page --write` writes this page, and `tests/as_ray/test_names.py` checks this page.
+The page [as_ray.md](as_ray.md) shows how `import ray` imports dualray.
+The page [compatibility.md](api/compatibility.md) names a test for each name of Ray's core API.
 
-Of {counted} names of Ray, {works} work in dualray ({share:.1f} %), and dualray refuses {refused}.
-Of `ray.init`, dualray accepts and ignores {ignored} arguments.
+Of {counted} names of Ray, {works} work in dualray ({share:.1f} %).
+Using one of the other {refused} names raises an error.
+dualray accepts and ignores {ignored} arguments of `ray.init`.
 
 """
 
@@ -121,11 +122,11 @@ def page() -> str:
             text += "| name | state | why |\n|---|---|---|\n"
             text += "".join(f"| `{row.name}` | {row.state} | {row.why} |\n" for row in others) + "\n"
     text += "## Why modules and names of Ray are missing\n\n"
-    text += "dualray has none of the modules and names in the table, or has only a part of them.\n\n"
+    text += "The table lists modules and names of Ray that dualray does not have, or has only in part.\n\n"
     text += "| name | why |\n|---|---|\n"
     text += "".join(f"| `{name}` | {why} |\n" for name, why in sorted(REASONS.items()))
     text += "\n## Private names of Ray\n\n"
-    text += "Test suites of Ray and of other projects import the private names of this table. "
+    text += "dualray has the private names in the table, because test suites of Ray and of other projects import them. "
     text += "dualray has no other names of `ray._private`, `ray._common` and `ray.data._internal`.\n\n"
     text += "| module | names |\n|---|---|\n"
     for module in _PRIVATE:

@@ -44,7 +44,7 @@ for module in ("ray.serve", "ray.core", "ray.util.spark", "ray._private.gcs_util
 try:
     ray.tune
 except AttributeError as error:
-    assert "dualray has no library for tuning" in str(error)
+    assert "dualray has no library for hyperparameter tuning" in str(error)
 else:
     raise AssertionError("ray.tune")
 assert not hasattr(ray.util.state, "nonsense")
@@ -132,11 +132,11 @@ def test_the_command_runs_scripts_and_modules(tmp_path):
 @pytest.mark.parametrize(
     ("line", "why"),
     [
-        ("from ray import tune", "dualray has no library for tuning"),
+        ("from ray import tune", "dualray has no library for hyperparameter tuning"),
         ("from ray import get, serve", "dualray has no library for serving"),
-        ("from ray.util import sgd", "Ray has removed the module; use dualray.train"),
-        ("from ray.air import session", "the module is private to Ray's libraries"),
-        ("from ray.dag import nonsense", "docs/ray_names.md lists the names that dualray has"),
+        ("from ray.util import sgd", "Ray has removed ray.util.sgd; use dualray.train"),
+        ("from ray.air import session", "ray.air is private to Ray's libraries"),
+        ("from ray.dag import nonsense", "docs/ray_names.md lists the names of Ray that dualray has"),
     ],
 )
 def test_an_import_of_what_is_left_out_says_why(line, why, tmp_path):

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 DIFFERENCES = {
-    "The error messages for lost processes, actors and objects, for a taken name, for a value that cannot "
-    "be pickled, and for a failed runtime environment are Ray's. On Ray, the class of an error is the same "
-    "as in real mode.": (
+    "On Ray, these errors have Ray's messages: lost processes, actors and objects, taken names, values that "
+    "cannot be pickled, and failed runtime environments. On Ray, the class of an error is the same as in real "
+    "mode.": (
         "test_runtime_env.py::test_environments_that_no_worker_can_set_up",
         "test_placement_groups.py::test_what_can_never_be_placed_is_refused_and_says_what_lacks",
         "test_util.py::test_the_error_has_the_path_to_what_cannot_be_pickled",
     ),
-    "If an actor is lost during a call, Ray may raise ActorUnavailableError or ActorDiedError, and may repeat calls "
-    "in another order.": (
+    "If an actor dies during a call, Ray may raise ActorUnavailableError or ActorDiedError, and may repeat the "
+    "lost calls in another order than dualray.": (
         "test_actor_failures.py::test_a_handle_in_another_process_follows_the_actor",
         "test_actor_failures.py::test_a_restarted_actor_has_its_resources",
         "test_actor_failures.py::test_an_actor_is_restarted_max_restarts_times",
@@ -21,7 +21,7 @@ DIFFERENCES = {
         "test_actor_failures.py::test_calls_after_kill_fail_however_fast_they_are",
         "test_concurrent_actors.py::test_calls_in_flight_are_made_again",
     ),
-    "If an actor runs several methods concurrently, Ray may start its calls in any order.": (
+    "If an actor runs several methods at a time, Ray may start its calls in any order.": (
         "test_async_actors.py::test_calls_start_in_order",
         "test_async_actors.py::test_locks_of_asyncio_hold",
         "test_concurrent_actors.py::test_calls_start_in_order_and_at_most_max_concurrency_run",
@@ -30,8 +30,8 @@ DIFFERENCES = {
         "test_async_actors.py::test_exit_actor_in_a_coroutine",
         "test_concurrent_actors.py::test_exit_actor_with_other_calls_in_flight",
     ),
-    "On Ray, a cancelled call ends with TaskCancelledError even if its code catches the cancellation, and the error "
-    "has only the task's id. Ray interrupts code that waits in C late, or not at all.": (
+    "On Ray, `get` of a cancelled call raises TaskCancelledError even if its code catches the cancellation, and "
+    "the error has only the task's id. Ray interrupts code that waits in C late, or not at all.": (
         "test_async_actors.py::test_a_coroutine_is_not_cancelled_by_force",
         "test_async_actors.py::test_a_coroutine_may_return_all_the_same",
         "test_async_actors.py::test_a_coroutine_that_is_cancelled_hears_of_it",
@@ -43,18 +43,18 @@ DIFFERENCES = {
         "test_nothing_hangs.py::test_a_wait_for_several_counts_those_that_die_are_cancelled_or_killed",
         "test_rays_spellings.py::test_a_wait_is_never_shorter_than_asked",
     ),
-    "On Ray, if an argument of a task is lost or its task has crashed, `get` raises the argument's error itself, and "
-    "not a TaskError whose cause is that error.": (
+    "If an argument of a task is lost, or the argument's task has crashed, `get` on Ray raises the argument's "
+    "error, not a TaskError.": (
         "test_errors.py::test_a_task_whose_argument_is_lost_has_a_task_error",
         "test_errors.py::test_what_needs_the_result_of_a_task_that_crashed_has_a_task_error",
     ),
-    "Ray pickles exceptions that a program returns as values. Ray cannot pickle an exception whose constructor does "
-    "not take `args`.": (
+    "On Ray, a task cannot return an exception whose constructor does not take `args`, because Ray cannot pickle "
+    "such an exception.": (
         "test_errors.py::test_a_task_error_can_be_returned_as_a_value",
         "test_errors.py::test_exceptions_are_values_too",
     ),
-    "On Ray, the messages about unread errors and about a blocked event loop are Ray's, and appear where Ray prints "
-    "them.": (
+    "On Ray, the warnings about errors that no `get` reads, and about a blocked event loop, have Ray's text, and "
+    "appear where Ray prints them.": (
         "test_async_actors.py::test_who_blocks_the_loop_is_told",
         "test_async_constructors.py::test_a_constructor_that_gets_a_value_blocks_nobody",
         "test_errors.py::test_an_error_that_nobody_reads_is_told_once",
@@ -73,47 +73,48 @@ DIFFERENCES = {
     "Ray cannot create an actor whose constructor has an argument with the name `self`.": (
         "test_call_arguments.py::test_an_argument_may_have_the_name_self",
     ),
-    "Ray counts a call as pending until Ray has processed the call's end, so an actor reaches `max_pending_calls` "
-    "earlier.": (
+    "Ray counts a call as unfinished until Ray has processed the call's end, so a program reaches "
+    "`max_pending_calls` earlier on Ray.": (
         "test_actor_endings.py::test_calls_that_fail_count_no_more",
         "test_actor_endings.py::test_max_pending_calls",
     ),
     "On Ray, a coroutine of an actor, or a task with an event loop, keeps its CPU while it awaits a value.": (
         "test_async_actors.py::test_a_task_that_awaits_gives_its_cpu_back",
     ),
-    "If an actor's constructor raises an error, Ray makes the actor's name available again a moment later, not at "
-    "once.": ("test_named_actors.py::test_an_actor_whose_constructor_raises_frees_its_name",),
-    "Ray does not retry a generator with several results per item after the generator has yielded its first item.": (
-        "test_generator_results.py::test_a_generator_is_tried_again_as_often_as_it_may",
-    ),
-    "On Ray, if a generator raises an error, its `completed()` is ready without an error. On Ray, `get` of "
-    "the reference after a generator's last item raises the generator's error.": (
+    "If an actor's constructor raises an error, another actor can take the actor's name on Ray only some time "
+    "later, not at once.": ("test_named_actors.py::test_an_actor_whose_constructor_raises_frees_its_name",),
+    "Ray does not retry a generator that yields several results per item after the generator has yielded its "
+    "first item.": ("test_generator_results.py::test_a_generator_is_tried_again_as_often_as_it_may",),
+    "On Ray, `get(g.completed())` of a generator `g` raises no error even if `g` has raised an error. On Ray, "
+    "`get` of the reference after a generator's last item raises the generator's error.": (
         "test_generators.py::test_an_error_in_the_middle_is_the_next_item",
     ),
-    "On Ray, when a program removes a placement group, the group's tasks and actors may hang, or end as if their "
-    "worker had died. On Ray, a placement group ends with its job, not with the actor that created it.": (
+    "On Ray, calls of tasks and actors in a removed placement group may hang, or end as if their worker had "
+    "died. On Ray, a placement group ends with its job, not with the actor that created the placement group.": (
         "test_placement_groups.py::test_a_group_ends_with_the_process_that_made_it_unless_it_is_detached",
         "test_placement_groups.py::test_a_group_that_waits_can_be_removed",
         "test_placement_groups.py::test_removal_ends_what_runs_in_the_group",
     ),
-    "Ray copies the files of a call's runtime environment to the nodes when the program makes the call.": (
+    "Ray copies the files of a `runtime_env` to the nodes when the program calls `.remote()`, and dualray copies "
+    "no files.": (
         "test_runtime_env.py::test_a_directory_that_is_gone_when_the_task_begins",
         "test_runtime_env.py::test_working_dir",
     ),
-    "Ray takes `worker_process_setup_hook` from `init` only. On Ray, a task with "
+    "Ray accepts `worker_process_setup_hook` only in the `runtime_env` of `init`. On Ray, a task with "
     "`worker_process_setup_hook` in its `runtime_env` raises RuntimeEnvSetupError.": (
         "test_runtime_env.py::test_a_setup_hook_is_of_children_and_actors_too",
         "test_runtime_env.py::test_a_setup_hook_may_be_a_name",
         "test_runtime_env.py::test_a_setup_hook_runs_once_in_each_worker",
         "test_runtime_env.py::test_setup_hooks_that_fail",
     ),
-    "Ray serializes plain containers with msgpack. On Ray, objects that several arguments or several parts "
-    "of a value share arrive as copies, and a bytearray arrives as bytes.": (
+    "Ray serializes lists, dicts and tuples with msgpack. If several arguments, or several parts of a value, "
+    "refer to the same object, a task on Ray gets several copies of the object. On Ray, a task gets a bytearray "
+    "argument as bytes.": (
         "test_values.py::test_one_list_passed_twice_is_one_list",
         "test_values.py::test_values_come_back_equal",
         "test_values.py::test_what_is_shared_inside_a_value_stays_shared",
     ),
-    "Ray ignores serializers that a program registers with `dualray.util.register_serializer`. For Ray, "
+    "Ray ignores serializers that a program registers with `dualray.util.register_serializer`. In Ray mode, "
     "register your serializers with `ray.util.register_serializer`, too.": (
         "test_util.py::test_a_registered_serializer_is_used_everywhere",
     ),
@@ -123,33 +124,33 @@ DIFFERENCES = {
         "test_actor_endings.py::test_an_actor_that_ends_in_its_constructor_is_not_restarted",
         "test_actor_endings.py::test_sys_exit_of_a_method_ends_the_actor_and_another_code_is_a_death",
     ),
-    "Ray mode refuses to list the locations of objects.": (
+    "In Ray mode, `get_object_locations` raises an error.": (
         "test_util.py::test_a_task_asks_where_objects_are",
         "test_util.py::test_objects_have_locations",
         "test_spill.py::test_an_object_on_disk_says_so",
     ),
-    "On Ray, the ids of tasks, actors and objects are Ray's. On Ray, the id of an object has 28 bytes and "
-    "does not contain the object's index. On Ray, a node has an id but no name.": (
+    "On Ray, tasks, actors and objects have Ray's ids. On Ray, the id of an object has 28 bytes and does not "
+    "contain the object's index. On Ray, a node has an id but no name.": (
         "test_util.py::test_a_node_knows_its_address",
         "test_generators.py::test_the_death_of_the_worker_gives_no_item_twice",
         "test_references.py::test_a_reference_has_an_id_and_compares_by_it",
         "test_resources.py::test_a_tasks_context",
         "test_resources.py::test_the_drivers_context",
     ),
-    "On Ray, if a task raises a KeyboardInterrupt or a GeneratorExit, the error message is Ray's.": (
+    "On Ray, the error of a task that raises a KeyboardInterrupt or a GeneratorExit has Ray's message.": (
         "test_process_oddities.py::test_a_keyboard_interrupt_that_a_task_raises_cancels_it_and_is_not_tried_again",
         "test_process_oddities.py::test_a_keyboard_interrupt_that_a_method_raises_leaves_its_actor_alive",
         "test_process_oddities.py::test_a_generator_exit_that_a_task_raises_is_its_error",
     ),
-    "Ray cannot send text that is not valid Unicode. On Ray, an error whose message has a lone surrogate "
-    "becomes an encoding error.": ("test_errors.py::test_texts_with_lone_surrogates",),
-    "On Ray, a worker process dies if a task raises an exception with an attribute that cannot be read. Ray sends the "
-    "text of an error in full, however long it is.": (
+    "Ray cannot send text that is not valid Unicode. On Ray, an error whose message contains a lone surrogate "
+    "arrives as an encoding error.": ("test_errors.py::test_texts_with_lone_surrogates",),
+    "On Ray, a worker process dies if a task raises an exception with an attribute that cannot be read. On Ray, "
+    "the text of an error is never shortened.": (
         "test_errors.py::test_an_exception_whose_own_code_raises_is_its_tasks_error",
         "test_errors.py::test_an_error_that_is_longer_than_a_message_leaves_its_actor_alive",
     ),
-    "On Ray, a full store spills to disk. Ray never evicts an object that a task could recompute, and "
-    "accepts an object that is larger than the store.": (
+    "If the object store is full, Ray writes objects to disk, and never deletes an object that a task could "
+    "recompute. Ray accepts an object that is larger than the object store.": (
         "test_memory.py::test_a_variable_that_keeps_the_store_full_is_named_with_its_line",
         "test_spill.py::test_an_object_larger_than_memory_is_refused",
         "test_spill.py::test_when_memory_and_disk_are_full_nothing_is_lost_and_the_error_names_both",
@@ -163,8 +164,8 @@ DIFFERENCES = {
         "test_store.py::test_the_result_used_longest_ago_leaves_first",
         "test_store.py::test_what_a_lost_result_was_made_from_is_made_again_too",
     ),
-    "On Ray, when a `get` times out, the error says which values are missing, but not why they are missing. Ray mode "
-    "refuses `explain`.": (
+    "On Ray, the GetTimeoutError of a `get` says which values are missing, but not why the values are missing. "
+    "In Ray mode, `explain` raises an error.": (
         "test_nothing_hangs.py::test_a_group_that_can_wait_for_ever_waits_no_longer_than_it_is_told",
         "test_nothing_hangs.py::test_a_late_get_follows_the_chain_of_arguments",
         "test_nothing_hangs.py::test_a_late_get_in_a_task_says_why_too",
@@ -178,8 +179,8 @@ DIFFERENCES = {
         "test_nothing_hangs.py::test_a_program_can_ask_why_a_value_is_not_there",
         "test_nothing_hangs.py::test_another_process_can_ask_why_a_task_waits",
     ),
-    "On Ray, the state API asks Ray's dashboard (`ray[default]`) for all tables except nodes and placement "
-    "groups. On Ray, the rows of the state API have Ray's ids, states and fields.": (
+    "In Ray mode, `dualray.util.state` needs Ray's dashboard (`ray[default]`) for all tables except nodes and "
+    "placement groups. In Ray mode, the rows of `dualray.util.state` have Ray's ids, states and fields.": (
         "test_state.py::test_a_task_can_ask_too",
         "test_state.py::test_a_task_that_has_ended_is_still_known",
         "test_state.py::test_actors_are_listed_while_they_live_and_after",
@@ -193,12 +194,12 @@ DIFFERENCES = {
         "test_state.py::test_the_job_and_its_environment",
         "test_state.py::test_workers_are_listed",
     ),
-    "Ray mode refuses `timeline`.": (
+    "In Ray mode, `timeline` raises an error.": (
         "test_timeline.py::test_a_run_without_a_decision_log_has_its_tasks",
         "test_timeline.py::test_a_task_has_no_timeline",
         "test_timeline.py::test_the_timeline_of_the_program",
     ),
-    "On Ray, dualray shows only the driver's progress bars, and not those of tasks and actors.": (
+    "On Ray, dualray shows only the driver's progress bars, not the progress bars of tasks and actors.": (
         "test_progress.py::test_a_bar_can_be_an_actor",
         "test_progress.py::test_bars_of_tasks_and_actors_reach_the_driver",
         "test_progress.py::test_on_a_terminal_bars_stand_below_what_is_printed",

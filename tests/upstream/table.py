@@ -128,17 +128,19 @@ def _share(total: Counter[str], engine: str) -> str:
 _HEAD: Final = """\
 # Ray's own tests
 
-This page counts, by file, Ray's tests of tasks, actors, objects, generators, placement groups, scheduling, failures and
-utilities ({source}, commit {commit}). The columns `real` and `sim` show how many tests pass with dualray in real and in
-sim mode. The column `counted` has the number of tests that pass on Ray 2.60 or did not run on it. The column `apart`
-has the number of tests that need internal parts of Ray, which the other columns leave out. Internal parts of Ray are
-its daemons, its dashboard, its client, its command line, `ray._private` and its control plane.
+This page counts, by file, Ray's own tests of tasks, actors, objects, generators, placement groups, scheduling, failures
+and utilities ({source}, commit {commit}). The columns `real` and `sim` contain the numbers of tests that pass with
+dualray in real mode and in sim mode. The column `counted` contains the number of tests that pass on Ray 2.60, or that
+were not run on Ray 2.60. The column `apart` contains the number of tests that need internal parts of Ray. The columns
+`counted`, `real` and `sim` do not include the tests that need internal parts of Ray. Internal parts of Ray are its
+daemons, its dashboard, its client, its command line, `ray._private` and its control plane.
 
-Of the tests that ran, {real} pass in real mode, and {sim} pass in sim mode. A dash marks a file whose tests did
-not run in the mode of the column.
+Of Ray's tests that ran with dualray, {real} pass in real mode, and {sim} pass in sim mode. A dash in the column `real`
+or `sim` means that no test of the file ran in the mode of the column.
 
 `python -m tests.upstream.table --write` writes this page from the results of `python -m tests.upstream.run rays_core
---engine real` and `--engine sim`. `tests/upstream/missing.md` lists each test that does not pass, with the reason.
+--engine real` and `--engine sim`. `tests/upstream/missing.md` lists each of Ray's tests that does not pass with
+dualray, with the reason.
 
 | file | counted | real | sim | apart |
 |---|---|---|---|---|"""
@@ -146,7 +148,7 @@ not run in the mode of the column.
 _MISSING_HEAD: Final = """\
 # Ray's own tests that do not pass
 
-The tests are from {source}, commit {commit}. `python -m tests.upstream.table --write` writes this page.
+Ray's own tests come from {source}, commit {commit}. `python -m tests.upstream.table --write` writes this page.
 
 | engine | test | why | the error's first line |
 |---|---|---|---|"""
