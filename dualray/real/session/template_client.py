@@ -148,7 +148,7 @@ class TemplateClient:
             order = _Order(worker, data, (stdout_write, stderr_write))
             if self._socket is None:
                 self._close_fds(order)
-                self._loop.call_soon(lambda: self._fail(worker, "the template has ended"))
+                self._loop.call_soon(lambda: self._fail(worker, "the worker template has ended"))
             else:
                 self._send(order)
         return stdout_read, stderr_read
@@ -257,7 +257,7 @@ class TemplateClient:
                     del self._living[worker]
                 self._on_exited(worker, pid, status)
             case _:
-                raise ValueError(f"the template says {message}")
+                raise ValueError(f"the worker template reports: {message}")
 
     def _fail(self, worker: str, error: str) -> None:
         with self._lock:
