@@ -133,7 +133,7 @@ class TemplateClient:
         """
         data = json.dumps({"op": "fork", "worker": worker, "argv": dict(argv)}).encode()
         if len(data) > REQUEST_BYTES_MAX:
-            raise ValueError(f"the argv of {worker} has {len(data)} bytes, but the limit is {REQUEST_BYTES_MAX} bytes")
+            raise ValueError(f"the arguments of {worker} have {len(data)} bytes, but may have at most {REQUEST_BYTES_MAX}")
         with self._lock:
             if worker in self._ordered or worker in self._living:
                 raise ValueError(f"{worker} exists")
