@@ -133,7 +133,9 @@ class TemplateClient:
         """
         data = json.dumps({"op": "fork", "worker": worker, "argv": dict(argv)}).encode()
         if len(data) > REQUEST_BYTES_MAX:
-            raise ValueError(f"the arguments of {worker} have {len(data)} bytes, but may have at most {REQUEST_BYTES_MAX}")
+            raise ValueError(
+                f"the arguments of {worker} have {len(data)} bytes, but may have at most {REQUEST_BYTES_MAX}"
+            )
         with self._lock:
             if worker in self._ordered or worker in self._living:
                 raise ValueError(f"{worker} exists")
