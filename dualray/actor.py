@@ -61,7 +61,7 @@ def method(*functions: Any, **options: Any) -> Any:
     """
     if functions:
         if options or len(functions) > 1:
-            raise TypeError("method takes either a function or keyword options, not both")
+            raise TypeError("@method takes either a function or keyword options, not both")
         return functions[0]
 
     def decorate(function: F) -> F:

@@ -250,7 +250,7 @@ def remote(*targets: Any, **options: Any) -> Any:
     """
     if options or not targets:
         if targets:
-            raise TypeError("remote takes either a function or class, or keyword options, not both")
+            raise TypeError("@remote takes either a function or class, or keyword options, not both")
         if not options:
             raise TypeError("@remote() has no options in its parentheses: write @remote, or @remote(num_cpus=2)")
         return lambda target: _make_remote(target, options)
@@ -265,7 +265,7 @@ def _make_remote(target: Any, options: Mapping[str, Any]) -> RemoteFunction[Any]
     if isinstance(target, RemoteFunction | ActorClass):
         raise TypeError(f"{target!r} is remote already; leave out the second @remote")
     if not callable(target):
-        raise TypeError(f"remote was given {target!r}, which is neither a function nor a class")
+        raise TypeError(f"@remote takes a function or a class, not {target!r}")
     name = getattr(target, "__name__", type(target).__name__)
     if inspect.iscoroutinefunction(target):
         raise ValueError(
@@ -437,7 +437,7 @@ def _timeout_ns(timeout: float | None, no_limit: float | None = None) -> int | N
     if not timeout >= 0:
         if timeout == no_limit:
             return None
-        raise ValueError(f"timeout={timeout!r} must not be negative; it is in seconds, and None means no limit")
+        raise ValueError(f"timeout={timeout!r} must not be negative: give a number of seconds, or None for no limit")
     if timeout >= _FOR_EVER_S:
         return None
     timeout_ns = round(timeout * 1e9)

@@ -278,7 +278,7 @@ class Cluster:
         self._is_connected = False
         if connect and not initialize_head:
             raise ValueError(
-                "connect=True needs initialize_head=True, because a Cluster without a head cannot be joined"
+                "connect=True needs initialize_head=True, because a program cannot join a Cluster without nodes"
             )
         try:
             if initialize_head:
@@ -295,7 +295,7 @@ class Cluster:
         if self.head_node is None:
             if rays_words() is not None:
                 return None  # type: ignore[return-value]  # as Ray's, whose `init` then starts a cluster
-            raise DualrayError("the cluster has no head yet: call add_node() first")
+            raise DualrayError("the cluster has no node yet: call add_node() first")
         if self._plan is not None:
             return self._plan.address
         return self.head_node._started.address
@@ -408,7 +408,10 @@ class Cluster:
             allow_graceful: let the node finish its tasks and hand on the objects that only it has. If False, kill it.
         """
         if node is self.head_node and self.worker_nodes:
-            raise ValueError("the head's node must be removed last: remove the other nodes first, or call shutdown()")
+            raise ValueError(
+                "the first node runs the head process, so it must be removed last: remove the other nodes first, or "
+                "call shutdown()"
+            )
         if not allow_graceful:
             node.kill()
         elif node is not self.head_node:

@@ -605,7 +605,8 @@ def _check_modes(resolved: dict[str, Resolved]) -> None:
                 raise ValueError(f"init({name}=...) has no counterpart in mode='ray': {_NOT_ON_RAY[name]}")
             if mode_in_code:
                 raise ValueError(
-                    f"init({name}=...) belongs to {setting.modes[0]} mode, but mode={mode!r} was given; leave one out"
+                    f"init({name}=...) works only in {setting.modes[0]} mode, but mode={mode!r} was given; leave out "
+                    f"{name}= or mode="
                 )
             ignored.append(name)
     if ignored:

@@ -135,7 +135,7 @@ def test_a_wrong_option(make, words):
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: ray.remote(3), "remote was given 3, which is neither a function nor a class"),
+        (lambda: ray.remote(3), "@remote takes a function or a class, not 3"),
         (lambda: ray.remote(f), "is remote already"),
         (lambda: ray.remote(A), "is remote already"),
         (lambda: ray.remote(len, print), "remote takes one function or class, not 2"),

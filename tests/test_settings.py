@@ -268,12 +268,12 @@ def test_a_config_file_of_the_owner_of_the_directory_is_read(elsewhere):
 @pytest.mark.parametrize(
     ("mode", "arguments", "words"),
     [
-        ("real", {"nodes": 3}, r"init\(nodes=\.\.\.\) belongs to sim mode, but mode='real' was given"),
-        ("real", {"faults": ["kill node-1 at 1s"]}, r"init\(faults=\.\.\.\) belongs to sim mode"),
+        ("real", {"nodes": 3}, r"init\(nodes=\.\.\.\) works only in sim mode, but mode='real' was given"),
+        ("real", {"faults": ["kill node-1 at 1s"]}, r"init\(faults=\.\.\.\) works only in sim mode"),
         (
             "sim",
             {"redirect_output": True},
-            r"init\(redirect_output=\.\.\.\) belongs to real mode, but mode='sim' was given",
+            r"init\(redirect_output=\.\.\.\) works only in real mode, but mode='sim' was given",
         ),
     ],
 )

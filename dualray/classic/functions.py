@@ -270,7 +270,7 @@ def remote(*targets: Any, **options: Any) -> Any:
     """
     if options or not targets:
         if targets:
-            raise TypeError("remote takes either a function or class, or keyword options, not both")
+            raise TypeError("@remote takes either a function or class, or keyword options, not both")
         return lambda target: _make_remote(target, options)
     if len(targets) > 1:
         raise TypeError(f"remote takes one function or class, not {len(targets)}")
@@ -300,7 +300,7 @@ def _make_remote(target: Any, options: Mapping[str, Any]) -> ClassicFunction[Any
     if inspect.isclass(target):
         return _actor_class(target, ActorOptions(), options, f"actor class {target.__name__}")
     if not callable(target):
-        raise TypeError(f"remote was given {target!r}, which is neither a function nor a class")
+        raise TypeError(f"@remote takes a function or a class, not {target!r}")
     name = getattr(target, "__name__", type(target).__name__)
     what = f"remote function {name}"
     return ClassicFunction(target, with_changes(TaskOptions(num_returns=1), as_today(options, what), what))

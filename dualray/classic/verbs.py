@@ -196,7 +196,7 @@ def wait(
         if isinstance(timeout, bool) or not isinstance(timeout, int | float):
             raise TypeError(f"timeout={timeout!r} must be a number of milliseconds, or None")
         if not timeout >= 0:
-            raise ValueError(f"timeout={timeout!r} must not be negative; it is in milliseconds")
+            raise ValueError(f"timeout={timeout!r} must not be negative: give a number of milliseconds")
         if object_ids:
             num_returns = min(num_returns, len(object_ids))
     if runs_in_place():

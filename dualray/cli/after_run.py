@@ -100,7 +100,7 @@ def _lines(found: dict[str, Any], simulations: int) -> list[str]:
         names = ", ".join(assumed[:NAMES_SHOWN])
         more = f" and {len(assumed) - NAMES_SHOWN} more" if len(assumed) > NAMES_SHOWN else ""
         lines.append(
-            f"assumed that each call of {names}{more} computes for {found['assumed_s'] * 1e3:g} ms, and sleeps as it "
-            f"says; set @remote(duration=...), or init(task_profile=) with a recorded run"
+            f"assumed that each call of {names}{more} computes for {found['assumed_s'] * 1e3:g} ms, in addition to "
+            "its sleeps; to set other durations, use @remote(duration=...), or init(task_profile=) with a recorded run"
         )
     return lines

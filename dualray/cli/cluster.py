@@ -134,7 +134,7 @@ def start_command(
     if head == (address is not None):
         refuse("`dualray start` needs either --head, to start a cluster, or --address HOST:PORT, to join one")
     if head and object_manager_port is not None:
-        refuse("--object-manager-port is for nodes that join a cluster; the head's node uses --port for everything")
+        refuse("--object-manager-port is for nodes that join a cluster; the first node uses --port for all connections")
     if not head and any(option is not None for option in (port, num_workers, num_redis_shards, autoscale)):
         refuse(
             "--port, --num-workers, --num-redis-shards and --autoscale need --head; leave them out for a node that "
@@ -343,7 +343,7 @@ def _show_groups(found: dict[str, list[dict[str, Any]]]) -> None:
 def _show_dry_run(rows: list[dict[str, Any]], path: str | None) -> None:
     """Print what a policy decides for the view that the head shows its own policy now. Nothing is launched."""
     if not rows:
-        raise ValueError("the cluster has no groups of nodes: start its head with --autoscale FILE")
+        raise ValueError("the cluster has no groups of nodes: start it with `dualray start --head --autoscale FILE`")
     sys.path.insert(0, "")  # a policy of one's own lies in the working directory
     view = view_of(rows[0]["view"])
     path = path or str(rows[0]["policy"])
@@ -354,7 +354,7 @@ def _show_dry_run(rows: list[dict[str, Any]], path: str | None) -> None:
         decision = made.choose(view)
         check_decision(view, decision)
     except InvariantViolation as error:
-        raise ValueError(f"the head would refuse the decision of --policy {path!r}: {error}") from None
+        raise ValueError(f"the head process would refuse the decision of --policy {path!r}: {error}") from None
     for group, count in decision.launches.items():
         say(f"the policy would launch {count} nodes of group {group}")
     for what, names in (("end", decision.leaving), ("cancel", decision.cancelled)):

@@ -474,7 +474,7 @@ class UnnestExpr(Expr):
         self.operands = (expr,)
 
     def alias(self, name: str) -> Expr:
-        raise TypeError("unnest makes a column of each field, with its name: use ds.with_columns(unnest(expr))")
+        raise TypeError("unnest creates one column for each field of a struct: use ds.with_columns(unnest(expr))")
 
     def columns(self, table: pa.Table, block: BlockState) -> dict[str, Any]:
         """The values of each field."""

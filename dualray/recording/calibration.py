@@ -76,7 +76,7 @@ def load_calibration(path: Path) -> Calibration:
     costs = content.get("costs")
     slowdown = content.get("slowdown", 0.0)
     if not isinstance(costs, dict) or not all(type(value) is int and value >= 0 for value in costs.values()):
-        raise ValueError(f"{path}: costs must be a mapping of parameters and whole numbers, each at least 0")
+        raise ValueError(f"{path}: costs must map each name of a cost to a whole number of at least 0")
     if not isinstance(slowdown, int | float) or not 0 <= slowdown <= 10:
         raise ValueError(f"{path}: slowdown={slowdown!r} must be a number from 0 to 10")
     noise = content.get("noise", 0.0)

@@ -147,7 +147,7 @@ def read_events(logs: Path, *, job: str | None = None, timeline: Path | None = N
 
 def _files(logs: Path) -> list[Path]:
     if not logs.exists():
-        raise ValueError(f"there is no {str(logs)!r}")
+        raise ValueError(f"there is no file or directory {str(logs)!r}")
     files = [logs] if logs.is_file() else sorted(logs.rglob("event_EXPORT_*.log"))
     if not any("EXPORT_TASK" in file.name for file in files):
         raise ValueError(

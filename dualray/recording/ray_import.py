@@ -85,7 +85,7 @@ def _given_sizes(path: Path, read: RayJob) -> dict[str, int]:
     given = _json(path, "--sizes")
     if not isinstance(given, dict) or not all(type(size) is int and size >= 0 for size in given.values()):
         raise ValueError(
-            f'--sizes={path} must be a JSON object of functions and bytes, such as {{"function": 1048576}}'
+            f'--sizes={path} must be a JSON object of function name to bytes, such as {{"function": 1048576}}'
         )
     names = {call.name for call in read.calls}
     for name in given:

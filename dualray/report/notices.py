@@ -121,7 +121,7 @@ class _Log:
                 else:
                     yield from self._notices(*value)
         except (TypeError, KeyError, IndexError, ValueError) as error:
-            raise ValueError(f"{self._path} is not a decision log of this version: {error}") from error
+            raise ValueError(f"{self._path} is not a decision log that this dualray can read: {error}") from error
 
     def _open(self, opening: Any) -> None:
         names: Sequence[str] = opening["names"]

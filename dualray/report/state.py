@@ -47,9 +47,8 @@ def rows_of_record(record: Record, table: str) -> list[Row]:
         head = _head_at_the_end(record)
         if head is None:
             raise ValueError(
-                f"the {table.replace('_', ' ')} of a run are in its head's decision log, which this directory lacks; "
-                f"run "
-                f"the program again with --decision-log DIR or init(decision_log=)"
+                f"the {table.replace('_', ' ')} of a run are in the decision log of the head process, which this "
+                "directory lacks; run the program again with --decision-log DIR or init(decision_log=)"
             )
         return head.rows(table)
     if table in ("nodes", "workers"):

@@ -83,4 +83,4 @@ class TraceTail:
         try:
             return [TraceEvent(time_ns, _KINDS[kind], *rest) for time_ns, kind, *rest in stream]
         except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"{path} is not a trace of this version: {error}") from error
+            raise ValueError(f"{path} is not a trace that this dualray can read: {error}") from error

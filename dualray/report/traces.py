@@ -27,7 +27,7 @@ def read_traces(directory: Path) -> list[TraceEvent]:
         try:
             events += from_bytes(path.read_bytes())
         except (ValueError, TypeError, IndexError) as error:
-            raise ValueError(f"{path} is not a trace of this version: {error}") from error
+            raise ValueError(f"{path} is not a trace that this dualray can read: {error}") from error
     return sorted(events, key=lambda event: event.time_ns)
 
 

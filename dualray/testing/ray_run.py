@@ -100,8 +100,8 @@ def check_plan(plan: Sequence[Fault], names: Sequence[str]) -> None:
             )
         if fault.at_ns is None and fault.event not in _EVENTS:
             raise ValueError(
-                f"fault '{fault}': in mode ray, dualray only sees when calls are submitted, start and end, not "
-                f"{fault.event}"
+                f"fault '{fault}': mode ray cannot observe {fault.event}, because dualray only sees when calls "
+                "are submitted, start and end"
             )
         for name in {fault.node, fault.on_node} - {"", *names}:
             raise ValueError(f"fault '{fault}': there is no {name!r}; nodes are {', '.join(names)}")

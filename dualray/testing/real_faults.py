@@ -444,7 +444,7 @@ class FaultPerformer:
             if time.monotonic() > deadline:
                 raise DualrayError(f"{name} has ended, and no node replaced it within {_BACK_S:g} s")
             if self._ends.wait(LOOK_S):
-                raise DualrayError("the run ended before the fault")
+                raise DualrayError("the run ended before the fault happened")
 
     def _befall_object(self, fault: Fault, event: TraceEvent) -> None:
         """Its copy may be gone by now, or is spared: then the next one that passes the anchor takes its place."""
@@ -543,8 +543,8 @@ class FaultPerformer:
             server = means.control_plane_server(head_node.processes(daemon=True))
             if server is None:
                 raise DualrayError(
-                    "a fault cannot stop the control plane, because the head stores the tables itself: there is no "
-                    "redis-server"
+                    "a fault cannot stop the control plane, because the head process stores the tables itself: there "
+                    "is no redis-server"
                 )
             self._note(fault, "")
             server.suspend()

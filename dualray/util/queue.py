@@ -327,5 +327,5 @@ def _deadline(timeout: float | None) -> float | None:
     if timeout is None:
         return None
     if timeout < 0:
-        raise ValueError(f"timeout={timeout!r} must not be negative; the unit is seconds")
+        raise ValueError(f"timeout={timeout!r} must not be negative: give a number of seconds")
     return time.monotonic() + timeout

@@ -252,9 +252,7 @@ class _Replays:
         )
         replayed = cluster.run()
         if replayed.failed:
-            raise RuntimeError(
-                f"the calibration run {measured.program.name} failed when dualray simulated it: {replayed.failed}"
-            )
+            raise RuntimeError(f"the calibration run {measured.program.name} failed in a simulation: {replayed.failed}")
         return [max(each, 1.0) / 1e9 for each in _differences(replayed.marks)]
 
 

@@ -250,7 +250,7 @@ def _outside(
 def _refuse_outside(outside: Mapping[Configuration, tuple[str, ...]], calibration: Calibration | None) -> None:
     if calibration is None:
         raise ValueError(
-            "strict needs a calibration; measure this machine with `dualray calibrate`, and pass the calibration file"
+            "strict=True needs a calibration; measure this machine with `dualray calibrate`, and pass its file"
         )
     for config, reasons in outside.items():
         if reasons:

@@ -208,10 +208,10 @@ def test_bad_faults(faults, words):
     [
         (
             {"mode": "real", "nodes": 3},
-            "init(nodes=...) belongs to sim mode, but mode='real' was given; leave one out",
+            "init(nodes=...) works only in sim mode, but mode='real' was given; leave out nodes=",
         ),
-        ({"mode": "real", "faults": ["kill node-1 at 1s"]}, "init(faults=...) belongs to sim mode"),
-        ({"mode": "sim", "num_redis_shards": 1}, "init(num_redis_shards=...) belongs to real mode"),
+        ({"mode": "real", "faults": ["kill node-1 at 1s"]}, "init(faults=...) works only in sim mode"),
+        ({"mode": "sim", "num_redis_shards": 1}, "init(num_redis_shards=...) works only in real mode"),
     ],
 )
 def test_an_argument_of_the_other_mode(arguments, words):

@@ -246,7 +246,7 @@ def test_unnest_makes_a_column_of_each_field():
     expected = [{"s": {"a": 1, "b": "x"}, "c": 3, "d": 6, "a": 1, "b": "x"}]
     assert data.with_columns({"d": col("c") * 2}, unnest(col("s"))).take_all() == expected
     assert data.with_columns(unnest(col("s"))).columns() == ["s", "c", "a", "b"]
-    with pytest.raises(TypeError, match="unnest makes a column of each field"):
+    with pytest.raises(TypeError, match="unnest creates one column for each field"):
         unnest(col("s")).alias("x")
     with pytest.raises(TypeError, match=r"use ds.with_columns\(unnest\(expr\)\)"):
         data.with_column("x", unnest(col("s")))

@@ -54,7 +54,7 @@ def test_path_that_is_no_directory(tmp_path: Path):
 @pytest.mark.parametrize("data", [b"\x93\x01\x02\x03", b"hello, this is text", b"\x98" + 8 * b"\xa1x"])
 def test_file_that_is_no_trace_is_named(tmp_path: Path, data: bytes):
     (tmp_path / "strange.trace").write_bytes(data)
-    with pytest.raises(ValueError, match=r"strange\.trace is not a trace of this version"):
+    with pytest.raises(ValueError, match=r"strange\.trace is not a trace that this dualray can read"):
         read_traces(tmp_path)
 
 

@@ -69,7 +69,7 @@ def test_a_good_choice_is_not_regretted(tmp_path):
 
 
 def test_what_the_head_has_not_placed_has_no_hindsight(tmp_path):
-    with pytest.raises(ValueError, match="the head chose no node for"):
+    with pytest.raises(ValueError, match="the head process chose no node for"):
         hindsight(tmp_path, "light")
 
 

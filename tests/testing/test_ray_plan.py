@@ -39,7 +39,7 @@ def test_what_is_performed(words: str):
         ("reboot node-1 with its store at 1s for 2s", "does not perform this fault"),
         (
             "kill node-1 when object_stored 3",
-            "only sees when calls are submitted, start and end, not object_stored",
+            "mode ray cannot observe object_stored, because dualray only sees when calls",
         ),
         ("kill node-7 at 1s", "there is no 'node-7'; nodes are node-0, node-1, node-2"),
         ("kill node-0 at 1s", "the driver and the head run on node-0"),

@@ -120,7 +120,7 @@ def test_what_lies_outside_says_why_and_is_refused_when_asked(chain, changes, wo
 
 
 def test_strict_without_a_calibration_is_refused(chain):
-    with pytest.raises(ValueError, match="strict needs a calibration; measure this machine with `dualray calibrate`"):
+    with pytest.raises(ValueError, match="strict=True needs a calibration; measure this machine with `dualray cal"):
         whatif.predict(chain, strict=True)
 
 

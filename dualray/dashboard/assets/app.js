@@ -179,7 +179,7 @@ function drawHead(run) {
     (() => { const card = element("div", element("b", bytes(head.store || 0)), { className: "card" }); card.append(element("span", "in object stores")); return card; })());
   const groups = head.groups || [];
   if (groups.length) {
-    const body = header($("groups"), ["group", "nodes", "starting", "leaving", "from - to", "why none can be had"]);
+    const body = header($("groups"), ["group", "nodes", "starting", "leaving", "from - to", "why no node can start"]);
     for (const group of groups) { const row = element("tr"); for (const cell of [group.group, group.nodes, group.launching, group.leaving, `${group.min} - ${group.max}`, group.refused]) row.append(element("td", String(cell ?? ""))); body.append(row); }
   }
 }

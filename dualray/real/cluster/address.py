@@ -104,7 +104,7 @@ def read_info(client: RespClient) -> ClusterInfo:
     flat = [each.decode() for each in client.call("HGETALL", _CLUSTER)]
     fields = dict(zip(flat[::2], flat[1::2], strict=True))
     if "protocol" not in fields:
-        raise DualrayError("the cluster's head is still starting; try again in a few seconds")
+        raise DualrayError("the cluster's head process is still starting; try again in a few seconds")
     if fields["protocol"] != _PROTOCOL:
         raise DualrayError(
             f"the cluster uses version {fields['protocol']} of dualray's protocol, but this process uses version "
@@ -164,7 +164,7 @@ def remote_client(endpoint: tuple[str, int], secret: bytes, encryption: Encrypti
         hint = (
             ""
             if encryption.is_on_for(endpoint[0])
-            else "; if the head was started with --tls, also give --tls to this command"
+            else "; if the first node was started with --tls, also give --tls to this command"
         )
         raise DualrayError(
             f"no cluster answers at {where}: {error}. Check that `dualray start --head` runs on that machine, and that "

@@ -266,7 +266,7 @@ class Daemon:
         ready = [fd for fd, _ in poll.poll()]
         self.children.update()
         if self.options.lifeline_fd in ready:
-            _log.info("the process that started this node has ended")
+            _log.info("this node ends, because the process that started it has ended")
             self._is_told_to_end = True
         with contextlib.suppress(BlockingIOError):
             while os.read(self._wake_read, 64):

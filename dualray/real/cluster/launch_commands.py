@@ -75,8 +75,8 @@ class Ledger:
         except BlockingIOError:
             self._file.close()
             raise DualrayError(
-                f"another head uses {path}, and would end the machines that this head launches. Set another file with "
-                "provider: {command: {ledger: FILE}}, or end the other head"
+                f"the head process of another cluster uses {path}, and would end the machines of this cluster. Set "
+                "another file with provider: {command: {ledger: FILE}}, or stop the other cluster"
             ) from None
 
     def left(self) -> dict[str, str]:
@@ -141,7 +141,7 @@ class CommandStarter:
         return [partial(self._end_leftover, launch_id, group) for launch_id, group in self._ledger.left().items()]
 
     def _end_leftover(self, launch_id: str, group: str) -> None:
-        _log.warning("an earlier head left %s of group %s running; dualray ends it", launch_id, group)
+        _log.warning("an earlier cluster left the machine %s of group %s running; dualray ends it", launch_id, group)
         self._terminate(launch_id, group)
 
     def admit(self, others: int) -> None:
@@ -183,7 +183,7 @@ class CommandStarter:
                 self._ledger.cross_off(launch_id)
                 return True
             _log.error("%s, attempt %d: %s", launch_id, attempt + 1, problem)
-        _log.error("%s stays in %s; the next head with this ledger ends it", launch_id, self._ledger.path)
+        _log.error("the machine %s stays in %s; the next cluster with this file ends it", launch_id, self._ledger.path)
         return False
 
     def _environment(self, launch_id: str, group: str) -> dict[str, str]:

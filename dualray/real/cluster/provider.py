@@ -120,7 +120,7 @@ class Provider:
                     self._take(json.loads(line))
         except OSError as error:
             if not self._is_closed:
-                _log.error("the provider lost its connection to the head: %s", error)
+                _log.error("the provider of nodes lost its connection to the head process: %s", error)
 
     def _take(self, order: Mapping[str, Any]) -> None:
         if order["op"] == "launch":
@@ -190,7 +190,7 @@ class Provider:
 
     def _end(self, launch: Launch) -> None:
         if self._starter.end(launch):
-            _log.info("%s of group %s was given back", launch.launch_id, launch.group)
+            _log.info("the node %s of group %s was given back", launch.launch_id, launch.group)
         self._forget(launch)
 
     def _forget(self, launch: Launch) -> None:
@@ -226,7 +226,7 @@ class Provider:
         deadline = time.monotonic() + timeout_s
         for launch in left:
             if not launch.ended.wait(max(deadline - time.monotonic(), 0.0)):
-                _log.error("%s of group %s was not given back in time", launch.launch_id, launch.group)
+                _log.error("the node %s of group %s was not given back in time", launch.launch_id, launch.group)
         for connection in (self._listener, self._head):
             if connection is not None:
                 with contextlib.suppress(OSError):  # the head has closed it

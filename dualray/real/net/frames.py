@@ -216,7 +216,10 @@ class FrameReader:
             if marker != FRAME_MARKER:
                 raise Refusal("bad_frames", f"a frame began with the unknown marker {marker:#x}")
             if header_bytes > limits.header_bytes_max or buffer_count > limits.buffers_max:
-                raise Refusal("oversized_frames", f"a header of {header_bytes}, {buffer_count} buffers")
+                raise Refusal(
+                    "oversized_frames",
+                    f"a frame has {header_bytes} bytes of header and {buffer_count} buffers, which is too many",
+                )
             body = start + FRAME.size
             if buffer_count == 0:
                 end = body + header_bytes

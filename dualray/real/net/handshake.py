@@ -269,7 +269,7 @@ def _speak(
         data = yield _PROOF_BYTES + _HELLO.size
         outcome = identity.check_hello(b"acceptor", nonces, data)
         if outcome.address != expected:
-            raise Refusal("bad_hellos", f"{outcome.address} answers at its socket")
+            raise Refusal("bad_hellos", f"{outcome.address} answers at the socket of {expected}")
         return outcome
     nonces = their_nonce + nonce
     data = yield _PROOF_BYTES + _HELLO.size

@@ -157,7 +157,7 @@ class Transport:
         self._inode = self._path.stat().st_ino
         if not loop.call_soon(self._resume_accepting):
             self.close()
-            raise RuntimeError("the loop has ended")
+            raise RuntimeError("the event loop of this process has ended")
 
     # -- from any thread -------------------------------------------------------------------------------------
 

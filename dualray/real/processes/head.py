@@ -190,7 +190,7 @@ class HeadProcess(MachineProcess):
         if self.heartbeats is not None:
             self.heartbeats.unwatch(peer)
         if peer in self.incarnations:
-            _log.warning("the connection to %s has closed, so the process is dead", peer)
+            _log.warning("the connection to %s has closed, so the head process declares it dead", peer)
         if is_driver(Address(peer)):
             self.drivers.pop(job_of_driver(Address(peer)), None)
         self.handle(PeerLost(address=Address(peer)))

@@ -419,13 +419,13 @@ class NodeProcess(MachineProcess):
     def on_silent(self, peer: str) -> None:
         """The head is silent: if that lasts, it counts this node as dead, and others run what ran here."""
         suspicion_s = self.session.config.suspicion_ns / 1e9
-        _log.warning("the head does not answer; this node ends if the head stays silent for %g s more", suspicion_s)
+        _log.warning("the head process does not answer; this node ends if it stays silent for %g s more", suspicion_s)
         self._silence = self.loop.call_later(
             suspicion_s, lambda: self._leave(f"no message came from the head for {suspicion_s:g} s more")
         )
 
     def on_heard(self, peer: str) -> None:
-        _log.warning("the head answers again")
+        _log.warning("the head process answers again")
         if self._silence is not None:
             self._silence.cancel()
             self._silence = None

@@ -133,7 +133,9 @@ class TemplateClient:
         """
         data = json.dumps({"op": "fork", "worker": worker, "argv": dict(argv)}).encode()
         if len(data) > REQUEST_BYTES_MAX:
-            raise ValueError(f"the argv of {worker} has {len(data)} bytes, but the limit is {REQUEST_BYTES_MAX} bytes")
+            raise ValueError(
+                f"the arguments of {worker} have {len(data)} bytes, but may have at most {REQUEST_BYTES_MAX}"
+            )
         with self._lock:
             if worker in self._ordered or worker in self._living:
                 raise ValueError(f"{worker} exists")
@@ -148,7 +150,7 @@ class TemplateClient:
             order = _Order(worker, data, (stdout_write, stderr_write))
             if self._socket is None:
                 self._close_fds(order)
-                self._loop.call_soon(lambda: self._fail(worker, "the template has ended"))
+                self._loop.call_soon(lambda: self._fail(worker, "the worker template has ended"))
             else:
                 self._send(order)
         return stdout_read, stderr_read
@@ -257,7 +259,7 @@ class TemplateClient:
                     del self._living[worker]
                 self._on_exited(worker, pid, status)
             case _:
-                raise ValueError(f"the template says {message}")
+                raise ValueError(f"the worker template reports: {message}")
 
     def _fail(self, worker: str, error: str) -> None:
         with self._lock:

@@ -132,7 +132,7 @@ class Arena:
         try:
             header = os.pread(fd, _HEADER.size, 0)
             if len(header) < _HEADER.size or not header.startswith(_MAGIC):
-                raise ValueError(f"{path} is no arena")
+                raise ValueError(f"{path} is not the file of an object store")
             _, version, capacity, slots, span = _HEADER.unpack(header)
             if version != _VERSION:
                 raise ValueError(f"{path} has arena version {version}, but this dualray has version {_VERSION}")

@@ -129,7 +129,7 @@ class FaultActions:
             case FaultKind.SKEW_CLOCK:
                 self._skew(fault)
             case _:
-                raise TypeError(f"nothing performs a {fault.kind}")
+                raise TypeError(f"dualray cannot perform the fault {fault.kind}")
         return True
 
     def _all_but(self, names: tuple[str, ...]) -> tuple[str, ...]:

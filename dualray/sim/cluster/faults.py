@@ -103,13 +103,13 @@ class FaultInjector:
             one, other = set(fault.nodes), set(fault.others)
             if (one & ends and not ends <= one and not other) or (one & ends and other & ends):
                 raise ValueError(
-                    f"fault '{fault}': the driver on {driver_node} would lose its connection to the head, and the "
-                    "program would end"
+                    f"fault '{fault}': the driver on {driver_node} would lose its connection to the head process, "
+                    "and the program would end"
                 )
         if fault.kind is FaultKind.CLOG_NODE and fault.node == driver_node:
             raise ValueError(
-                f"fault '{fault}': the driver runs on {fault.node}, and the driver ends the program if the head sends "
-                "no messages"
+                f"fault '{fault}': the driver runs on {fault.node}, and the program would end, because it would "
+                "receive no messages of the head process"
             )
 
     @property

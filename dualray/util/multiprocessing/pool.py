@@ -362,7 +362,7 @@ class Pool:
 
     def _check_open(self) -> None:
         if self._is_closed:
-            raise ValueError("Pool not running: it was closed, and takes no more work")
+            raise ValueError("Pool not running: the pool was closed, and takes no more work")
 
 
 _PLACING = frozenset({"num_cpus", "num_gpus", "resources", "label_selector", "scheduling_strategy"})

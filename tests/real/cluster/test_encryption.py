@@ -323,7 +323,7 @@ def test_a_node_that_is_not_told_to_encrypt_is_told_so(tmp_path: Path) -> None:
         head, second = network.machine(), network.machine()
         head.dualray("start", "--head", "--node-ip", head.address, "--port", "6396", "--num-cpus", "1", "--tls")
         words = ["start", "--address", f"{head.address}:6396", "--node-ip", second.address, "--num-cpus", "1"]
-        with pytest.raises(AssertionError, match=r"if the head was started with --tls, also give --tls"):
+        with pytest.raises(AssertionError, match=r"if the first node was started with --tls, also give --tls"):
             second.dualray(*words)
         assert "the peer does not use TLS, but this process does" in head.log("daemon")
         second.dualray(*words, "--tls")

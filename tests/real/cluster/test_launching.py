@@ -341,7 +341,7 @@ def command_starter(machines: Path, ledger: Ledger) -> CommandStarter:
 
 def test_two_heads_do_not_share_a_ledger(tmp_path: Path) -> None:
     first = Ledger(tmp_path / "deep" / "ledger.jsonl")
-    with pytest.raises(DualrayError, match=r"another head uses .*ledger.jsonl, and would end the machines"):
+    with pytest.raises(DualrayError, match=r"another cluster uses .*ledger.jsonl, and would end the machines"):
         Ledger(tmp_path / "deep" / "ledger.jsonl")
     first.close()
     with pytest.raises(DualrayError, match="cannot be written"):
@@ -440,7 +440,7 @@ def test_status_shows_supply_and_demand_and_what_another_policy_would_launch(tmp
         environment = {**os.environ, "PYTHONPATH": f"{Path.cwd()}:{tmp_path}"}
         for name, words in (
             ("Eager", "the policy would launch 2 nodes of group cpu"),
-            ("Greedy", "the head would refuse the decision of --policy 'mine:Greedy': group cpu gets 41"),
+            ("Greedy", "the head process would refuse the decision of --policy 'mine:Greedy': group cpu gets 41"),
             ("Absent", "Absent"),
         ):
             command = [sys.executable, "-m", "dualray", *dry, "--policy", f"mine:{name}"]

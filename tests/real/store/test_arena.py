@@ -49,7 +49,7 @@ def test_what_is_no_arena_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "arena"
     path.write_bytes(b"something else" * 10)
     path.chmod(0o600)
-    with pytest.raises(ValueError, match="is no arena"):
+    with pytest.raises(ValueError, match="is not the file of an object store"):
         Arena.attach(path)
     path.write_bytes(b"dualray\0" + (99).to_bytes(8, "little") + bytes(24))
     with pytest.raises(ValueError, match="version 99"):
