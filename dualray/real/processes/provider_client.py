@@ -3,6 +3,7 @@ refusals in."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 from collections.abc import Callable
@@ -40,10 +41,13 @@ class ProviderClient:
         self._send({"op": "terminate", "id": launch_id})
 
     def _send(self, order: dict[str, Any]) -> None:
-        self._socket.sendall(json.dumps(order).encode() + b"\n")
+        with contextlib.suppress(ConnectionError):  # the daemon has ended, and we end with it
+            self._socket.sendall(json.dumps(order).encode() + b"\n")
 
     def _read(self) -> None:
-        piece = self._socket.recv(_PIECE_BYTES)
+        piece = b""
+        with contextlib.suppress(ConnectionError):  # it was killed with an order of ours unread
+            piece = self._socket.recv(_PIECE_BYTES)
         if not piece:  # the daemon ends, and we with it
             self._loop.remove_reader(self._socket.fileno())
             return

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -181,6 +182,32 @@ def test_what_the_head_orders_and_hears(tmp_path: Path) -> None:
     eventually(lambda: machines.ended == ["launch-11"], "it has ended")
     provider.close(DEADLINE_S)
     assert sorted(machines.ended) == ["launch-11", "launch-12"]
+    loop.stop()
+    thread.join()
+    client.close()
+    loop.close()
+    assert errors == []
+
+
+def test_the_head_goes_on_to_its_end_when_the_daemon_dies_with_an_order_unread(tmp_path: Path) -> None:
+    from dualray.real.net.loop import Loop
+    from dualray.real.processes.provider_client import ProviderClient
+
+    errors: list[Exception] = []
+    loop = Loop(errors.append)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as daemon:
+        daemon.bind(str(tmp_path / PROVIDER_SOCKET))
+        daemon.listen()
+        client = ProviderClient(loop, tmp_path / PROVIDER_SOCKET, lambda *_: None)
+        connected, _ = daemon.accept()
+        client.launch("cpu", ("launch-1",))
+        connected.close()  # with the order unread, the head's end is reset
+    called: list[str] = []
+    loop.call_later(0.05, lambda: called.append("once"))
+    thread = threading.Thread(target=loop.run)
+    thread.start()
+    eventually(lambda: called == ["once"], "the loop goes on")
+    client.launch("cpu", ("launch-2",))
     loop.stop()
     thread.join()
     client.close()
