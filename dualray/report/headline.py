@@ -59,7 +59,7 @@ def _why(path: Sequence[Stretch]) -> str:
     chosen = [(reason, ns / whole) for reason, ns in spent.most_common(REASONS_MAX) if ns >= SHARE_MIN * whole]
     words = [f"{_percent(share)} {reason}" for reason, share in chosen]
     all_words = " and ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))
-    return f"On the critical path, the chain of steps that took so long, {all_words}." if chosen else ""
+    return f"On the critical path, the chain of steps that set this time, {all_words}." if chosen else ""
 
 
 def _percent(share: float) -> str:

@@ -150,7 +150,7 @@ def test_page_opens_with_the_answer_and_leaves_zeros_out(log: Path, text: str):
     assert re.match(r"\d+ tasks on 3 nodes took [\d.]+ s of virtual time; \d+ attempts? (was|were) lost", answer)
     assert "after 1 fault (" in answer or "after 2 faults (" in answer
     assert re.search(
-        r"On the critical path, the chain of steps that took so long, (over )?\d+ % (was spent|passed) ", answer
+        r"On the critical path, the chain of steps that set this time, (over )?\d+ % (was spent|passed) ", answer
     )
     cards = text.partition('<div class="cards">')[2].partition("<h2>")[0]
     assert "<b>0</b>" not in cards
