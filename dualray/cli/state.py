@@ -38,7 +38,7 @@ app = Commands()
 
 Address = Annotated[str, Option(help=f"{ADDRESS_HELP} With auto, the command finds the cluster on this machine.")]
 Log = Annotated[
-    Path | None, Option(help=f"{LOG_HELP} With --log, the command reads the decision log instead of a cluster.")
+    Path | None, Option(help=f"{LOG_HELP} With --log, the command reads this directory and needs no cluster.")
 ]
 Format = Annotated[str, Option("--format", help=f"{FORMAT_HELP} --json means --format json.")]
 

@@ -532,7 +532,9 @@ class FaultPerformer:
                 self._note_node(node)
                 return
             if time.monotonic() > deadline:
-                raise TimeoutError(f"{node.node_id} was not alive again within {_BACK_S:g} s")
+                raise TimeoutError(
+                    f"the node {node.node_id} did not join the cluster within {_BACK_S:g} s after its restart"
+                )
             time.sleep(LOOK_S)
 
     def _restart_control_plane(self, fault: Fault) -> None:
