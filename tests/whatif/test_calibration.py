@@ -54,7 +54,7 @@ def test_what_company_costs_is_how_much_longer_the_same_takes_beside_others():
     [
         ("a: [", "is not valid YAML"),
         ("a: 1", "is not a calibration of format"),
-        ("format: dualray-calibration/1\ncosts: {submit_ns: -1}", "whole numbers, each at least 0"),
+        ("format: dualray-calibration/1\ncosts: {submit_ns: -1}", "to a whole number of at least 0"),
         ("format: dualray-calibration/1\ncosts: {}\nslowdown: much", "a number from 0 to 10"),
     ],
 )

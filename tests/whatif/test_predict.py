@@ -277,7 +277,7 @@ def test_the_command_shows_a_table_and_answers(everything_recorded, tmp_path):
         (["--network", "10GiB"], "network: '10GiB' is a size"),
         (["--faults", "kill node-1 at 2s"], "predict takes files, not a fault such as 'kill node-1 at 2s'"),
         (["--fault-files", "missing.yaml"], "faults 'missing.yaml' cannot be read"),
-        (["--strict"], "strict needs a calibration"),
+        (["--strict"], "strict=True needs a calibration"),
         (["--deadline", "soon"], "--deadline: 'soon' is not understood"),
         (["--calibration", "missing.yaml"], "calibration 'missing.yaml' cannot be read"),
     ],
