@@ -2,13 +2,14 @@
 
 Runs where user code runs. What is stored, and how it ends, is as for other tasks (task_runner.py); an item is handed to
 the machine at once (ItemMade), which says when the generator is to wait for its consumer, and when nobody wants more.
-Then the generator is closed, as Python closes one that nobody holds any more. Under the name `ray` it runs to its end.
+Then the generator is closed, as Python closes one that nobody holds any more. Under the name `ray` it runs to its end,
+as on Ray, unless that is more than UNWANTED_MAX items away: one without an end would keep its worker for ever.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from dualray.exceptions import rays_words
 from dualray.shared.core.failures import as_payload, is_of_task, readable
@@ -21,6 +22,16 @@ from dualray.shared.model.errors import ErrorInfo
 from dualray.shared.model.events import ItemMade, ItemsEnded, Result, SpaceWritten, TaskPushed
 from dualray.shared.model.ids import ObjectID, return_object_id
 from dualray.shared.model.specs import Ref, Streaming, TaskSpec
+
+UNWANTED_MAX: Final = 10_000
+
+
+class _Turn:
+    """Awaited, it lets the other coroutines of the loop go on."""
+
+    def __await__(self) -> Generator[None, None, None]:
+        yield
+
 
 Collect = Callable[[Sequence[Ref]], Any]
 """Makes the one result of a dynamic generator out of its items."""
@@ -46,7 +57,7 @@ class ItemMaker:
         Raises:
             TypeError: what was called has returned no iterator.
         """
-        made = 0
+        made = unwanted = 0
         try:
             steps = self._steps(task, self._host.iterate(function, args, kwargs, self._core.execution))
             try:
@@ -54,7 +65,8 @@ class ItemMaker:
                     made += 1
                     self._make(task, made, value)
                     del value
-                    if not self._goes_on(task):
+                    unwanted = 0 if self._is_wanted(task) else unwanted + 1
+                    if unwanted > self._unwanted_max(task):
                         break
             except BaseException as exception:
                 exception = readable(exception)
@@ -116,7 +128,7 @@ class ItemMaker:
 
     async def make_all_async(self, task: RunTask | TaskPushed, items: Any, collect: Collect | None) -> Any:
         """The same for a method of an actor with coroutines: `items` is what it has returned."""
-        made = 0
+        made = unwanted = 0
         try:
             try:
                 if hasattr(items, "__anext__"):
@@ -125,8 +137,11 @@ class ItemMaker:
                         self._make(task, made, value)
                         del value
                         await self._room_comes(task)
-                        if not self._goes_on(task):
+                        unwanted = 0 if self._is_wanted(task) else unwanted + 1
+                        if unwanted > self._unwanted_max(task):
                             break
+                        if unwanted:
+                            await _Turn()
                 else:
                     check_is_iterator(task.spec, items)
                     for value in items:
@@ -134,8 +149,11 @@ class ItemMaker:
                         self._make(task, made, value)
                         del value
                         await self._room_comes(task)
-                        if not self._goes_on(task):
+                        unwanted = 0 if self._is_wanted(task) else unwanted + 1
+                        if unwanted > self._unwanted_max(task):
                             break
+                        if unwanted:
+                            await _Turn()
             except Exception as exception:
                 if not _is_item(task.spec):
                     raise
@@ -163,11 +181,16 @@ class ItemMaker:
             room = core.machine.room_for_item(task.spec.task_id, task.attempt)
         return Ref(room, core.address) if room is not None else None
 
-    def _goes_on(self, task: RunTask | TaskPushed) -> bool:
-        """Whether somebody wants the next item, or, under the name `ray`, could: Ray runs a generator to its end."""
-        machine, key = self._core.machine, (task.spec.task_id, task.attempt)
+    def _is_wanted(self, task: RunTask | TaskPushed) -> bool:
         with self._host.lock:
-            return machine.is_item_wanted(*key) or (rays_words() is not None and machine.has_caller_of_items(*key))
+            return self._core.machine.is_item_wanted(task.spec.task_id, task.attempt)
+
+    def _unwanted_max(self, task: RunTask | TaskPushed) -> int:
+        """How many items that nobody wants a generator may make before it is closed."""
+        if rays_words() is None:
+            return 0
+        with self._host.lock:
+            return UNWANTED_MAX if self._core.machine.has_caller_of_items(task.spec.task_id, task.attempt) else 0
 
     def _make(self, task: RunTask | TaskPushed, index: int, value: Any) -> None:
         """Store and report an item.
