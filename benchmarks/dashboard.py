@@ -96,7 +96,9 @@ class Pages:
             thread.start()
 
     def _page(self, number: int) -> None:
-        """Keeps one connection, as a browser does, and reads of an answer what a page needs to ask again."""
+        """Keeps one connection, as a browser does, and reads of an answer what a page needs to ask again. It takes CPU
+        time that nobody else needs, for browsers are on other machines."""
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)
         connection = HTTPConnection(self._host, self._port, timeout=300)
         version = 0
         while not self._over.is_set():
