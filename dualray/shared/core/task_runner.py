@@ -302,7 +302,8 @@ class TaskRunner:
         try:
             core.is_in_user_code = task.spec.actor_id is None
             try:
-                values.extend(islice(generator, count))
+                for value in islice(generator, count):  # compiled, extend() would lose those before an error
+                    values.append(value)
             finally:
                 core.is_in_user_code = False
                 generator.close()
