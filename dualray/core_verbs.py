@@ -98,6 +98,7 @@ class VerbsOverCore:
     """
 
     __slots__ = (
+        "__weakref__",
         "_device_names",
         "_told_times",
         "adopt",
