@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import dualray
+from dualray.shared.core.execution import Execution
+from dualray.shared.model.ids import TaskID
 from dualray.shared.scenario.file import parse_scenario
 from dualray.sim.cost.task_costs import SHARES, TaskCosts, shares_permille
 
@@ -56,7 +57,7 @@ def test_they_vary_about_a_millisecond_by_a_third_and_as_the_seed_says() -> None
 
 def test_each_attempt_has_its_own() -> None:
     costs = TaskCosts(seed=1, default_ns=1_000_000, varies=True)
-    tasks: list[Any] = [SimpleNamespace(task_id=bytes(12), attempt=attempt, name="f") for attempt in range(50)]
+    tasks = [Execution(task_id=TaskID(bytes(12)), attempt=attempt, name="f") for attempt in range(50)]
     took = [costs.unsaid_ns(task) for task in tasks]
     assert len(set(took)) > 30
     assert took == [costs.unsaid_ns(task) for task in tasks]

@@ -25,7 +25,8 @@ from dualray.sim.processes.runner import Process
 
 LOOK_EVERY_EVENTS: Final = 100
 """So often it is asked whether it is time to write."""
-WRITE_EVERY_S: Final = 0.1
+WRITE_EVERY_S = 0.1
+"""Tests write more often. It is not Final, for a compiled module would copy it into its code."""
 SLEEP_S: Final = 0.1
 """At a time, so that a run that waits for real time still writes what is new."""
 
