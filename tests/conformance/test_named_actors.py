@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import pickle
 import time
 
@@ -43,6 +44,9 @@ class Counter:
     def make(self, name, **options):
         return Counter.options(name=name, **options).remote(50)
 
+    def leave(self):
+        os._exit(1)
+
     def myself(self):
         return ray.get_runtime_context().current_actor
 
@@ -81,6 +85,17 @@ def is_free(name):
     except ValueError:
         return True
     return False
+
+
+def can_have(name):
+    """Whether a new actor can have the name; it ends."""
+    try:
+        counter = Counter.options(name=name).remote()
+    except ValueError:
+        return False
+    get(counter.add.remote())
+    end(counter)
+    return True
 
 
 def end(*handles):
@@ -161,6 +176,40 @@ def test_a_name_is_free_when_its_actor_has_ended():
     get(counter.add.remote())
     del counter
     eventually(lambda: is_free("again"), "the name is free, for the last handle is gone")
+
+
+def is_taken(name):
+    """Whether a new actor cannot have the name, for an actor that was lost still has handles."""
+    with pytest.raises(ValueError, match=in_words(r"taken .* its handles still hold the name", "taken")):
+        Counter.options(name=name, get_if_exists=False).remote()
+    return True
+
+
+def test_a_lost_actor_keeps_its_name_until_its_last_handle_is_gone():
+    counter = Counter.options(name="lost").remote()
+    with pytest.raises(ActorDiedError):
+        get(counter.leave.remote())
+    assert is_free("lost"), "nobody finds it"
+    assert list_named_actors() == []
+    assert is_taken("lost")
+    del counter
+    eventually(lambda: can_have("lost"), "its last handle is gone")
+
+
+def test_kill_frees_the_name_of_a_lost_actor():
+    counter = Counter.options(name="killed").remote()
+    with pytest.raises(ActorDiedError):
+        get(counter.leave.remote())
+    assert is_taken("killed")
+    ray.kill(counter)
+    eventually(lambda: can_have("killed"), "the actor was killed")
+
+
+def test_a_lost_detached_actor_frees_its_name():
+    counter = Counter.options(name="apart", lifetime="detached").remote()
+    with pytest.raises(ActorDiedError):
+        get(counter.leave.remote())
+    eventually(lambda: can_have("apart"), "no handle keeps a detached actor")
 
 
 def test_a_handle_that_was_found_does_not_keep_the_actor():

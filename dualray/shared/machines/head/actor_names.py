@@ -2,8 +2,10 @@
 
 Theory of operation. A process that makes a named actor claims the name before it hands the constructor in: the head
 answers whether it has it. From then on the name stands for that actor, also while its constructor waits for arguments,
-runs, or runs again; it is free when the actor is DEAD, or when the claimer has died before it could register it. Each
-job has a namespace: the one that its driver was started with, or one of its own, named after the job.
+runs, or runs again; it is free when the actor has ended, or when the claimer has died before it could register it. As
+in Ray, an actor that is lost with its process or node keeps its name until its last handle is gone or it is killed; a
+detached one, which no handle keeps, does not. Each job has a namespace: the one that its driver was started with, or
+one of its own, named after the job.
 
 Relies on: actors.py says when an actor ends; a process claims before it registers, and messages stay in order.
 Guarantees: a name stands for at most one actor that is not DEAD; who claims a name that is taken learns of the actor.
@@ -28,12 +30,14 @@ _TABLE = "actor_names"
 class _Entry:
     """One name."""
 
-    __slots__ = ("actor", "claimer", "is_registered")
+    __slots__ = ("actor", "claimer", "is_lost", "is_registered")
 
     def __init__(self, actor: NamedActor, claimer: Address) -> None:
         self.actor = actor
         self.claimer = claimer
         self.is_registered = False
+        self.is_lost = False
+        """The actor is DEAD, and its handles keep the name from others."""
 
 
 class ActorNames:
@@ -62,12 +66,12 @@ class ActorNames:
         found = self.entries.get((namespace, event.name))
         answer = ActorNameReported(wait_id=event.wait_id)
         if event.claim is None:
-            if found is not None:
+            if found is not None and not found.is_lost:
                 answer.actor = found.actor
             else:
                 answer.error = self._unknown(event.name, namespace)
         elif found is not None:
-            if event.get_if_exists or found.actor.spec.actor_id == event.claim.spec.actor_id:
+            if (event.get_if_exists and not found.is_lost) or found.actor.spec.actor_id == event.claim.spec.actor_id:
                 answer.actor = found.actor
                 answer.is_new = found.actor.spec.actor_id == event.claim.spec.actor_id
             else:
@@ -95,8 +99,14 @@ class ActorNames:
         if key is not None:
             self.entries[key].is_registered = True
 
+    def lost(self, actor_id: ActorID) -> None:
+        """The actor is DEAD, and has handles: nobody finds it by its name, and nobody can have the name."""
+        key = self.by_actor.get(actor_id)
+        if key is not None:
+            self.entries[key].is_lost = True
+
     def release(self, actor_id: ActorID) -> None:
-        """The actor is DEAD: its name is free."""
+        """The actor has ended: its name is free."""
         key = self.by_actor.pop(actor_id, None)
         if key is not None:
             del self.entries[key]
@@ -115,6 +125,7 @@ class ActorNames:
         return [
             {"namespace": namespace, "name": name, "actor_id": entry.actor.spec.actor_id.hex()}
             for (namespace, name), entry in self.entries.items()
+            if not entry.is_lost
         ]
 
     # ---- In words --------------------------------------------------------------------------------------------
@@ -124,13 +135,17 @@ class ActorNames:
         message = (
             f"The name {name!r} is already taken in namespace {namespace!r}, by actor {entry.actor.template.name} "
             f"({short(spec.actor_id)}) of job {job_of(spec.actor_id):08x}. Please use a different name or namespace, "
-            f"pass get_if_exists=True to share that actor, or end it with kill(get_actor({name!r}))."
         )
+        if entry.is_lost:
+            message += "or delete the last handle of that actor, which has died: its handles still hold the name."
+        else:
+            message += f"pass get_if_exists=True to share that actor, or end it with kill(get_actor({name!r}))."
         return ErrorInfo(kind=ErrorKind.ACTOR_EXISTS, message=message)
 
     def _unknown(self, name: str, namespace: str) -> ErrorInfo:
-        known = [other for space, other in self.entries if space == namespace]
-        elsewhere = [space for space, other in self.entries if other == name]
+        living = [key for key, entry in self.entries.items() if not entry.is_lost]
+        known = [other for space, other in living if space == namespace]
+        elsewhere = [space for space, other in living if other == name]
         said = f"Failed to look up actor with name {name!r} in namespace {namespace!r}"
         words = [f"{said}: the actor was never created, or has ended."]
         nearest = difflib.get_close_matches(name, known, n=1)

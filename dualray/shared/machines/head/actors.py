@@ -286,7 +286,7 @@ class Actors:
             name = record.spec.template.name
             restarts = f"it had been restarted {record.life} times" if record.life else "max_restarts is 0"
             message = f"Actor {name} ({short(actor_id)}) died and is not restarted ({restarts}): {why}"
-            self._end(actor_id, record, ErrorInfo(kind=kind, message=message))
+            self._end(actor_id, record, ErrorInfo(kind=kind, message=message), is_lost=not record.is_detached)
             return
         if record.restarts_left != RESTART_FOREVER:
             record.restarts_left -= 1
@@ -299,8 +299,8 @@ class Actors:
         """`kill(actor)` was called."""
         record = self._record(event.actor_id)
         if record.state is ActorState.DEAD:
-            return
-        if event.no_restart or record.spec is None:
+            self.names.release(event.actor_id)
+        elif event.no_restart or record.spec is None:
             self.end(event.actor_id, "it was killed by `ray.kill` (dualray.kill).")
         elif record.worker is not None and record.node is not None:
             unwanted = WorkerUnwanted(worker=record.worker, reason="kill(actor, no_restart=False)")
@@ -318,6 +318,8 @@ class Actors:
         if record.state is not ActorState.DEAD:
             error = ErrorInfo(kind=ErrorKind.ACTOR_DIED, message=f"Actor {short(actor_id)} has ended: {why}")
             self._end(actor_id, record, error, is_graceful=is_graceful)
+        else:
+            self.names.release(actor_id)
 
     def on_exited(self, event: ActorExited) -> None:
         """It wants to end, and is not restarted."""
@@ -353,14 +355,25 @@ class Actors:
         for actor_id in self.names.claimed_by(is_dead):
             self.end(actor_id, "the process that was creating it died before its constructor could run.")
 
-    def _end(self, actor_id: ActorID, record: ActorRecord, error: ErrorInfo, *, is_graceful: bool = False) -> None:
+    def _end(
+        self,
+        actor_id: ActorID,
+        record: ActorRecord,
+        error: ErrorInfo,
+        *,
+        is_graceful: bool = False,
+        is_lost: bool = False,
+    ) -> None:
         record.error = replace(error, actor=actor_id)
         if record.worker is not None and record.node is not None:
             unwanted = WorkerUnwanted(worker=record.worker, reason=error.message, is_graceful=is_graceful)
             self.out.send(Address(record.node), unwanted)
         self._become(actor_id, record, ActorState.DEAD)
         record.worker = None
-        self.names.release(actor_id)
+        if is_lost:
+            self.names.lost(actor_id)
+        else:
+            self.names.release(actor_id)
         if record.spec is not None:
             self._drop_payloads(record.spec, record.inline_deps)
 
