@@ -406,13 +406,14 @@ class Cluster:
         Args:
             node: a node of this cluster.
             allow_graceful: let the node finish its tasks and hand on the objects that only it has. If False, kill it.
+                Under the name `ray` the node is killed in both cases, for on Ray its objects are lost in both.
         """
         if node is self.head_node and self.worker_nodes:
             raise ValueError(
                 "the first node runs the head process, so it must be removed last: remove the other nodes first, or "
                 "call shutdown()"
             )
-        if not allow_graceful:
+        if not allow_graceful or rays_words() is not None:
             node.kill()
         elif node is not self.head_node:
             node.drain()

@@ -14,10 +14,10 @@ import pytest
 
 import dualray
 from dualray.cluster_utils import Cluster
-from dualray.exceptions import TaskError, WorkerCrashedError
+from dualray.exceptions import ObjectReconstructionFailedError, TaskError, WorkerCrashedError
 from dualray.util.placement_group import PlacementGroup, placement_group, placement_group_table, remove_placement_group
 from dualray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
-from tests.conformance.support import eventually
+from tests.conformance.support import eventually, in_words
 
 FAST = {"heartbeat_timeout_ns": 400_000_000, "suspicion_ns": 1_000_000_000}
 """So that the death of a node is noticed before a test's patience ends."""
@@ -203,6 +203,24 @@ def test_a_task_that_waits_for_an_argument_that_cannot_be_made_again_says_so(clu
         dualray.get(waiting, timeout=60)
     assert isinstance(of_argument.value, WorkerCrashedError)
     assert isinstance(of_argument.value.cause, WorkerCrashedError)
+
+
+def test_a_task_that_was_cancelled_too_late_does_not_run_again_for_its_lost_result(cluster) -> None:
+    doomed = cluster.add_node(num_cpus=1, resources={"a": 1})
+
+    @dualray.remote(resources={"a": 0.5})
+    def large() -> np.ndarray:
+        return np.ones(1 << 17)
+
+    cancelled, other = large.remote(), large.remote()
+    dualray.wait([cancelled, other], num_returns=2, fetch_local=False)
+    dualray.cancel(cancelled)
+    assert dualray.wait([cancelled], timeout=0.5, fetch_local=False)[0] == [cancelled], "its result stands"
+    cluster.remove_node(doomed, allow_graceful=False)
+    cluster.add_node(num_cpus=1, resources={"a": 1})
+    assert dualray.get(other, timeout=60).sum() == 1 << 17
+    with pytest.raises(ObjectReconstructionFailedError, match=in_words("was cancelled", "cancelled")):
+        dualray.get(cancelled, timeout=60)
 
 
 def test_tasks_of_a_killed_node_run_elsewhere(cluster, tmp_path: Path) -> None:

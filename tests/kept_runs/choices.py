@@ -84,6 +84,9 @@ class _History:
         """Whether it is there."""
         return object_id in self.here
 
+    def is_cancelled(self, task: TaskID) -> bool:
+        return False
+
     def may_run_again(self, task: TaskID) -> bool:
         """Whether it has an attempt left."""
         return task not in self.over

@@ -3,7 +3,7 @@
 The plan is the closure over the arguments that are gone too, each task once, arguments before what is made from them.
 An argument that lies in some store, or inline with its owner, is taken as it is; if its last copy turns out to be gone
 when a node asks for it, that is a demand of its own. What cannot be made again: an object that was put, the output of
-a task without attempts left, an actor's output unless its calls may be retried.
+a task without attempts left or of one that was cancelled, an actor's output unless its calls may be retried.
 """
 
 from __future__ import annotations
@@ -26,6 +26,9 @@ class Lineage(Protocol):
 
     def may_run_again(self, task: TaskID) -> bool:
         """Whether the task has an attempt left."""
+
+    def is_cancelled(self, task: TaskID) -> bool:
+        """Whether the task may not run again, for it was cancelled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +82,8 @@ class LineageReconstruction:
             dependencies = lineage.dependencies(task)
             if dependencies is None:
                 return Plan(impossible=f"the task that computed object {short(wanted)} is no longer known")
+            if lineage.is_cancelled(task):
+                return Plan(impossible=f"task {short(task)}, which computes object {short(wanted)}, was cancelled")
             if not lineage.may_run_again(task):
                 return Plan(impossible=f"task {short(task)}, which computes object {short(wanted)}, {NO_ATTEMPT_LEFT}")
             stack.append((wanted, True))

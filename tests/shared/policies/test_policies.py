@@ -381,6 +381,9 @@ class Past:
     def is_available(self, object_id: ObjectID) -> bool:
         return object_id in self.available
 
+    def is_cancelled(self, task: TaskID) -> bool:
+        return False
+
     def may_run_again(self, task: TaskID) -> bool:
         return task not in self.spent
 

@@ -3,8 +3,9 @@
 Theory of operation. The owner of an object knows the task that makes it. One that waits, for arguments, for a lease or
 in its actor's order, fails at once. One that was pushed is not tried again, and its worker is told: if it has not begun
 it is taken from the queue; if it runs, it is interrupted, or, by force, its worker ends. In either case the worker
-reports it, or its death does, and only then the task fails; a result that was faster stands. The worker that has a task
-cancels also what the task has submitted, when it is asked to.
+reports it, or its death does, and only then the task fails; a result that was faster stands. As on Ray, no such result
+is made again if it is lost with its node. The worker that has a task cancels also what the task has submitted, when it
+is asked to.
 
 A worker that is to end by force has given back what it had not begun before it asks its node manager for its end, and
 gives back what comes then. One that cannot hear, because its user code holds the interpreter, is ended by its node
@@ -78,9 +79,11 @@ class Cancellation:
 
     def _cancel(self, task: TaskID, *, force: bool, recursive: bool) -> None:
         record = self.tasks.records.get(task)
-        if record is None or record.is_done or record.spec.creates is not None:
+        if record is None or record.spec.creates is not None:
             return
         record.is_cancelled = True
+        if record.is_done:
+            return
         if record.state is TaskState.PUSHED:
             self._tell_worker(record, force=force and record.spec.actor_id is None, recursive=recursive)
             return

@@ -91,6 +91,11 @@ class Lineage:
             return record.state is TaskState.FINISHED
         return record.state is TaskState.FINISHED and record.retries_left != 0
 
+    def is_cancelled(self, task: TaskID) -> bool:
+        """For the reconstruction policy: whether a task that has ended was cancelled too late. What a full store has
+        dropped is made again all the same."""
+        return self.records[task].is_cancelled and not self._is_eviction
+
     def why_not_again(self, record: TaskRecord, lost: Sequence[Value], *, is_eviction: bool) -> str | None:
         """Why a task that has ended now does not run again for results that were lost meanwhile, if so; `lost` are
         those that may be made in vain."""
