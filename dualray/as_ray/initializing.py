@@ -6,7 +6,10 @@ import inspect
 import itertools
 import logging
 import os
+import signal
+import sys
 import tempfile
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -120,9 +123,17 @@ def init(address: str | None = None, *, local_mode: bool = False, job_config: An
     else:
         context = _join(str(address), said)
     context.ray_version = RAYS_VERSION
+    _exit_on_sigterm()
     if is_simulated:
         _name_session(context)
     return context
+
+
+def _exit_on_sigterm() -> None:
+    """SIGTERM ends the program as `sys.exit(15)` does, so that it closes the cluster that it has started. As Ray's
+    `init`, this replaces a handler that the program has set before."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(number))
 
 
 def _name_session(context: ClusterContext) -> None:
