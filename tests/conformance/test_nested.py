@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import os
+
 import pytest
 
 import dualray as ray
@@ -161,3 +163,15 @@ def test_a_task_may_make_an_actor_and_return_its_handle():
 
     counter = get(make.remote())
     assert get(counter.add.remote()) == 2
+
+
+def test_a_get_of_borrowed_values_that_are_on_the_node_starts_no_further_worker():
+    refs = [ray.put(bytes(1 << 20)) for _ in range(10)]
+
+    @ray.remote
+    def consume(refs):
+        return os.getpid(), sum(map(len, ray.get(refs, timeout=LIMIT_S)))
+
+    results = get([consume.remote(refs) for _ in range(10)])
+    assert {total for _, total in results} == {10 << 20}
+    assert len({pid for pid, _ in results}) <= 2

@@ -32,7 +32,6 @@ NAMED: Final = {
     "advanced_7.py::test_task_output_inline_bytes_limit": PRIVATE,
     "asyncio.py::test_asyncio_actor_shutdown_when_non_async_method_mixed": SPEED,
     "basic.py::test_default_worker_import_dependency": "workers have numpy from their start",
-    "basic.py::test_release_resources_race": "a task lends its CPU while it asks for values that it borrows",
     "basic.py::test_worker_thread_count": PRIVATE,
     "basic_2.py::test_get_correct_node_ip": PRIVATE,
     "basic_4.py::test_fork_support": "a worker has a thread of its own for messages",

@@ -286,8 +286,8 @@ class Owner(OwnerQueries):
             self.cancellation.on_force_timer(event.timer)
         elif event.timer.startswith(ROWS_TIMER):
             self.questions.on_timer(event.timer)
-        else:
-            self.values.waiting.on_timer(WaitID(int(event.timer.partition(":")[2])))
+        elif self.values.waiting.on_timer(event.timer):
+            self.executor.recall_waiting()
 
     def _on_task_finished(self, event: TaskFinished) -> None:
         if self.rooms.lent:

@@ -166,6 +166,10 @@ class Values:
             self.borrows.meet(event.requester)
             value.note("requesters", event.requester)
             self.references.look_up(value)
+            self.out.send(
+                event.requester,
+                ValueReported(object_id=value.object_id, state=ValueState.PENDING, size_bytes=0),
+            )
 
     def _report(self, value: Value, requester: Address) -> None:
         if value.failed_with is not None:
@@ -186,7 +190,9 @@ class Values:
             if value is None or value.state not in (ValueState.INLINE, ValueState.FAILED):
                 self.out.add(DropPayload(key=event.object_id))  # nobody here wants the bytes that came along
             return
-        if event.state is ValueState.INLINE:
+        if event.state is ValueState.PENDING:
+            self.waiting.is_pending(value)
+        elif event.state is ValueState.INLINE:
             self.set_inline(value, event.size_bytes)
         elif event.state is ValueState.STORED:
             self.set_stored(value, event.size_bytes, None)

@@ -4,11 +4,17 @@ Theory of operation. A wait counts objects that are ready; with `fetch` a stored
 this node's store. With `read` the process will open the bytes, and the pin ends with its last view. A value knows the
 waits that miss it, and a wait what it misses, so that either end finds the other.
 
+The task of a worker that waits lends its CPU. If all that it misses has an owner elsewhere, or lies in a store, the
+answer mostly comes at once. Such a task lends its CPU when an owner says that a task still makes the value, or when it
+has waited for `BRIEF_NS`, so that no other worker starts for a value that is there.
+
 Relies on: values.py tells of each change that a wait may have been started for; pins.py for the bytes.
 Guarantees: each wait completes once, when enough is ready, when one of a `read` has failed, or at its timeout.
 """
 
 from __future__ import annotations
+
+from typing import Final
 
 from dualray.shared.machines.base import Outbox, ensure
 from dualray.shared.machines.owner.pins import Pins
@@ -22,11 +28,19 @@ from dualray.shared.model.ids import Address, ObjectID, WaitID
 from dualray.shared.model.states import ValueState
 
 
+BRIEF_NS: Final = 100_000_000
+"""Many times what a busy owner on the same machine takes to answer."""
+_BRIEF: Final = "brief:"
+_QUICK: Final = (ValueState.UNKNOWN, ValueState.STORED)
+"""Its owner has not been asked yet, or it is to be fetched."""
+
+
 class Wait:
     """One `get`, `wait`, or fetching of a task's arguments."""
 
     __slots__ = (
         "blocked",
+        "brief",
         "failed",
         "fetch",
         "is_small",
@@ -46,6 +60,8 @@ class Wait:
         self.task_id = event.task_id
         self.timed = False
         self.blocked = False
+        self.brief = False
+        """Whether a timer runs at whose end the task lends its CPU."""
         self.failed = False
         self.is_small = True
         """Whether all that it has looked at up to now was small, or not ready: nothing was fetched or pinned for it."""
@@ -90,12 +106,14 @@ class Waits:
         wait = self.waits[wait_id] = Wait(event)
         table, missing = self.table, wait.missing
         alone: dict[WaitID, None] = OneWait({wait_id: None})
+        waits_for_tasks = False
         for ref in event.refs:
             value = table.get(ref.object_id) or self.references.entry(ref)
             if value.state is ValueState.INLINE:
                 continue
             if value.is_bare and value.state is ValueState.PENDING:  # there is nothing to ask, or to fetch
                 missing[value.object_id] = None
+                waits_for_tasks = True
                 if value.waits:
                     value.add_wait(wait_id, alone)
                 else:
@@ -109,6 +127,7 @@ class Waits:
             else:
                 missing[value.object_id] = None
                 value.add_wait(wait_id, alone)
+                waits_for_tasks |= value.state not in _QUICK
                 self.references.look_up(value)
                 self._fetch_if_needed(wait, value)
         if self._is_complete(wait) or event.timeout_ns == 0:
@@ -117,20 +136,38 @@ class Waits:
         if event.timeout_ns is not None:
             wait.timed = True
             self.out.add(ArmTimer(timer=f"wait:{wait_id}", delay_ns=event.timeout_ns))
-        if wait.task_id is not None:
+        if wait.task_id is None:
+            return
+        if waits_for_tasks:
             self.block(wait_id, lends=not self.keeps_cpu)
+        else:
+            wait.brief = True
+            self.out.add(ArmTimer(timer=f"{_BRIEF}{wait_id}", delay_ns=BRIEF_NS))
 
     def block(self, wait_id: WaitID, *, lends: bool = True) -> None:
         """The task of this process waits, and lends its CPU until the wait is over if `lends` is True."""
         self.waits[wait_id].blocked = True
         self.out.send(self.node, WorkerBlocked(worker=self.address, lends=lends))
 
-    def on_timer(self, wait_id: WaitID) -> None:
-        """The wait's time is over."""
+    def is_pending(self, value: Value) -> None:
+        """The owner of a value says that it is not there yet: waits for it are not brief."""
+        for wait_id in value.waits:
+            if self.waits[wait_id].brief:
+                self.out.add(ArmTimer(timer=f"{_BRIEF}{wait_id}", delay_ns=0))  # in place of the one that runs
+
+    def on_timer(self, timer: str) -> bool:
+        """A wait's time is over, or it is not brief; whether its task is blocked from now on."""
+        wait_id = WaitID(int(timer.partition(":")[2]))
         wait = self.waits.get(wait_id)
-        if wait is not None:
-            wait.timed = False
-            self.complete(wait_id, wait)
+        if wait is None:
+            return False
+        if timer.startswith(_BRIEF):
+            wait.brief = False
+            self.block(wait_id, lends=not self.keeps_cpu)
+            return True
+        wait.timed = False
+        self.complete(wait_id, wait)
+        return False
 
     def _counts(self, wait: Wait, value: Value) -> bool:
         if value.state is ValueState.STORED and wait.fetch:
@@ -202,6 +239,8 @@ class Waits:
         table = self.table
         if wait.timed:
             self.out.add(CancelTimer(timer=f"wait:{wait_id}"))
+        if wait.brief:
+            self.out.add(CancelTimer(timer=f"{_BRIEF}{wait_id}"))
         if wait.blocked and not self.is_blocked:  # a thread or coroutine beside it may wait on
             self.out.send(self.node, WorkerUnblocked(worker=self.address))
         for object_id in wait.object_ids if not wait.is_small else ():

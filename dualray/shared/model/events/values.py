@@ -18,7 +18,8 @@ class ValueRequested:
 
 @dataclass(slots=True, kw_only=True)
 class ValueReported:
-    """The answer to `ValueRequested`, once the object is ready: INLINE (payload), STORED or FAILED."""
+    """The answer to `ValueRequested`: INLINE (payload), STORED or FAILED. PENDING: it is not there, and another answer
+    follows."""
 
     object_id: ObjectID
     state: ValueState

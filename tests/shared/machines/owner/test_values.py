@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from dualray.shared.machines.owner.waits import BRIEF_NS
 from dualray.shared.model.commands import ArmTimer, CancelTimer, CompleteWait, DropPayload, Send
 from dualray.shared.model.errors import ErrorKind
 from dualray.shared.model.events import (
@@ -231,7 +232,8 @@ def test_an_owner_answers_with_the_exception_when_the_task_raised(driver):
 def test_an_owner_answers_once_the_value_is_ready(driver):
     driver.submit(task(1))
     driver.grant()
-    assert sent(driver(ValueRequested(object_id=oid(1), requester=OTHER)), ValueReported) == []
+    (answer,) = sent(driver(ValueRequested(object_id=oid(1), requester=OTHER)), ValueReported)
+    assert answer.state is ValueState.PENDING
     assert [answer.state for answer in sent(driver.finish(1), ValueReported, OTHER)] == [ValueState.INLINE]
 
 
@@ -373,6 +375,31 @@ def test_a_task_that_waits_lends_its_cpu(worker):
     assert sends(worker.wait(1, ref(oid(2), WORKER), of_task=1)) == [(NODE, "WorkerBlocked")]
     worker.grant(5)
     assert sent(worker.finish(2, worker="node-0/w5"), WorkerUnblocked) == [WorkerUnblocked(worker=WORKER)]
+
+
+def test_a_task_that_gets_a_borrowed_value_lends_its_cpu_only_when_that_takes_long(worker):
+    worker.pushed(task(1, owner="driver-2"), reply_to="driver-2")
+    commands = worker.wait(1, ref(oid(2), OTHER), of_task=1)
+    assert sends(commands) == [(OTHER, "ValueRequested")]
+    assert of(commands, ArmTimer) == [ArmTimer(timer="brief:1", delay_ns=BRIEF_NS)]
+    answered = worker(ValueReported(object_id=oid(2), state=ValueState.INLINE, size_bytes=10))
+    assert completed(answered) == [(1, (oid(2),))]
+    assert CancelTimer(timer="brief:1") in answered
+    assert worker(TimerFired(timer="brief:1")) == [], "it was under way"
+    worker.wait(2, ref(oid(3), OTHER), of_task=1)
+    assert sends(worker(TimerFired(timer="brief:2"))) == [(NODE, "WorkerBlocked")]
+    assert (NODE, "WorkerUnblocked") in sends(
+        worker(ValueReported(object_id=oid(3), state=ValueState.INLINE, size_bytes=10))
+    )
+
+
+def test_a_task_that_gets_a_borrowed_value_lends_its_cpu_when_the_owner_has_none(worker):
+    worker.pushed(task(1, owner="driver-2"), reply_to="driver-2")
+    worker.wait(1, ref(oid(2), OTHER), of_task=1)
+    pending = worker(ValueReported(object_id=oid(2), state=ValueState.PENDING, size_bytes=0))
+    assert pending == [ArmTimer(timer="brief:1", delay_ns=0)]
+    assert sends(worker(TimerFired(timer="brief:1"))) == [(NODE, "WorkerBlocked")]
+    assert sends(worker.wait(2, ref(oid(2), OTHER), of_task=1)) == [(NODE, "WorkerBlocked")], "it knows already"
 
 
 def test_an_actor_whose_method_waits_keeps_its_cpu(worker):
