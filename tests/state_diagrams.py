@@ -22,12 +22,16 @@ TABLES: tuple[tuple[Transitions[Any], str, str], ...] = (
             "In the process that created a new object (the owner), the state of the object is PENDING."
         ),
     ),
-    (WORKER, "STARTING", "The node manager keeps the state of each worker process."),
-    (ACTOR, "PENDING", "The head process keeps the state of each actor."),
-    (GROUP, "PENDING", "The head process keeps the state of each placement group."),
-    (NODE, "ALIVE", "The head process keeps the state of each node."),
-    (LAUNCH, "REQUESTED", "The head process keeps the state of each node that the autoscaler has requested."),
-    (STORED, "CREATED", "The node manager keeps the state of each object in the node's object store."),
+    (WORKER, "STARTING", "The manager process of a node keeps the states of the node's worker processes."),
+    (ACTOR, "PENDING", "The head process of a cluster keeps the states of the cluster's actors."),
+    (GROUP, "PENDING", "The head process of a cluster keeps the states of the cluster's placement groups."),
+    (NODE, "ALIVE", "The head process of a cluster keeps the states of the cluster's nodes."),
+    (
+        LAUNCH,
+        "REQUESTED",
+        "The head process of a cluster keeps the states of nodes that the autoscaler has requested.",
+    ),
+    (STORED, "CREATED", "The manager process of a node keeps the states of the objects in the node's object store."),
 )
 """Each table with its initial state and a sentence about it."""
 
