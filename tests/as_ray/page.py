@@ -44,7 +44,7 @@ The page [compatibility.md](api/compatibility.md) names a test for each name of 
 
 Of {counted} names of Ray, {works} work in dualray ({share:.1f} %).
 Using one of Ray's other {refused} names in dualray raises an error.
-dualray accepts and ignores {ignored} arguments of `ray.init`.
+Of the arguments of `ray.init`, dualray accepts and ignores {ignored}.
 
 """
 
@@ -127,7 +127,7 @@ def page() -> str:
     text += "".join(f"| `{name}` | {why} |\n" for name, why in sorted(REASONS.items()))
     text += "\n## Private names of Ray\n\n"
     text += "dualray has the private names of Ray in the following table, because test suites import these names. "
-    text += "dualray has no other names of `ray._private`, `ray._common` and `ray.data._internal`.\n\n"
+    text += "No other names of `ray._private`, `ray._common` and `ray.data._internal` exist in dualray.\n\n"
     text += "| module | names |\n|---|---|\n"
     for module in _PRIVATE:
         text += f"| `{module}` | {', '.join(f'`{each}`' for each in import_module(module).__all__)} |\n"
