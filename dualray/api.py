@@ -1,4 +1,4 @@
-"""The functions of the API: init, shutdown, remote, get, put, wait, kill, cancel, and queries about the cluster.
+"""The functions of dualray's API: init, shutdown, remote, get, put, wait, kill, cancel, and queries about the cluster.
 
 `init` chooses the mode: real processes, a simulation, or a Ray cluster. All other functions work in the same way in
 each mode.
@@ -66,7 +66,7 @@ def init(
     ignore_reinit_error: bool = False,
     **of_ray: Any,
 ) -> ClusterContext:
-    """Start a cluster and connect this process to it as the driver.
+    """Start or join a cluster, and make the calling process a driver of the cluster.
 
     Args:
         address: the cluster to join, which must have a node on this machine: "host:port" of its head, the directory of
@@ -209,7 +209,7 @@ def _check_arguments_of_ray(given: Mapping[str, Any]) -> None:
 
 
 def shutdown() -> None:
-    """End the cluster that `init` started, with its tasks, actors and processes, or disconnect from a joined cluster.
+    """End the cluster that `init` started and all its processes, or leave the cluster that `init` joined.
 
     If the program has not called `init`, `shutdown` does nothing.
     """
@@ -222,7 +222,7 @@ def shutdown() -> None:
 
 
 def is_initialized() -> bool:
-    """Return whether this process is connected to a cluster: the program has called `init`, and not yet `shutdown`."""
+    """Return whether the calling process is connected to a cluster, after `init` and before `shutdown`."""
     return runtime.current_or_none() is not None
 
 
@@ -289,7 +289,7 @@ def get(refs: Sequence[ObjectRef[Any]], *, timeout: float | None = None) -> list
 
 
 def get(refs: Any, *, timeout: float | None = None) -> Any:
-    """Wait for the values of references, and return them.
+    """Wait until the values of ObjectRefs are ready, and return the values.
 
     Args:
         refs: one ObjectRef, or a list of ObjectRefs. `get` of an ObjectRefGenerator returns the generator itself, as in
@@ -324,7 +324,7 @@ def get(refs: Any, *, timeout: float | None = None) -> Any:
 
 
 def put(value: T) -> ObjectRef[T]:
-    """Store a value, and return a reference to it.
+    """Store a value in the cluster, and return an ObjectRef to the value.
 
     `put` writes a value of more than 100 KiB to the object store of this node. A smaller value stays in the memory of
     this process.
@@ -345,7 +345,7 @@ def put(value: T) -> ObjectRef[T]:
 def wait(
     refs: list[ObjectRef[Any]], *, num_returns: int = 1, timeout: float | None = None, fetch_local: bool = True
 ) -> tuple[list[ObjectRef[Any]], list[ObjectRef[Any]]]:
-    """Wait until a number of references are ready, and return the ready ones and the others.
+    """Wait until `num_returns` of the ObjectRefs are ready, and return two lists: the ready and the other ObjectRefs.
 
     Args:
         refs: a list of distinct ObjectRefs and ObjectRefGenerators. A generator is ready when its next item exists, or
@@ -445,7 +445,7 @@ def _timeout_ns(timeout: float | None, no_limit: float | None = None) -> int | N
 
 
 def kill(actor: ActorHandle[Any], *, no_restart: bool = True) -> None:
-    """End an actor at once, even while it runs a method.
+    """End an actor at once, even while the actor runs a method.
 
     Args:
         actor: the handle of the actor.
@@ -464,7 +464,7 @@ def kill(actor: ActorHandle[Any], *, no_restart: bool = True) -> None:
 
 
 def cancel(ref: ObjectRef[Any] | ObjectRefGenerator, *, force: bool = False, recursive: bool = True) -> None:
-    """Cancel the task that computes `ref`, unless it has ended. See docs/api/tasks.md.
+    """Cancel the task that computes `ref`, unless the task has ended. See docs/api/tasks.md.
 
     `get` of a cancelled task's result raises TaskCancelledError. `get` of a task that needs this result also raises
     TaskCancelledError. dualray does not retry a cancelled task.
@@ -493,7 +493,7 @@ def cancel(ref: ObjectRef[Any] | ObjectRefGenerator, *, force: bool = False, rec
 
 
 def nodes() -> list[dict[str, Any]]:
-    """Return a dict for each node that the cluster has or had.
+    """Return a dict for each node of the cluster, including nodes that have died.
 
     As in Ray, the keys are NodeID, Alive and alive, Resources (amounts by name), Labels, NodeManagerAddress and
     NodeName (the IP address), and NodeManagerHostname. Keys for ports of Ray's own processes have the value 0, and keys
@@ -526,12 +526,12 @@ _SOCKETS = ("ObjectStoreSocketName", "RayletSocketName")
 
 
 def cluster_resources() -> dict[str, float]:
-    """Return the total resources of all alive nodes, as amounts by name."""
+    """Return the total resources of all alive nodes, as a dict from resource names to amounts."""
     return runtime.current("cluster_resources").verbs.cluster_resources()
 
 
 def available_resources() -> dict[str, float]:
-    """Return the free resources of all alive nodes, as amounts by name. Resources that are not free are left out."""
+    """Return the free resources of all alive nodes, as a dict from resource names to amounts above 0."""
     return runtime.current("available_resources").verbs.available_resources()
 
 

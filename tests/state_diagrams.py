@@ -19,15 +19,19 @@ TABLES: tuple[tuple[Transitions[Any], str, str], ...] = (
         "UNKNOWN",
         (
             "Each process with a reference to an object keeps the object's state. "
-            "In the owner process, the state of a new object is PENDING."
+            "In the process that created a new object (the owner), the state of the object is PENDING."
         ),
     ),
-    (WORKER, "STARTING", "The node manager keeps the state of each worker process."),
-    (ACTOR, "PENDING", "The head process keeps the state of each actor."),
-    (GROUP, "PENDING", "The head process keeps the state of each placement group."),
-    (NODE, "ALIVE", "The head process keeps the state of each node."),
-    (LAUNCH, "REQUESTED", "The head process keeps the state of each node that the autoscaler has requested."),
-    (STORED, "CREATED", "The node manager keeps the state of each object in the node's object store."),
+    (WORKER, "STARTING", "The manager process of a node keeps the states of the node's worker processes."),
+    (ACTOR, "PENDING", "The head process of a cluster keeps the states of the cluster's actors."),
+    (GROUP, "PENDING", "The head process of a cluster keeps the states of the cluster's placement groups."),
+    (NODE, "ALIVE", "The head process of a cluster keeps the states of the cluster's nodes."),
+    (
+        LAUNCH,
+        "REQUESTED",
+        "The head process of a cluster keeps the states of nodes that the autoscaler has requested.",
+    ),
+    (STORED, "CREATED", "The manager process of a node keeps the states of the objects in the node's object store."),
 )
 """Each table with its initial state and a sentence about it."""
 
@@ -35,8 +39,8 @@ HEAD = """\
 # States
 
 This page shows the states of tasks, objects, workers, actors, placement groups and nodes. Each row of a table shows a
-state, and the states that may follow this state. Each table begins with the initial state. dualray raises
-`InvalidTransition` for a change of state that no table contains. The tables show the transitions of
+state, and the states that may follow this state. The first row of each table shows the initial state. If a change of
+state is not in the tables, dualray raises `InvalidTransition`. The tables on this page show the contents of
 `dualray/shared/model/states.py`. `python -m tests.state_diagrams` writes this page.
 """
 

@@ -43,8 +43,8 @@ The page [as_ray.md](as_ray.md) shows how `import ray` imports dualray.
 The page [compatibility.md](api/compatibility.md) names a test for each name of Ray's core API.
 
 Of {counted} names of Ray, {works} work in dualray ({share:.1f} %).
-Using one of the other {refused} names raises an error.
-dualray accepts and ignores {ignored} arguments of `ray.init`.
+Using one of Ray's other {refused} names in dualray raises an error.
+Of the arguments of `ray.init`, dualray accepts and ignores {ignored}.
 
 """
 
@@ -122,12 +122,12 @@ def page() -> str:
             text += "| name | state | why |\n|---|---|---|\n"
             text += "".join(f"| `{row.name}` | {row.state} | {row.why} |\n" for row in others) + "\n"
     text += "## Why modules and names of Ray are missing\n\n"
-    text += "The table lists modules and names of Ray that dualray does not have, or has only in part.\n\n"
+    text += "The following table lists modules and names of Ray that dualray does not have, or has only in part.\n\n"
     text += "| name | why |\n|---|---|\n"
     text += "".join(f"| `{name}` | {why} |\n" for name, why in sorted(REASONS.items()))
     text += "\n## Private names of Ray\n\n"
-    text += "dualray has the private names in the table, because test suites of Ray and of other projects import them. "
-    text += "dualray has no other names of `ray._private`, `ray._common` and `ray.data._internal`.\n\n"
+    text += "dualray has the private names of Ray in the following table, because test suites import these names. "
+    text += "No other names of `ray._private`, `ray._common` and `ray.data._internal` exist in dualray.\n\n"
     text += "| module | names |\n|---|---|\n"
     for module in _PRIVATE:
         text += f"| `{module}` | {', '.join(f'`{each}`' for each in import_module(module).__all__)} |\n"

@@ -128,12 +128,13 @@ def _share(total: Counter[str], engine: str) -> str:
 _HEAD: Final = """\
 # Ray's own tests
 
-This page counts, by file, Ray's own tests of tasks, actors, objects, generators, placement groups, scheduling, failures
-and utilities ({source}, commit {commit}). The columns `real` and `sim` contain the numbers of tests that pass with
-dualray in real mode and in sim mode. The column `counted` contains the number of tests that pass on Ray 2.60, or that
-were not run on Ray 2.60. The column `apart` contains the number of tests that need internal parts of Ray. The columns
-`counted`, `real` and `sim` do not include the tests that need internal parts of Ray. Internal parts of Ray are its
-daemons, its dashboard, its client, its command line, `ray._private` and its control plane.
+This page shows, for each file of Ray's own tests, how many tests pass with dualray. The tests cover tasks, actors,
+objects, generators, placement groups, scheduling, failures and utilities ({source}, commit {commit}). The columns
+`real` and `sim` contain the numbers of tests that pass in real mode and in sim mode. The column `counted` contains the
+number of tests that pass on Ray 2.60, or that did not run on Ray 2.60. The column `apart` contains the number of tests
+that need internal parts of Ray. The columns `counted`, `real` and `sim` do not include the tests that need internal
+parts of Ray. Internal parts of Ray are its daemons, its dashboard, its client, its command line, `ray._private` and its
+control plane.
 
 Of Ray's tests that ran with dualray, {real} pass in real mode, and {sim} pass in sim mode. A dash in the column `real`
 or `sim` means that no test of the file ran in the mode of the column.
