@@ -78,8 +78,8 @@ def start_command(
     memory: Annotated[
         str | None,
         Option(
-            help="Memory that tasks can reserve with memory=, such as 16GiB. By default, tasks can "
-            "reserve 70 % of the total memory."
+            help="Memory that tasks can reserve with the option memory=, such as 16GiB. By default, "
+            "tasks can reserve 70 % of this machine's memory."
         ),
     ] = None,
     labels: Annotated[str | None, Option(help="Labels of this node, such as 'zone=a,market=spot', or as JSON.")] = None,

@@ -36,7 +36,7 @@ Repeat = Annotated[
     str,
     Option(
         help="Share of the seeds to run twice, to check that both runs are equal, such as 5% or "
-        "0.05. With 0, no seed runs twice."
+        "0.05. With --repeat 0, no seed runs twice."
     ),
 ]
 Output = Annotated[

@@ -21,7 +21,8 @@ def import_ray_command(
     job: Annotated[
         str | None,
         Option(
-            help="Hexadecimal id of the Ray job to import. If the events belong to several jobs, you must give --job."
+            help="Hexadecimal id of the Ray job to import. If the exported events belong to several "
+            "Ray jobs, you must give --job."
         ),
     ] = None,
     timeline: Annotated[

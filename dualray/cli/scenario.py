@@ -220,7 +220,7 @@ def check_command(file: File, seed: Seed = None, as_json: AsJson = False, quiet:
 def list_command(
     directory: Annotated[Path, Argument(help="Directory with scenario files.")] = SCENARIOS,
     as_json: AsJson = False,
-    quiet: Annotated[bool, Option("--quiet", "-q", help="Print only the names of the files.")] = False,
+    quiet: Annotated[bool, Option("--quiet", "-q", help="Print only the names of the scenario files.")] = False,
 ) -> None:
     """List the scenario files in a directory.
 

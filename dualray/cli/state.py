@@ -131,7 +131,12 @@ def get_command(
     resource: Annotated[
         str, Argument(help="Kind of thing to show: task, actor, object, node, worker or placement-group.")
     ],
-    id_: Annotated[str, Argument(metavar="ID", help="Id of what to show, the beginning of the id, or the name.")],
+    id_: Annotated[
+        str,
+        Argument(
+            metavar="ID", help="Id of the task, actor or other thing to show, the beginning of the id, or a name."
+        ),
+    ],
     as_json: AsJson = False,
     format_: Format = "table",
     address: Address = "auto",

@@ -152,7 +152,7 @@ def calibrate_command(
     seconds: Seconds = SECONDS_MAX,
     report: CalibrationReport = None,
     engine: Annotated[
-        str, Option(help="What to measure: dualray (its real processes on this machine) or ray (a Ray cluster).")
+        str, Option(help="What to measure: dualray (with real processes on this machine) or ray (a Ray cluster).")
     ] = "dualray",
     address: RayAddress = None,
     as_json: AsJson = False,
@@ -233,15 +233,15 @@ def predict_command(
     store: Annotated[
         str | None,
         Option(
-            help="Sizes of a node's object store to compare, such as 1GiB,8GiB. The default is the "
-            "size in the recorded run."
+            help="Sizes of a node's object store to compare, such as 1GiB,8GiB. The default size is "
+            "that of the object store in the recorded run."
         ),
     ] = None,
     memory: Annotated[
         str,
         Option(
             help="Sizes to compare of the memory that a node has for objects and workers, such as "
-            "8GiB,16GiB. The size 0 means unlimited memory."
+            "8GiB,16GiB. A memory size of 0 means unlimited memory."
         ),
     ] = "0",
     network: Annotated[
@@ -325,7 +325,7 @@ def predict_command(
         str | None,
         Option(
             help="Idle times to compare, after which the autoscaler removes a node, such as 1m,5m. The"
-            " default is the idle time in the --autoscale file."
+            " default idle time is that in the --autoscale file."
         ),
     ] = None,
     causes: Annotated[
