@@ -282,8 +282,8 @@ def predict_command(
         float | None,
         Option(
             min=0,
-            help="Price of a spot machine per hour. Without --spot-price, a spot machine has the same "
-            "price as other nodes.",
+            help="Price of a spot machine per hour. The default price of a spot machine is that in the"
+            " JSON file about spot machines, or else --price.",
         ),
     ] = None,
     deadline: Annotated[
