@@ -50,7 +50,9 @@ def start_command(
     port: Annotated[
         int | None,
         Option(
-            min=0, max=65535, help=f"{PORT_HELP} The option --port needs --head, and its default is {DEFAULT_PORT}."
+            min=0,
+            max=65535,
+            help=f"{PORT_HELP} The option --port works only with --head, and its default is {DEFAULT_PORT}.",
         ),
     ] = None,
     node_ip: Annotated[
@@ -90,7 +92,7 @@ def start_command(
         int | None,
         Option(
             help="Number of workers that each node of the cluster starts in advance. The option "
-            "--num-workers needs --head."
+            "--num-workers works only with --head."
         ),
     ] = None,
     object_manager_port: Annotated[
@@ -104,7 +106,7 @@ def start_command(
     ] = None,
     autoscale: Annotated[
         Path | None,
-        Option(help=f"{AUTOSCALE_HELP} The option --autoscale needs --head."),
+        Option(help=f"{AUTOSCALE_HELP} The option --autoscale works only with --head."),
     ] = None,
     secret_file: Annotated[
         Path | None,
@@ -117,7 +119,7 @@ def start_command(
         int | None,
         Option(
             help="Number of additional Redis servers over which a cluster divides its tables. The "
-            "option --num-redis-shards needs --head.",
+            "option --num-redis-shards works only with --head.",
             min=0,
             max=64,
         ),

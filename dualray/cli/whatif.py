@@ -233,8 +233,8 @@ def predict_command(
     store: Annotated[
         str | None,
         Option(
-            help="Sizes of a node's object store to compare, such as 1GiB,8GiB. The default size is "
-            "that of the object store in the recorded run."
+            help="Sizes of a node's object store to compare, such as 1GiB,8GiB. By default, the object"
+            " store has the same size as in the recorded run."
         ),
     ] = None,
     memory: Annotated[
@@ -310,9 +310,9 @@ def predict_command(
     cold_start: Annotated[
         str | None,
         Option(
-            help="Time that the first workers of a new node take to start, such as 300ms. The value "
-            "`recorded` means the start time in the recorded run. By default, the start time is 0"
-            " without --autoscale, and the recorded time with --autoscale."
+            help="Time that the first workers of a new node take to start, such as 300ms. "
+            "`--cold-start recorded` uses the start time in the recorded run. By default, the "
+            "start time is 0 without --autoscale, and the recorded time with --autoscale."
         ),
     ] = None,
     autoscale: Annotated[
@@ -324,8 +324,8 @@ def predict_command(
     idle_timeout: Annotated[
         str | None,
         Option(
-            help="Idle times to compare, after which the autoscaler removes a node, such as 1m,5m. The"
-            " default idle time is that in the --autoscale file."
+            help="Idle times to compare, after which the autoscaler removes a node, such as 1m,5m. By "
+            "default, `dualray predict` uses the idle time in the --autoscale file."
         ),
     ] = None,
     causes: Annotated[
