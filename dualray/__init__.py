@@ -1,4 +1,4 @@
-"""dualray: distributed Python that you can prove before you deploy.
+"""dualray: distributed Python that you can test before you deploy it.
 
 dualray has Ray's tasks, actors and objects. `init(mode="real")` runs them on real processes, and `init(mode="sim",
 nodes=11)` runs them on a deterministic virtual cluster. Both modes use the same policies for scheduling, reconstruction

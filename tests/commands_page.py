@@ -18,11 +18,11 @@ def page() -> str:
     lines = [
         "# Command line",
         "",
-        "`python -m tests.commands_page --write` writes this page from the commands' help.",
+        "`python -m tests.commands_page --write` writes this page from the help texts of the commands.",
         "",
-        "A `dualray` command exits with 0 after success, with 1 if a check failed, and with 2 if an",
+        "The exit code of a `dualray` command is 0 after success, 1 if a check failed, and 2 if an argument",
     ]
-    lines += ["argument or option is wrong. `dualray run` exits with the exit code of the script.", ""]
+    lines += ["or option is wrong. `dualray run` exits with the exit code of the script.", ""]
     for title, commands in GROUPS.items():
         lines += [f"## {title}", ""]
         for name in commands:

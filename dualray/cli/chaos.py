@@ -47,32 +47,55 @@ def _end(number: int, frame: object) -> NoReturn:
     raise SystemExit(128 + number)
 
 
+Workload = Annotated[
+    str,
+    Option(
+        help="Test program to run: mixed (with tasks, large objects and actors), or another of "
+        "dualray's generated programs."
+    ),
+]
+Records = Annotated[
+    Path | None,
+    Option(
+        "--decision-log",
+        "--record",
+        help=f"{DECISION_LOG_HELP} Without --decision-log, `dualray chaos` writes the records to a "
+        "temporary directory.",
+    ),
+]
+Faults = Annotated[
+    list[str] | None,
+    Option("--faults", "--fault", help=f"{FAULTS_HELP} Faults that you set with --faults replace the random faults."),
+]
+Patience = Annotated[
+    float,
+    Option(
+        min=1,
+        help="Time without progress, in seconds, after which `dualray chaos` reports that the test program hangs.",
+    ),
+]
+
+
 @app.add("chaos")
 def chaos_command(
-    seed: Annotated[int, Option(min=0, help=f"{SEED_HELP} Two runs with the same seed get the same faults.")] = 0,
-    random_faults: Annotated[int, Option(min=1, help="Number of random faults to perform.")] = 300,
+    seed: Annotated[
+        int, Option(min=0, help=f"{SEED_HELP} Two runs of `dualray chaos` with the same seed inject the same faults.")
+    ] = 0,
+    random_faults: Annotated[int, Option(min=1, help="Number of random faults to inject.")] = 300,
     nodes: Annotated[
-        int, Option(min=1, help=f"{NODES_HELP} No fault hits node-0, which runs the head process and the driver.")
+        int,
+        Option(min=1, help=f"{NODES_HELP} No fault affects node-0, which runs the head process and the test program."),
     ] = 3,
-    workload: Annotated[
-        str,
-        Option(help="Program to run: mixed (tasks, large objects and actors), or the name of a generated workload."),
-    ] = "mixed",
-    decision_log: Annotated[
-        Path | None,
-        Option("--decision-log", "--record", help=f"{DECISION_LOG_HELP} The default is a temporary directory."),
-    ] = None,
-    faults: Annotated[
-        list[str] | None,
-        Option("--faults", "--fault", help=f"{FAULTS_HELP} The faults of this option replace the random faults."),
-    ] = None,
-    patience: Annotated[
-        float, Option(min=1, help="Seconds without progress after which the command reports a hang.")
-    ] = 60,
-    dry_run: Annotated[bool, Option("--dry-run", help=f"{DRY_RUN_HELP} `dualray chaos` lists the faults.")] = False,
+    workload: Workload = "mixed",
+    decision_log: Records = None,
+    faults: Faults = None,
+    patience: Patience = 60,
+    dry_run: Annotated[
+        bool, Option("--dry-run", help=f"{DRY_RUN_HELP} With --dry-run, `dualray chaos` lists the planned faults.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Kill, pause and slow down real processes while a workload runs, and check the workload's results.
+    """Kill, pause and slow down real processes while a test program runs, and check the program's results.
 
     Example: dualray chaos --random-faults 20 --nodes 2
     """

@@ -41,86 +41,116 @@ app = Commands()
 
 @app.add("start")
 def start_command(
-    head: Annotated[bool, Option("--head", help="Start a new cluster: the head process and the first node.")] = False,
-    address: Annotated[str | None, Option(help=f"{ADDRESS_HELP} With --address, the node joins this cluster.")] = None,
+    head: Annotated[
+        bool, Option("--head", help="Start a new cluster, with its head process and its first node.")
+    ] = False,
+    address: Annotated[
+        str | None, Option(help=f"{ADDRESS_HELP} With --address, the node joins an existing cluster.")
+    ] = None,
     port: Annotated[
         int | None,
         Option(
-            min=0, max=65535, help=f"{PORT_HELP} This option is for --head only, and its default is {DEFAULT_PORT}."
+            min=0,
+            max=65535,
+            help=f"{PORT_HELP} The option --port works only with --head, and its default is {DEFAULT_PORT}.",
         ),
     ] = None,
     node_ip: Annotated[
         str | None,
         Option(
-            help="Address at which other machines reach this machine. With the default, 127.0.0.1, only this machine "
-            "can connect."
+            help="IP address at which other machines reach this machine. With the default address, "
+            "127.0.0.1, only programs on this machine can connect to the node."
         ),
     ] = None,
     num_cpus: Annotated[
-        float | None, Option(help="Number of CPUs that this node offers; by default all CPUs of this machine.")
+        float | None,
+        Option(
+            help="Number of CPUs that this node offers to tasks. By default, the node offers all CPUs of this machine."
+        ),
     ] = None,
     num_gpus: Annotated[
-        float | None, Option(help="Number of GPUs that this node offers; by default all GPUs of this machine.")
+        float | None,
+        Option(
+            help="Number of GPUs that this node offers to tasks. By default, the node offers all GPUs of this machine."
+        ),
     ] = None,
     resources: Annotated[
         str | None, Option(help="Custom resources of this node as JSON, such as '{\"disk\": 2}'.")
     ] = None,
     memory: Annotated[
         str | None,
-        Option(help="Memory that tasks can reserve with memory=, such as 16GiB; by default 70 % of the total."),
+        Option(
+            help="Memory that tasks can reserve with the option memory=, such as 16GiB. By default, "
+            "tasks can reserve 70 % of this machine's memory."
+        ),
     ] = None,
     labels: Annotated[str | None, Option(help="Labels of this node, such as 'zone=a,market=spot', or as JSON.")] = None,
     object_store_memory: Annotated[
-        str | None, Option(help="Size of this node's object store, in bytes or such as 2GiB.")
+        str | None, Option(help="Size of this node's object store, as a number of bytes or with a unit, such as 2GiB.")
     ] = None,
     num_workers: Annotated[
-        int | None, Option(help="With --head: number of workers that each node starts in advance.")
+        int | None,
+        Option(
+            help="Number of workers that each node of the cluster starts in advance. The option "
+            "--num-workers works only with --head."
+        ),
     ] = None,
     object_manager_port: Annotated[
         int | None,
         Option(
-            min=0, max=65535, help="With --address: port for all connections to this node; by default any free port."
+            min=0,
+            max=65535,
+            help="Network port for all connections to this node, which joins a cluster with --address."
+            " By default, dualray chooses a free port.",
         ),
     ] = None,
     autoscale: Annotated[
         Path | None,
-        Option(help=f"{AUTOSCALE_HELP} This option is for --head only."),
+        Option(help=f"{AUTOSCALE_HELP} The option --autoscale works only with --head."),
     ] = None,
     secret_file: Annotated[
         Path | None,
-        Option(help="File with the cluster's secret; by default the secret is in the variable DUALRAY_SECRET."),
+        Option(
+            help="File with the cluster's secret. By default, dualray reads the secret from the "
+            "environment variable DUALRAY_SECRET."
+        ),
     ] = None,
     num_redis_shards: Annotated[
         int | None,
         Option(
-            help="With --head: number of additional Redis servers, among which the cluster's tables are divided.",
+            help="Number of additional Redis servers over which a cluster divides its tables. The "
+            "option --num-redis-shards works only with --head.",
             min=0,
             max=64,
         ),
     ] = None,
     metrics_port: Annotated[
         int | None,
-        Option(help="Port of 127.0.0.1 on which to serve this node's metrics.", min=0, max=65535),
+        Option(help="Port on 127.0.0.1 at which this node serves its metrics.", min=0, max=65535),
     ] = None,
     tls: Annotated[
         bool | None,
         Option(
-            help="Encrypt connections to other machines with TLS 1.3. Use TLS on all nodes of a cluster or on none. "
-            "By default, TLS is on unless --node-ip is a loopback address.",
+            help="Encrypt connections to other machines with TLS 1.3. All nodes of a cluster must use "
+            "TLS, or none. By default, TLS is on unless --node-ip is a loopback address.",
         ),
     ] = None,
     tls_cert: Annotated[
         Path | None,
         Option(
-            help="PEM file with this node's certificate; by default, dualray derives a certificate from the secret."
+            help="PEM file with this node's TLS certificate. By default, dualray derives the "
+            "certificate from the cluster's secret."
         ),
     ] = None,
-    tls_key: Annotated[Path | None, Option(help="PEM file with the private key of --tls-cert.")] = None,
+    tls_key: Annotated[
+        Path | None, Option(help="PEM file with the private key of the certificate in --tls-cert.")
+    ] = None,
     tls_ca: Annotated[
-        Path | None, Option(help="PEM file with the certificate of the authority that signed the nodes' certificates.")
+        Path | None,
+        Option(help="PEM file with the certificate of the authority that signed the certificates of all nodes."),
     ] = None,
 ) -> None:
-    """Start a node of a cluster on this machine. The node runs until `dualray stop`.
+    """Start a node of a cluster on this machine. The node runs until you run `dualray stop`.
 
     Example: dualray start --head --node-ip 10.0.0.1
     """
@@ -238,18 +268,22 @@ def stop_command() -> None:
 @app.add("status")
 def status_command(
     address: Annotated[
-        str, Option(help=f"{ADDRESS_HELP} With auto, the command finds the cluster on this machine.")
+        str,
+        Option(help=f"{ADDRESS_HELP} With `--address auto`, dualray uses the cluster that runs on this machine."),
     ] = "auto",
     policy: Annotated[
         str | None,
-        Option(help="With --dry-run: scaling policy to try, as package.module:Class; by default the cluster's policy."),
+        Option(
+            help="Autoscaling policy that --dry-run tries, as package.module:Class. By default, "
+            "--dry-run uses the cluster's own policy."
+        ),
     ] = None,
     dry_run: Annotated[
         bool,
         Option(
             "--dry-run",
-            help=f"{DRY_RUN_HELP} With --dry-run, `dualray status` prints which nodes the scaling policy would "
-            "launch and end.",
+            help=f"{DRY_RUN_HELP} With --dry-run, `dualray status` prints which nodes the autoscaling "
+            "policy would start and stop.",
         ),
     ] = False,
     as_json: AsJson = False,

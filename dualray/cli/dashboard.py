@@ -46,26 +46,28 @@ def dashboard_command(
         list[str] | None,
         Argument(
             metavar="[SOURCE]...",
-            help="Decision log directory, scenario file, host:port of a cluster, or script with options of "
-            "`dualray run`. To compare two runs, give two sources. By default, the page shows the cluster on "
-            "this machine.",
+            help="What the dashboard shows: a decision log directory, a scenario file, the host:port "
+            "of a cluster, or a script with options of `dualray run`. To compare two runs, give "
+            "the decision log directories of both runs. Without SOURCE, the dashboard shows the "
+            "cluster on this machine.",
         ),
     ] = None,
     host: Annotated[
         str,
         Option(
-            help="Address on which to serve the page. Only programs on this machine can reach the default, 127.0.0.1."
+            help="Network address on which to serve the dashboard. Only programs on this machine can "
+            "reach the default address, 127.0.0.1."
         ),
     ] = LOOPBACK,
     port: Annotated[int, Option(help=PORT_HELP, min=0, max=65535)] = 0,
     pace: Annotated[
         float | None,
-        Option(help="Largest number of virtual seconds in one real second, if this command starts a simulation."),
+        Option(help="Highest speed of a simulation that the dashboard starts, in virtual seconds per real second."),
     ] = None,
     logs: Annotated[Path | None, Option(help=KEPT_LOGS_HELP)] = None,
-    open_: Annotated[bool, Option("--open", help="Open the page in this machine's browser.")] = False,
+    open_: Annotated[bool, Option("--open", help="Open the dashboard in the web browser of this machine.")] = False,
 ) -> None:
-    """Serve a live page about a cluster or a run, until Ctrl-C. The page is read-only.
+    """Serve a live web page about a cluster or a run, until you press Ctrl-C. The page is read-only.
 
     Example: dualray dashboard train.py --mode sim --nodes 4 --open
     """

@@ -48,11 +48,12 @@ def help_command(
     key: Annotated[
         str | None,
         Argument(
-            help="Key of an error, such as store-full, or the name of an error class; the default lists all keys."
+            help="Key of an error, such as store-full, or the name of an error class. Without KEY, "
+            "`dualray help` lists the keys of all errors."
         ),
     ] = None,
 ) -> None:
-    """Explain an error: what it means, what causes it, and how to fix it.
+    """Explain what an error means, what causes the error, and how to fix it.
 
     Example: dualray help store-full
     """
@@ -96,7 +97,8 @@ def doctor_command(
 ) -> None:
     """Check whether this machine has what dualray needs, and print how to fix what is missing.
 
-    The exit code is 1 if real mode does not work here. Simulations need only Python.
+    The exit code of `dualray doctor` is 1 if dualray cannot run real processes on this machine. Simulations need only
+    Python.
 
     Example: dualray doctor
     """

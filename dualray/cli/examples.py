@@ -26,10 +26,13 @@ def _folder(name: str) -> Path:
 
 @app.add("examples")
 def examples_command(
-    copy: Annotated[Path | None, Option(help="New or empty directory to copy the files to.")] = None,
+    copy: Annotated[
+        Path | None,
+        Option(help="Directory, new or empty, to which `dualray examples` copies the programs and scenarios."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the programs and scenarios that come with dualray, or copy them.
+    """List or copy the example programs and scenarios that come with dualray.
 
     Example: dualray examples --copy here && dualray run here/examples/core/monte_carlo_pi.py --mode sim
     """

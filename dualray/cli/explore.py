@@ -34,9 +34,19 @@ app = Commands()
 
 Repeat = Annotated[
     str,
-    Option(help="Share of the seeds to run twice, with different PYTHONHASHSEED: 5%, 0.05, or 0 for none."),
+    Option(
+        help="Share of the seeds to run twice, to check that both runs are equal, such as 5% or "
+        "0.05. With --repeat 0, no seed runs twice."
+    ),
 ]
-Output = Annotated[Path, Option(help="Directory for the scenario files, one for each kind of failure.")]
+Output = Annotated[
+    Path, Option(help="Directory in which `dualray explore` writes a scenario file for each kind of failure.")
+]
+
+ShrinkRuns = Annotated[
+    int,
+    Option(min=1, help="Largest number of simulations in the search for the fewest faults that cause a failure."),
+]
 
 
 @app.add("explore")
@@ -46,14 +56,12 @@ def explore_command(
     first: Annotated[int, Option(help="First seed to run.")] = 0,
     jobs: Annotated[int, Option(min=1, max=256, help=JOBS_HELP)] = 1,
     seed_timeout: Annotated[
-        float, Option(min=1, help="Longest real time that the run of one seed may take, in seconds.")
+        float, Option(min=1, help="Longest real time, in seconds, that the simulation of one seed may take.")
     ] = 60,
     shrink: Annotated[bool, Option(help="Search for the fewest faults that cause each kind of failure.")] = True,
-    shrink_runs: Annotated[
-        int, Option(min=1, help="Largest number of runs that search for the fewest faults.")
-    ] = RUNS_MAX,
+    shrink_runs: ShrinkRuns = RUNS_MAX,
     output: Output = Path("failures"),
-    stop_after: Annotated[int, Option(min=1, help="Stop after this number of failing seeds.")] = 10,
+    stop_after: Annotated[int, Option(min=1, help="Number of failing seeds after which `dualray explore` stops.")] = 10,
     repeat: Repeat = "5%",
     as_json: AsJson = False,
     verbose: Verbose = False,
@@ -61,7 +69,7 @@ def explore_command(
 ) -> None:
     """Run a scenario with many seeds, each with different random faults, and report the failures.
 
-    For each kind of failure, dualray searches for the fewest faults that cause it, and writes a scenario file.
+    For each kind of failure, `dualray explore` writes a scenario file with the fewest faults that cause the failure.
 
     Example: dualray explore scenarios/pi.yaml --seeds 200
     """

@@ -16,29 +16,35 @@ app = Commands()
 
 @app.add("import-ray")
 def import_ray_command(
-    logs: Annotated[Path, Argument(help="Directory of a Ray session, or the directory logs/export_events in it.")],
+    logs: Annotated[Path, Argument(help="Directory of a Ray session, or its subdirectory logs/export_events.")],
     output: Annotated[Path, Option("--output", "-o", help=OUTPUT_HELP)] = Path("run.parquet"),
     job: Annotated[
-        str | None, Option(help="Id of the job to import, in hex; required if the events belong to several jobs.")
+        str | None,
+        Option(
+            help="Hexadecimal id of the Ray job to import. If the exported events belong to several "
+            "Ray jobs, you must give --job."
+        ),
     ] = None,
     timeline: Annotated[
-        Path | None, Option(help="JSON file from `ray timeline`, with times that are missing in the events.")
+        Path | None,
+        Option(help="JSON file that `ray timeline` wrote, with times that the exported events do not contain."),
     ] = None,
     sizes: Annotated[
         Path | None,
         Option(
-            help='JSON file with the sizes of results, {"function": bytes}; by default, dualray estimates the sizes.'
+            help='JSON file with the size of each function\'s results, {"function": bytes}. By '
+            "default, dualray estimates the sizes of results."
         ),
     ] = None,
     edges: Annotated[
         Path | None,
         Option(
-            help='JSON file with dependencies, [["id of a task", "id of the task that takes its result"]]; '
-            "by default, dualray infers the dependencies."
+            help='JSON file with the dependencies of tasks, [["id of a task", "id of the task that '
+            'takes its result"]]. By default, dualray infers the dependencies of tasks.'
         ),
     ] = None,
 ) -> None:
-    """Convert the events that a Ray cluster exported into a recorded run, for `dualray predict`.
+    """Convert the events that a Ray cluster exported into a recorded run that `dualray predict` can use.
 
     Example: dualray import-ray /tmp/ray/session_latest --output run.parquet
     """

@@ -37,24 +37,34 @@ app = Commands()
 
 What = Annotated[
     str | None,
-    Argument(help="Name of a log file, a glob in quotes, or task, actor or worker."),
+    Argument(help="Name of a log file, a glob pattern in quotes, or one of the words task, actor and worker."),
 ]
 Which = Annotated[
     str | None,
     Argument(
-        help="Id of the task or actor, or the beginning of the id; for a worker its address, such as node-0/w3.",
+        help="Id of the task or actor whose output to print, or the beginning of the id. For a "
+        "worker, give its address, such as node-0/w3.",
     ),
 ]
-Tail = Annotated[int, Option(help="Number of lines to print from the end; -1 prints all.", min=-1)]
-Follow = Annotated[bool, Option("--follow", "-f", help="Keep printing new lines until Ctrl-C or the session's end.")]
+Tail = Annotated[
+    int, Option(help="Number of lines to print from the end of the output, or -1 to print all lines.", min=-1)
+]
+Follow = Annotated[
+    bool, Option("--follow", "-f", help="Keep printing new lines until you press Ctrl-C or the cluster's session ends.")
+]
 Attempt = Annotated[
     int | None,
     Option(
         "--attempt-number",
         "-a",
-        help="Number of the task's attempt, from 0; by default, the command prints all attempts.",
+        help="Number of the task's attempt whose output to print, counted from 0. By default, "
+        "`dualray logs` prints the output of all attempts.",
         min=0,
     ),
+]
+
+Subject = Annotated[
+    str | None, Option("--id", help="Id of the task or actor whose output to print, instead of the argument WHICH.")
 ]
 
 
@@ -62,24 +72,27 @@ Attempt = Annotated[
 def logs_command(
     what: What = None,
     which: Which = None,
-    id_: Annotated[str | None, Option("--id", help="Id of the task or actor, if you do not give WHICH.")] = None,
-    pid: Annotated[int | None, Option(help="Process id of the worker or of the actor's worker.")] = None,
+    id_: Subject = None,
+    pid: Annotated[int | None, Option(help="Process id of the worker or actor whose output to print.")] = None,
     attempt: Attempt = None,
     err: Annotated[bool, Option("--err", help="Print stderr instead of stdout.")] = False,
     tail: Tail = TAIL_LINES,
     follow: Follow = False,
     session: Annotated[
-        str | None, Option(help="Name of the session whose logs to read, or a part of the name.")
+        str | None,
+        Option(help="Name of the session (one start of a cluster) whose logs to read, or a part of the name."),
     ] = None,
     node: Annotated[str | None, Option("--node-id", "--node", help="Node whose logs to read, such as node-1.")] = None,
     directory: Annotated[Path | None, Option(help=KEPT_LOGS_HELP)] = None,
     as_json: AsJson = False,
-    format_: Annotated[str, Option("--format", help=f"{FORMAT_HELP} --json means --format json.")] = "table",
+    format_: Annotated[
+        str, Option("--format", help=f"{FORMAT_HELP} The option --json means the same as --format json.")
+    ] = "table",
 ) -> None:
     """List log files, print a log file, or print the output of one task, actor or worker.
 
-    Without an argument, `dualray logs` lists the log files of this user's real clusters on this machine. A simulation
-    has no log files: its tasks print to the driver's stdout.
+    Without an argument, `dualray logs` lists the log files of the clusters that you have started on this machine. A
+    simulation has no log files, because its tasks print to the stdout of your script.
 
     Example: dualray logs task 5e9317d9 --err
     """

@@ -41,12 +41,16 @@ FAILED = 1
 
 Program = Annotated[
     str,
-    Argument(help=f"Program to model: {', '.join(PROGRAMS)}. `dualray sim workloads` lists their parameters."),
+    Argument(
+        help=f"Generated program to simulate: {', '.join(PROGRAMS)}. `dualray sim workloads` lists "
+        "the parameters of each program."
+    ),
 ]
 ScenarioFile = Annotated[
     Path | None,
     Option(
-        help="Scenario file with the cluster, costs, limits and faults. The command ignores the scenario's workload.",
+        help="Scenario file from which the simulation takes the cluster, costs, limits and faults."
+        " `dualray sim workload` ignores the workload in the scenario file.",
     ),
 ]
 
@@ -62,16 +66,19 @@ def workload_command(
     name: Program,
     nodes: Annotated[int, Option(min=1, help=NODES_HELP)] = 10,
     node_cpus: Annotated[float, Option(help=NUM_CPUS_HELP)] = 8,
-    node_gpus: Annotated[float, Option(help="Number of GPUs of each node.")] = 0,
+    node_gpus: Annotated[float, Option(help="Number of GPUs that each node offers to tasks.")] = 0,
     object_store: Annotated[str, Option(help="Size of each node's object store, such as 2GiB.")] = "2GiB",
     scenario: ScenarioFile = None,
     faults: Annotated[list[str] | None, Option(help=FAULTS_HELP)] = None,
-    seed: Annotated[int | None, Option(help=f"{SCENARIO_SEED_HELP} Without a scenario file, the seed is 0.")] = None,
+    seed: Annotated[
+        int | None, Option(help=f"{SCENARIO_SEED_HELP} Without a scenario file, the default seed is 0.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Simulate a generated program on a virtual cluster of any size. A simulated task takes time, but runs no code.
+    """Simulate one of dualray's generated programs on a virtual cluster of any size. The tasks of a generated program
+    take virtual time, but run no code.
 
-    Give the parameters of the generated program as further options, such as --tasks 1e6.
+    Set the parameters of the generated program with further options, such as --tasks 1e6.
 
     Example: dualray sim workload bag --tasks 1e6 --seconds 0.5 --nodes 1000
     """
@@ -182,7 +189,7 @@ def _peak_bytes() -> int:
 
 
 def workloads_command(as_json: AsJson = False) -> None:
-    """List the programs that `dualray sim workload` can model, and their parameters.
+    """List the programs that `dualray sim workload` can simulate, and their parameters.
 
     Example: dualray sim workloads
     """

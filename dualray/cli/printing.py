@@ -39,30 +39,41 @@ SENTENCES: Final = ("waits_for", "waiting_reason")
 
 # The help of options that several commands share. A command may add a sentence.
 ADDRESS_HELP: Final = "Address of the cluster's head process, as host:port."
-AS_RAY_HELP: Final = "Make `import ray` import dualray, not Ray."
-AUTOSCALE_HELP: Final = "File with the groups of nodes that the cluster may launch and end, or a RayCluster of KubeRay."
-DECISION_LOG_HELP: Final = "New or empty directory for the run's decision logs and traces."
-DRY_RUN_HELP: Final = "Print what the command would do, and exit."
-FAULTS_HELP: Final = "Fault to inject, such as 'kill node-5 at 2.5s'. Repeat the option for several faults."
-FORMAT_HELP: Final = "Output format: table or json."
-JOBS_HELP: Final = "Number of processes to use at the same time."
+AS_RAY_HELP: Final = "Make the script's `import ray` import dualray instead of Ray."
+AUTOSCALE_HELP: Final = (
+    "File that lists groups of nodes that the autoscaler may start and stop, or a RayCluster manifest of KubeRay."
+)
+DECISION_LOG_HELP: Final = (
+    "Directory, new or empty, in which dualray records the events and scheduling decisions of the run."
+)
+DRY_RUN_HELP: Final = "Print what the command would do, without doing it."
+FAULTS_HELP: Final = (
+    "Fault to inject into the run, such as 'kill node-5 at 2.5s'. To inject several "
+    "faults, give --faults several times."
+)
+FORMAT_HELP: Final = "Format of the output: table or json."
+JOBS_HELP: Final = "Number of processes that run simulations at the same time."
 JSON_HELP: Final = "Print JSON instead of text."
-KEPT_LOGS_HELP: Final = "Directory with the log files of a run with init(log_directory=DIR)."
-LOG_HELP: Final = "Decision log directory of a finished run."
-MODE_HELP: Final = "Where to run: real (processes of this machine), sim (a simulation) or ray (a Ray cluster)."
+KEPT_LOGS_HELP: Final = "Directory with log files that a run wrote with init(log_directory=DIR)."
+LOG_HELP: Final = "Directory that a finished run wrote with --decision-log."
+MODE_HELP: Final = (
+    "Where the program runs: real (on processes of this machine), sim (in a simulation) or ray (on a Ray cluster)."
+)
 NODES_HELP: Final = "Number of nodes."
-NUM_CPUS_HELP: Final = "Number of CPUs of each node."
+NUM_CPUS_HELP: Final = "Number of CPUs that each node offers to tasks."
 OUTPUT_HELP: Final = "File to write to."
-PORT_HELP: Final = "Port to listen on; 0 chooses a free port."
+PORT_HELP: Final = "Network port to listen on, or 0 to choose a free port."
 REPORT_HELP: Final = "HTML file to write."
-SCRIPT_ARGS_HELP: Final = "Arguments of the script. The script also gets everything after `--`."
-SEED_HELP: Final = "Seed of the run's random numbers."
-SEEDS_HELP: Final = "Number of runs, each with another seed."
-SCENARIO_SEED_HELP: Final = f"{SEED_HELP} By default, the run uses the seed in the scenario file."
+SCRIPT_ARGS_HELP: Final = (
+    "Arguments of the script. The script also gets all arguments that follow `--` on the command line."
+)
+SEED_HELP: Final = "Seed for the random numbers of the run."
+SEEDS_HELP: Final = "Number of simulations to run, each with a different seed."
+SCENARIO_SEED_HELP: Final = f"{SEED_HELP} Without --seed, the run uses the seed in the scenario file."
 
 AsJson = Annotated[bool, Option("--json", help=JSON_HELP)]
 Verbose = Annotated[bool, Option("--verbose", "-v", help="Print every detail.")]
-Quiet = Annotated[bool, Option("--quiet", "-q", help="Print only ids, or only the result of a check.")]
+Quiet = Annotated[bool, Option("--quiet", "-q", help="Print only the command's result.")]
 
 
 def refuse(why: object) -> NoReturn:

@@ -19,18 +19,23 @@ app = Commands()
 
 @app.add("replay")
 def replay_command(
-    path: Annotated[Path, Argument(help="Decision log directory of a finished run, or one decision log.")],
+    path: Annotated[
+        Path,
+        Argument(
+            help="Directory that a finished run wrote with --decision-log, or the decision log file of one process."
+        ),
+    ],
     as_json: AsJson = False,
     verbose: Verbose = False,
     quiet: Quiet = False,
 ) -> None:
-    """Compute every decision of a finished run again, and compare the decisions with the logged ones.
+    """Compute every scheduling decision of a finished run again, and compare it with the logged decision.
 
-    The decision log of a process contains the events that the process received, and the commands with which it reacted.
-    dualray computes the commands again from the events, and compares them with the logged commands. dualray also checks
-    that each action in the run's traces, such as the start of a task, has a logged command. `dualray replay` lists the
-    processes whose commands differ, and the processes that were killed or left no decision log. With -v, `dualray
-    replay` lists all processes.
+    The decision log of a process contains the events that the process received, and the decisions that it made after
+    each event. `dualray replay` computes the decisions again from the logged events, and compares them with the logged
+    decisions. `dualray replay` also checks that each action of the run, such as the start of a task, has a logged
+    decision. `dualray replay` lists the processes whose decisions differ, and the processes that were killed or left no
+    decision log. With -v, `dualray replay` also lists the processes without differences.
 
     Example: dualray replay run1
     """

@@ -43,7 +43,7 @@ _OPTION_MIN = 5
     takes_unknown=True,
 )
 def run_command(
-    script: Annotated[str, Argument(help="Python file to run; to run a module, give -m and the module's name.")],
+    script: Annotated[str, Argument(help="Python file to run. To run a module, write -m and the module's name.")],
     args: Annotated[list[str] | None, Argument(help=SCRIPT_ARGS_HELP)] = None,
     as_ray: Annotated[bool, Option("--as-ray", help=AS_RAY_HELP)] = False,
     mode: Annotated[str | None, Option(help=MODE_HELP)] = None,
@@ -52,8 +52,10 @@ def run_command(
     seed: Annotated[int | None, Option(help=SEED_HELP)] = None,
     faults: Annotated[list[str] | None, Option(help=f"{FAULTS_HELP} Simulations only.")] = None,
     decision_log: Annotated[Path | None, Option(help=DECISION_LOG_HELP)] = None,
-    quiet: Annotated[bool, Option("--quiet", help="Print no summary after a simulation.")] = False,
-    as_json: Annotated[bool, Option("--json", help=f"{JSON_HELP} The summary of the run goes to stderr.")] = False,
+    quiet: Annotated[bool, Option("--quiet", help="Print no summary at the end of a simulation.")] = False,
+    as_json: Annotated[
+        bool, Option("--json", help=f"{JSON_HELP} `dualray run` prints the summary of a simulation to stderr.")
+    ] = False,
 ) -> None:
     """Run a Python script or module on real processes, in a simulation or on a Ray cluster.
 

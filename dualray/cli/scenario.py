@@ -73,12 +73,12 @@ def run_command(
     report: Annotated[Path | None, Option(help=f"{REPORT_HELP} The report describes the run.")] = None,
     timeline: Annotated[
         Path | None,
-        Option(help="JSON file to write. The file is a timeline of the run, which https://ui.perfetto.dev can show."),
+        Option(help="JSON file to write, with a timeline of the run that you can open in https://ui.perfetto.dev."),
     ] = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Run a scenario, and compare its outcome with its expectations.
+    """Run the program of a scenario file, and check whether the run meets the expectations in the file.
 
     Example: dualray scenario run first.yaml --report first.html
     """
@@ -182,9 +182,10 @@ def _show_run(loaded: Scenario, outcome: Outcome, verdicts: Sequence[Verdict], m
 
 @scenario.add("check")
 def check_command(file: File, seed: Seed = None, as_json: AsJson = False, quiet: Quiet = False) -> None:
-    """Check that a scenario is deterministic.
+    """Check that a scenario is deterministic, so that each run with the same seed makes the same decisions.
 
-    dualray runs the scenario in two processes with different PYTHONHASHSEED, and compares every scheduling decision.
+    `dualray scenario check` runs a scenario in two processes with different values of PYTHONHASHSEED, and compares all
+    scheduling decisions.
 
     Example: dualray scenario check first.yaml
     """
@@ -219,9 +220,9 @@ def check_command(file: File, seed: Seed = None, as_json: AsJson = False, quiet:
 def list_command(
     directory: Annotated[Path, Argument(help="Directory with scenario files.")] = SCENARIOS,
     as_json: AsJson = False,
-    quiet: Quiet = False,
+    quiet: Annotated[bool, Option("--quiet", "-q", help="Print only the names of the scenario files.")] = False,
 ) -> None:
-    """List the scenario files of a directory.
+    """List the scenario files in a directory.
 
     Example: dualray scenario list scenarios
     """
@@ -288,7 +289,9 @@ expect: {{same_as_without_faults: true}}
 
 @scenario.add("new")
 def new_command(
-    name: Annotated[str, Argument(help="Name of the two files, without .py and .yaml.")] = "first",
+    name: Annotated[
+        str, Argument(help="Name of the program file and of the scenario file, without .py and .yaml.")
+    ] = "first",
 ) -> None:
     """Write a small example program, and a scenario file that runs the program.
 
@@ -307,7 +310,7 @@ def new_command(
 
 @scenario.add("schema")
 def schema_command() -> None:
-    """Print the JSON schema of scenario files, so that an editor can check scenario files.
+    """Print the JSON schema of scenario files, with which an editor can check scenario files.
 
     Example: dualray scenario schema > scenario.schema.json
     """

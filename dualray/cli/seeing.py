@@ -47,7 +47,7 @@ MARKS = (
 LOOKED_AT_BYTES = 1 << 16
 SCENARIO_SUFFIXES = (".yaml", ".yml")
 
-Directory = Annotated[Path, Argument(help="Decision log directory of a finished run.")]
+Directory = Annotated[Path, Argument(help="Directory that a finished run wrote with --decision-log.")]
 
 
 def check_outputs(*, report: Path | None, timeline: Path | None, report_option: str = "--report") -> None:
@@ -132,7 +132,7 @@ def report_command(
     output: Annotated[Path, Option("--output", "-o", help=OUTPUT_HELP)] = Path("report.html"),
     title: Annotated[str, Option(help="Title of the page.")] = "",
 ) -> None:
-    """Write a page about a finished run: one HTML file, which needs no network.
+    """Write a web page about a finished run, as one HTML file that needs no network.
 
     Example: dualray report run1 --output run1.html
     """
@@ -147,7 +147,7 @@ def timeline_command(
     directory: Directory,
     output: Annotated[Path, Option("--output", "-o", help=OUTPUT_HELP)] = Path("timeline.json"),
 ) -> None:
-    """Write the timeline of a finished run, a JSON file to open in https://ui.perfetto.dev.
+    """Write the timeline of a finished run as a JSON file that you can open in https://ui.perfetto.dev.
 
     Example: dualray timeline run1 --output run1.json
     """
@@ -158,33 +158,45 @@ def timeline_command(
         refuse(error)
 
 
+Wanted = Annotated[
+    str,
+    Argument(
+        metavar="ID", help="Id of the task, actor or object to explain, the beginning of the id, or a task's name."
+    ),
+]
+
+
 def explain_command(
-    wanted: Annotated[str, Argument(metavar="ID", help="Id, the beginning of an id, or a task's name.")],
+    wanted: Wanted,
     source: Annotated[
         Path | None,
         Argument(
             metavar="[DIRECTORY|SCENARIO]",
-            help="Decision log directory of a finished run, or a scenario to run first; by default a running cluster.",
+            help="Directory that a finished run wrote with --decision-log, or a scenario file to run "
+            "first. Without SOURCE and --log, `dualray explain` uses a running cluster.",
         ),
     ] = None,
     seed: Annotated[int | None, Option(help=SCENARIO_SEED_HELP)] = None,
     log: Annotated[
-        Path | None, Option(help=f"{LOG_HELP} You can also give the directory as the second argument.")
+        Path | None,
+        Option(help=f"{LOG_HELP} `dualray explain` also takes the directory of a finished run as its second argument."),
     ] = None,
     regret: Annotated[
         bool,
         Option(
             "--regret",
-            help="Run the scenario again with the task on each other possible node, and show the saved time.",
+            help="Run the scenario again for each other node that could run the task, and show the "
+            "time that each node would save.",
         ),
     ] = False,
     address: Address = "auto",
     as_json: AsJson = False,
 ) -> None:
-    """Show the history of a task, an actor or an object: why dualray chose each node, and why work waited or ran again.
+    """Show the history of a task, an actor or an object: why dualray chose each node, and why a task waited or ran
+    again.
 
-    The history of an actor shows its constructor and all restarts. Without SOURCE and --log, `dualray explain`
-    asks the running cluster what a task does now, and why the task waits.
+    The history of an actor shows when the actor's constructor ran and when the actor restarted. Without SOURCE and
+    --log, `dualray explain` shows what a task of the running cluster does now, and why the task waits.
 
     Example: dualray explain train run1
     """

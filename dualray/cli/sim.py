@@ -16,7 +16,8 @@ modelled.add_to(sim)
 
 @sim.add("params")
 def sim_params_command(as_json: AsJson = False) -> None:
-    """Show the numbers that a simulation assumes: the cost model, a node's defaults, and fixed values.
+    """Show the numbers that a simulation assumes: the costs of operations, the default hardware of a node, and fixed
+    values.
 
     Example: dualray sim params --json
     """

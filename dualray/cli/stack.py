@@ -13,13 +13,17 @@ app = Commands()
 
 @app.add("stack")
 def stack_command(
-    full: Annotated[bool, Option("--full", help="Show dualray's own threads and frames too.")] = False,
-    timeout: Annotated[float, Option(help="Seconds to wait for the workers' answers.", min=0.1)] = WITHIN_S,
+    full: Annotated[
+        bool, Option("--full", help="Also show the threads and stack frames of dualray's own code.")
+    ] = False,
+    timeout: Annotated[
+        float, Option(help="Longest time, in seconds, to wait for the stacks of the workers.", min=0.1)
+    ] = WITHIN_S,
 ) -> None:
-    """Show the Python stack of every worker of this user's real clusters on this machine.
+    """Show the Python stack of every worker process of the clusters that you have started on this machine.
 
-    A simulation has no worker processes: it runs on one thread of its driver. To see the stack of a simulation, use
-    breakpoint(), pytest --pdb, an IDE's debugger or Ctrl-C on the driver.
+    A simulation has no worker processes, because it runs on one thread of your script. To see the stack of a
+    simulation, use breakpoint(), pytest --pdb or an IDE's debugger, or press Ctrl-C.
 
     Example: dualray stack --full
     """

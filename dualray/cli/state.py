@@ -16,7 +16,6 @@ from dualray.cli.printing import (
     FORMAT_HELP,
     LOG_HELP,
     AsJson,
-    Quiet,
     Verbose,
     print_json,
     refuse,
@@ -36,11 +35,11 @@ LISTED_MAX = 10
 """Most rows that an error lists when a name matches several rows."""
 app = Commands()
 
-Address = Annotated[str, Option(help=f"{ADDRESS_HELP} With auto, the command finds the cluster on this machine.")]
-Log = Annotated[
-    Path | None, Option(help=f"{LOG_HELP} With --log, the command reads this directory and needs no cluster.")
+Address = Annotated[
+    str, Option(help=f"{ADDRESS_HELP} With `--address auto`, dualray uses the cluster that runs on this machine.")
 ]
-Format = Annotated[str, Option("--format", help=f"{FORMAT_HELP} --json means --format json.")]
+Log = Annotated[Path | None, Option(help=f"{LOG_HELP} With --log, dualray needs no running cluster.")]
+Format = Annotated[str, Option("--format", help=f"{FORMAT_HELP} The option --json means the same as --format json.")]
 
 
 @contextmanager
@@ -86,14 +85,15 @@ def list_command(
         list[str] | None,
         Option(
             "--filter",
-            help="Condition on the rows: field=value or field!=value. Repeat the option for several conditions.",
+            help="Condition that the listed rows must meet, such as state=FAILED or state!=FAILED. To "
+            "set several conditions, give --filter several times.",
         ),
     ] = None,
-    limit: Annotated[int, Option(help="Largest number of rows to show.")] = state.DEFAULT_LIMIT,
+    limit: Annotated[int, Option(help="Largest number of table rows to show.")] = state.DEFAULT_LIMIT,
     as_json: AsJson = False,
     format_: Format = "table",
     verbose: Verbose = False,
-    quiet: Quiet = False,
+    quiet: Annotated[bool, Option("--quiet", "-q", help="Print only the id of each row.")] = False,
     address: Address = "auto",
     log: Log = None,
 ) -> None:
@@ -128,8 +128,15 @@ def list_command(
 
 @app.add("get")
 def get_command(
-    resource: Annotated[str, Argument(help="What to show: task, actor, object, node, worker or placement-group.")],
-    id_: Annotated[str, Argument(metavar="ID", help="Id, the beginning of an id, or a name.")],
+    resource: Annotated[
+        str, Argument(help="Kind of thing to show: task, actor, object, node, worker or placement-group.")
+    ],
+    id_: Annotated[
+        str,
+        Argument(
+            metavar="ID", help="Id of the task, actor or other thing to show, the beginning of the id, or a name."
+        ),
+    ],
     as_json: AsJson = False,
     format_: Format = "table",
     address: Address = "auto",
@@ -188,7 +195,7 @@ def summary_command(
     address: Address = "auto",
     log: Log = None,
 ) -> None:
-    """Count tasks by name, actors by class, or objects by owner.
+    """Count tasks by name, actors by class, or objects by the process that owns them.
 
     Example: dualray summary tasks --log run1
     """
@@ -212,14 +219,15 @@ def summary_command(
 
 @app.add("memory")
 def memory_command(
-    limit: Annotated[int, Option(help="Largest number of rows to show.")] = state.DEFAULT_LIMIT,
+    limit: Annotated[int, Option(help="Largest number of table rows to show.")] = state.DEFAULT_LIMIT,
     as_json: AsJson = False,
     format_: Format = "table",
     verbose: Verbose = False,
     address: Address = "auto",
     log: Log = None,
 ) -> None:
-    """Show objects, the largest first, each with its owner and the references that keep it.
+    """Show the largest objects of a cluster, each with its owner process and the references that keep the object in
+    memory.
 
     Example: dualray memory --limit 10
     """

@@ -95,7 +95,7 @@ def record_command(
     num_cpus: Annotated[float | None, Option(help=NUM_CPUS_HELP)] = None,
     as_ray: Annotated[bool, Option("--as-ray", help=AS_RAY_HELP)] = False,
 ) -> None:
-    """Run an unchanged script and record its tasks, times, sizes and placement, for `dualray predict`.
+    """Run a script, and record the times, result sizes and nodes of its tasks, for `dualray predict`.
 
     Example: dualray record --as-ray train.py -o run.parquet
     """
@@ -130,24 +130,34 @@ def _list(text: str | None) -> list[str] | None:
     return None if text is None else as_list(part.strip() for part in text.split(",") if part.strip())
 
 
+CalibrationReport = Annotated[
+    Path | None,
+    Option(help=f"{REPORT_HELP} The report compares the measured times with the times that the calibrated costs give."),
+]
+Seconds = Annotated[
+    float,
+    Option(help="Longest time for all measurements, from 1 to 60 seconds. One round of measurements takes about 10 s."),
+]
+RayAddress = Annotated[
+    str | None,
+    Option(
+        help=f"{ADDRESS_HELP} With `--address auto`, `dualray calibrate` finds the Ray cluster on "
+        "this machine. Without --address, `--engine ray` starts a local Ray cluster."
+    ),
+]
+
+
 def calibrate_command(
     output: Annotated[Path, Option("--output", "-o", help=OUTPUT_HELP)] = Path("calibration.yaml"),
-    seconds: Annotated[
-        float, Option(help="Longest time for all measurements, 1 to 60 seconds. One round takes about 10 s.")
-    ] = SECONDS_MAX,
-    report: Annotated[
-        Path | None, Option(help=f"{REPORT_HELP} The report compares the fitted costs with the measurements.")
-    ] = None,
+    seconds: Seconds = SECONDS_MAX,
+    report: CalibrationReport = None,
     engine: Annotated[
-        str, Option(help="What to measure: dualray (real mode on this machine) or ray (a Ray cluster).")
+        str, Option(help="What to measure: dualray (with real processes on this machine) or ray (a Ray cluster).")
     ] = "dualray",
-    address: Annotated[
-        str | None,
-        Option(help=f"{ADDRESS_HELP} With auto, --engine ray finds the cluster; by default, it starts a local Ray."),
-    ] = None,
+    address: RayAddress = None,
     as_json: AsJson = False,
 ) -> None:
-    """Measure this machine or a Ray cluster, and write a calibration file for simulations and predictions.
+    """Measure the speed of this machine or a Ray cluster, and write a calibration file for simulations and predictions.
 
     Example: dualray calibrate --output here.yaml && dualray predict run.parquet --calibration here.yaml
     """
@@ -204,24 +214,41 @@ def _fit_as_json(fit: Fit, output: Path) -> dict[str, Any]:
 
 
 def predict_command(
-    trace: Annotated[Path, Argument(help="Recorded run: a file that `dualray record` wrote.")],
+    trace: Annotated[Path, Argument(help="File with a recorded run, which `dualray record` wrote.")],
     nodes: Annotated[str, Option(help="Numbers of nodes to compare, such as 1,2,4.")] = "1,2,4,8",
     cpus: Annotated[
-        str | None, Option(help="Numbers of CPUs of each node to compare, such as 4,8; by default the recorded number.")
+        str | None,
+        Option(
+            help="Numbers of CPUs per node to compare, such as 4,8. By default, each node has as many "
+            "CPUs as in the recorded run."
+        ),
     ] = None,
     gpus: Annotated[
-        str | None, Option(help="Numbers of GPUs of each node to compare, such as 0,1; by default the recorded number.")
+        str | None,
+        Option(
+            help="Numbers of GPUs per node to compare, such as 0,1. By default, each node has as many "
+            "GPUs as in the recorded run."
+        ),
     ] = None,
     store: Annotated[
         str | None,
-        Option(help="Sizes of each node's object store to compare, such as 1GiB,8GiB; by default the recorded size."),
+        Option(
+            help="Sizes of a node's object store to compare, such as 1GiB,8GiB. By default, the object"
+            " store has the same size as in the recorded run."
+        ),
     ] = None,
     memory: Annotated[
         str,
-        Option(help="Memory of each node for objects and workers, such as 8GiB or 8GiB,16GiB; 0 means no limit."),
+        Option(
+            help="Sizes to compare of the memory that a node has for objects and workers, such as "
+            "8GiB,16GiB. A memory size of 0 means unlimited memory."
+        ),
     ] = "0",
     network: Annotated[
-        str, Option(help="Bandwidth of each node's link, or bandwidth/latency, such as 1Gbps,10Gbps/50us.")
+        str,
+        Option(
+            help="Network links to compare, each given as bandwidth or bandwidth/latency, such as 1Gbps,10Gbps/50us."
+        ),
     ] = "10Gbps",
     policy: Annotated[
         str, Option(help="Placement policies to compare: hybrid, spread, locality or package.module:Class.")
@@ -231,84 +258,106 @@ def predict_command(
     ] = "cost",
     fault_files: Annotated[
         str,
-        Option(help="Scenario files with faults to inject, JSON files that describe spot machines, or none."),
+        Option(help="Faults to compare: scenario files with faults, JSON files about spot machines, or the word none."),
     ] = "none",
     faults: Annotated[str | None, Option("--faults", help="Earlier name of --fault-files.", is_hidden=True)] = None,
     seeds: Annotated[
-        int, Option(min=1, max=1000, help=f"{SEEDS_HELP} predict simulates each configuration this number of times.")
+        int, Option(min=1, max=1000, help=f"{SEEDS_HELP} `dualray predict` simulates each cluster once with each seed.")
     ] = SEEDS,
     jobs: Annotated[
-        int | None, Option(min=1, max=256, help=f"{JOBS_HELP} By default, the command uses one process for each core.")
+        int | None,
+        Option(min=1, max=256, help=f"{JOBS_HELP} By default, `dualray predict` uses one process for each CPU core."),
     ] = None,
     price: Annotated[
         str | None,
         Option(
-            help="Price of a node for an hour, or with --autoscale the price of each group's nodes: cpu=0.40,gpu=2.80."
+            help="Price of one node per hour. With --autoscale, the price of a node of each group, "
+            "such as cpu=0.40,gpu=2.80."
         ),
     ] = None,
     gpu_price: Annotated[
-        float, Option(min=0, help="Price of a GPU for an hour, added to the price of its node.")
+        float, Option(min=0, help="Price of a GPU per hour, which dualray adds to the price of the GPU's node.")
     ] = 0.0,
     spot_price: Annotated[
-        float | None, Option(min=0, help="Price of a spot machine for an hour; by default the same as --price.")
+        float | None,
+        Option(
+            min=0,
+            help="Price of a spot machine per hour. The default price of a spot machine is that in the"
+            " JSON file about spot machines, or else --price.",
+        ),
     ] = None,
     deadline: Annotated[
-        str | None, Option(help="Choose the cheapest configuration that ends within this time, such as 10min.")
+        str | None, Option(help="Choose the cheapest cluster on which the run ends within this time, such as 10min.")
     ] = None,
     probability: Annotated[
         float,
-        Option(min=0.01, max=0.99, help="With spot machines: probability with which a run must meet --deadline."),
+        Option(min=0.01, max=0.99, help="Probability with which a run on spot machines must meet --deadline."),
     ] = LIKELY,
     calibration: Annotated[
-        Path | None, Option(help="Calibration file with measured costs, from `dualray calibrate`.")
+        Path | None,
+        Option(help="Calibration file that `dualray calibrate` wrote, with measured costs for the predictions."),
     ] = None,
     cores: Annotated[
-        float | None, Option(min=0.01, help="Number of physical cores of each node; by default the number of its CPUs.")
+        float | None,
+        Option(min=0.01, help="Number of physical cores of each node. By default, a node has as many cores as CPUs."),
     ] = None,
     host_cores: Annotated[
         float | None,
-        Option(min=0.01, help="Physical cores that all nodes share, if the nodes are containers of one machine."),
+        Option(
+            min=0.01, help="Number of physical cores that all nodes share, if the nodes are containers on one machine."
+        ),
     ] = None,
     cold_start: Annotated[
         str | None,
         Option(
-            help="Time that the first workers of a new node take to start, such as 300ms; `recorded` means the time in "
-            "the recorded run. By default, the time is 0 without --autoscale, and the recorded time with --autoscale."
+            help="Time that the first workers of a new node take to start, such as 300ms. "
+            "`--cold-start recorded` uses the start time in the recorded run. By default, the "
+            "start time is 0 without --autoscale, and the recorded time with --autoscale."
         ),
     ] = None,
     autoscale: Annotated[
         Path | None,
-        Option(help=f"{AUTOSCALE_HELP} With --autoscale, predict simulates the cluster in this file."),
+        Option(
+            help=f"{AUTOSCALE_HELP} With --autoscale, `dualray predict` simulates a cluster that grows and shrinks."
+        ),
     ] = None,
     idle_timeout: Annotated[
         str | None,
         Option(
-            help="With --autoscale: idle times after which a node leaves, such as 1m,5m; by default as in the file."
+            help="Idle times to compare, after which the autoscaler removes a node, such as 1m,5m. By "
+            "default, `dualray predict` uses the idle time in the --autoscale file."
         ),
     ] = None,
     causes: Annotated[
         bool,
         Option(
             "--causes",
-            help="Show which share of the predicted time each cause takes, such as computing or transfers.",
+            help="Show how much of the predicted time each cause takes, such as computing or transfers.",
         ),
     ] = False,
     needs: Annotated[
-        bool, Option("--memory-needs", help="Show how much memory and object store the chosen cluster needs.")
+        bool,
+        Option("--memory-needs", help="Show how much memory and how large an object store the chosen cluster needs."),
     ] = False,
     what_help: Annotated[
-        bool, Option("--what-would-help", help="Try single changes to the chosen configuration, and rank the changes.")
+        bool,
+        Option(
+            "--what-would-help",
+            help="Simulate single changes to the chosen cluster, and sort the changes by the time that"
+            " each change saves.",
+        ),
     ] = False,
     strict: Annotated[
-        bool, Option(help="Refuse configurations that differ too much from the calibrated cluster.")
+        bool, Option(help="Refuse clusters that differ too much from the cluster that `dualray calibrate` measured.")
     ] = False,
     report: Annotated[Path | None, Option(help=f"{REPORT_HELP} The report describes the predictions.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Predict how long a recorded run would take on other clusters, and compare the clusters.
 
-    dualray chooses the cheapest configuration that meets --deadline. Without --deadline, dualray chooses the knee, the
-    configuration after which more CPUs help little. If there is no knee, dualray chooses the fastest configuration.
+    With --deadline, `dualray predict` chooses the cheapest cluster on which the run ends in time. Without --deadline,
+    `dualray predict` chooses the knee, the cluster size beyond which more CPUs hardly shorten the run. If no cluster
+    size is a knee, `dualray predict` chooses the fastest cluster.
 
     Example: dualray predict run.parquet --nodes 1,2,4,8 --cpus 4,8
     """
