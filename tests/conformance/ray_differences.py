@@ -21,7 +21,7 @@ DIFFERENCES = {
         "test_actor_failures.py::test_calls_after_kill_fail_however_fast_they_are",
         "test_concurrent_actors.py::test_calls_in_flight_are_made_again",
     ),
-    "If an actor runs several methods at a time, Ray may start its calls in any order.": (
+    "If an actor runs several methods at a time, Ray may start the actor's calls in any order.": (
         "test_async_actors.py::test_calls_start_in_order",
         "test_async_actors.py::test_locks_of_asyncio_hold",
         "test_concurrent_actors.py::test_calls_start_in_order_and_at_most_max_concurrency_run",
