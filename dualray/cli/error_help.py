@@ -29,77 +29,97 @@ class Entry:
 ENTRIES: Final[dict[str, Entry]] = {
     "actor-died": Entry(
         errors=("ActorDiedError",),
-        means="An actor ended and will not restart, so all further calls of the actor fail.",
-        cause="The actor's constructor raised an error, kill() ended the actor, or the actor died more often than "
-        "max_restarts allows.",
-        fix="Give the actor's class the options max_restarts=N and max_task_retries=N. A restarted actor runs "
-        "__init__ again and loses its state, so let the actor save its state outside the process.",
+        means="ActorDiedError means that an actor has ended and will not restart. All further calls of the actor "
+        "also raise ActorDiedError.",
+        cause="An actor ends if its constructor raises an error, if a program calls kill(), or if it dies more "
+        "often than max_restarts allows.",
+        fix="To let an actor survive the death of its process, give its class the options max_restarts=N and "
+        "max_task_retries=N. A restarted actor runs __init__ again and loses its state, so let the actor save "
+        "its state outside the process.",
     ),
     "actor-unavailable": Entry(
         errors=("ActorUnavailableError",),
-        means="An actor died during a call, or is restarting, and dualray does not repeat the call.",
-        cause="The actor has a restart left (max_restarts), but the call has no retry left (max_task_retries).",
-        fix="Call the actor's method again. If the method may safely run twice, set max_task_retries=N.",
+        means="ActorUnavailableError means that an actor died during a call, or is restarting, and dualray does not "
+        "repeat the call.",
+        cause="ActorUnavailableError occurs if the actor has a restart left (max_restarts), but the call has no "
+        "retry left (max_task_retries).",
+        fix="After an ActorUnavailableError, the program may call the actor's method again. If the method may "
+        "safely run twice, set max_task_retries=N, so that dualray repeats the call.",
     ),
     "actor-name": Entry(
         errors=("ActorAlreadyExistsError", "ActorHandleNotFoundError"),
-        means="The program created an actor with a name that another actor has, or called get_actor() with a name "
-        "that no actor has.",
-        cause="Actor names are unique within a namespace. An actor without lifetime='detached' ends with the process "
-        "that created it.",
-        fix="To get an existing actor or else create it, use options(name=..., get_if_exists=True). dualray list "
-        "actors shows the names of all actors.",
+        means="ActorAlreadyExistsError means that the program created an actor with a name that another actor has. "
+        "ActorHandleNotFoundError means that the program called get_actor() with a name that no actor has.",
+        cause="Only one actor of a namespace can have a given name. A named actor ends with the process that "
+        "created it, unless the actor has lifetime='detached'.",
+        fix="To get a named actor, or create it if no actor has the name, use options(name=..., "
+        "get_if_exists=True). The command `dualray list actors` shows the names of all actors.",
     ),
     "not-initialized": Entry(
         errors=("NotInitializedError", "AlreadyInitializedError"),
-        means="The program called a function that needs a running cluster, or called init() twice.",
-        cause="With DUALRAY_AUTO_INIT=0, only init() starts a cluster, and other functions raise NotInitializedError. "
-        "A forked process cannot use the cluster of its parent.",
-        fix="Call dualray.init() once at the start of the program, or call dualray.init(ignore_reinit_error=True).",
+        means="NotInitializedError means that the program called a function that needs a running cluster. "
+        "AlreadyInitializedError means that the program called init() twice.",
+        cause="If DUALRAY_AUTO_INIT=0 is set, only init() starts a cluster, and other functions raise "
+        "NotInitializedError. In a forked process, functions raise NotInitializedError, because a forked "
+        "process cannot use the cluster of its parent.",
+        fix="Call dualray.init() once at the start of the program. If several parts of the program call init(), "
+        "use dualray.init(ignore_reinit_error=True).",
     ),
     "object-lost": Entry(
         errors=("ObjectLostError", "ObjectReconstructionFailedError", "OwnerDiedError"),
-        means="The value of a reference is lost, and dualray cannot compute the value again.",
-        cause="The node with the last copy of the value died. dualray cannot recompute a value from put(), from an "
-        "actor, or from a task without a retry left. OwnerDiedError means that the process that created the reference "
-        "died.",
-        fix="Compute large values in tasks with max_retries, or call put() again. dualray explain ID DIRECTORY reads "
-        "the decision log of a run, and prints the history of an object.",
+        means="ObjectLostError means that the value of a reference is lost, and that dualray cannot compute the "
+        "value again. ObjectReconstructionFailedError means that an attempt to recompute a lost value failed. "
+        "OwnerDiedError means that the process that created the reference died.",
+        cause="dualray loses a value if the node with the last copy of the value dies. dualray cannot recompute a "
+        "value from put(), from an actor, or from a task without a retry left.",
+        fix="So that dualray can recompute a large value, compute the value in a task with max_retries. The "
+        "command `dualray explain ID DIRECTORY` prints the history of an object from the decision log of a "
+        "run.",
     ),
     "reference-ended": Entry(
         errors=("ReferenceEndedError", "ActorHandleEndedError"),
-        means="The program used a reference or an actor handle after shutdown() ended its cluster.",
+        means="ReferenceEndedError means that the program used a reference after shutdown() ended the reference's "
+        "cluster. ActorHandleEndedError means that the program used an actor handle after shutdown() ended "
+        "the actor's cluster.",
         cause="References and actor handles are valid only in the cluster that created them, and not in the cluster "
-        "of the next init().",
-        fix="After init(), create the reference or the handle again with put() or .remote().",
+        "that the next init() starts.",
+        fix="After the next init(), create the values and actors that the program needs again, with put() or "
+        ".remote().",
     ),
     "pickled-reference": Entry(
         errors=("OufOfBandObjectRefSerializationException",),
-        means="The program pickled a reference, which RAY_allow_out_of_band_object_ref_serialization=0 forbids.",
-        cause="dualray cannot count the copies of a reference that pickle.dumps(ref) makes. A process that pickles a "
-        "reference therefore keeps the object until the process ends.",
-        fix="Pass the reference to a task or an actor as an argument, or return the reference from a task. To let the "
-        "program pickle references itself, unset RAY_allow_out_of_band_object_ref_serialization.",
+        means="OufOfBandObjectRefSerializationException means that the program pickled a reference, although "
+        "RAY_allow_out_of_band_object_ref_serialization=0 is set.",
+        cause="dualray cannot count the copies of a reference that pickle.dumps(ref) makes. A process that pickles "
+        "a reference therefore keeps the object until the process ends.",
+        fix="Instead of pickling a reference, pass the reference to a task or an actor as an argument, or return "
+        "the reference from a task. To let the program pickle references itself, unset "
+        "RAY_allow_out_of_band_object_ref_serialization.",
     ),
     "out-of-memory": Entry(
         errors=("OutOfMemoryError",),
-        means="A node had too little free memory, so the node killed the worker that ran a task.",
-        cause="The tasks that ran on the node at the same time used more memory than the machine has.",
-        fix="Give the tasks memory=BYTES or a larger num_cpus, so that fewer tasks run at the same time.",
+        means="OutOfMemoryError means that a node had too little free memory, and therefore killed the worker "
+        "process of a task.",
+        cause="A node has too little free memory if the tasks that run at the same time use more memory than the "
+        "machine has.",
+        fix="So that fewer tasks run on a node at the same time, give the tasks memory=BYTES or a larger num_cpus.",
     ),
     "out-of-reach": Entry(
         errors=("NodeDiedError", "WorkerUnreachableError", "ControlPlaneError", "AuthenticationError"),
-        means="The program cannot reach a process of the cluster, or the process refuses the connection.",
-        cause="A node died, the network is down, the cluster's head process or Redis has ended, or the processes have "
-        "different secrets or versions of dualray.",
-        fix="To find the failed process, run dualray status and dualray logs. Use the same version of dualray and the "
-        "same secret file on all machines.",
+        means="NodeDiedError, WorkerUnreachableError and ControlPlaneError mean that the program cannot reach a "
+        "process of the cluster. AuthenticationError means that a process of the cluster refused a "
+        "connection.",
+        cause="A program cannot reach a process if a node died, the network is down, or the cluster's head process "
+        "or Redis has ended. A process refuses a connection if the two processes have different secrets or "
+        "versions of dualray.",
+        fix="To find the process that failed, run `dualray status` and `dualray logs`. Use the same version of "
+        "dualray and the same secret file on all machines of the cluster.",
     ),
     "pending-calls": Entry(
         errors=("PendingCallsLimitExceeded",),
-        means="An actor has too many calls that have not ended yet.",
-        cause="The number of unfinished calls has reached the actor's max_pending_calls.",
-        fix="Wait for some results with wait() before you make more calls of the actor.",
+        means="PendingCallsLimitExceeded means that an actor has too many calls that have not ended yet.",
+        cause="The option max_pending_calls of an actor limits the number of its calls that have not ended.",
+        fix="Before the program makes more calls of the actor, wait for results of earlier calls with wait().",
     ),
     "placement-group": Entry(
         errors=(
@@ -109,86 +129,98 @@ ENTRIES: Final[dict[str, Entry]] = {
             "RunningTaskPlacementGroupRemoved",
             "ActorPlacementGroupRemoved",
         ),
-        means="The cluster cannot place a placement group, or the program removed a placement group while tasks or "
-        "actors used it.",
-        cause="The bundles of the placement group demand more than the nodes can ever offer, or the program called "
-        "remove_placement_group().",
-        fix="Compare the bundles of the placement group with the nodes' resources in the output of dualray status. "
-        "Remove a placement group only after its tasks and actors have ended.",
+        means="PlacementGroupUnschedulableError means that the cluster can never place a placement group. "
+        "PlacementGroupAlreadyExistsError means that another placement group has the name. "
+        "TaskPlacementGroupRemoved, RunningTaskPlacementGroupRemoved and ActorPlacementGroupRemoved mean that "
+        "the program removed a placement group that a task or an actor used.",
+        cause="The cluster cannot place a placement group if its bundles demand more resources than the nodes can "
+        "ever offer. A placement group is removed when a program calls remove_placement_group(), or when the "
+        "creator of the group ends.",
+        fix="Compare the bundles of the placement group with the nodes' resources in the output of `dualray "
+        "status`. Remove a placement group only after all tasks and actors that use the group have ended.",
     ),
     "runtime-env": Entry(
         errors=("RuntimeEnvSetupError",),
-        means="dualray could not prepare the runtime environment of a worker.",
-        cause="A path in working_dir or py_modules does not exist on the node, a package is not installed, or "
-        "worker_process_setup_hook raised an error.",
-        fix="dualray installs no packages and copies no directories for a runtime_env. Before you start the cluster, "
-        "install the packages and copy the directories to every node.",
+        means="RuntimeEnvSetupError means that dualray could not prepare the runtime environment (runtime_env) of a "
+        "worker.",
+        cause="dualray cannot prepare a runtime_env if a path in working_dir or py_modules does not exist, if a "
+        "package is missing, or if worker_process_setup_hook raises an error.",
+        fix="Before you start the cluster, install the packages of a runtime_env on every node, and copy its "
+        "directories to every node. dualray installs no packages and copies no directories for a runtime_env.",
     ),
     "serialization": Entry(
         errors=("SerializationError",),
-        means="dualray cannot pickle a value, an argument or a function.",
-        cause="The value or function refers to a lock, a socket, an open file or a generator, often through a "
-        "captured variable.",
-        fix="Create locks, files and connections inside the task or the actor. "
+        means="SerializationError means that dualray cannot pickle a value, an argument or a function.",
+        cause="Python cannot pickle a value or function that refers to a lock, a socket, an open file or a "
+        "generator, often through a captured variable.",
+        fix="Create locks, files and connections inside the task or the actor that uses them. "
         "dualray.util.inspect_serializability(f) finds the parts of f that cannot be pickled.",
     ),
     "unreadable-exception": Entry(
         errors=("UnserializableException",),
-        means="A task raised an exception that can be pickled, but not unpickled.",
-        cause="The exception's class defines __reduce__ or __setstate__, and unpickling the exception fails.",
-        fix="Make __reduce__ return a callable and arguments that create the exception again.",
+        means="UnserializableException means that a task raised an exception that Python can pickle, but not unpickle.",
+        cause="Python cannot unpickle an exception if the exception's method __reduce__ or __setstate__ is wrong.",
+        fix="Let the exception's method __reduce__ return a callable and arguments with which Python can create "
+        "the exception again.",
     ),
     "simulation-stuck": Entry(
         errors=("SimulationDeadlockError",),
-        means="A simulated program waits for a value or an event that can never arrive.",
-        cause="Tasks wait for one another, for resources that idle actors hold, or for a lost message.",
-        fix="SimulationDeadlockError says what each task waits for. Free the resources that the tasks need, or give "
-        "get() and wait() a timeout.",
+        means="SimulationDeadlockError means that a simulated program waits for a value or an event that can never "
+        "arrive.",
+        cause="In a simulation, the program is stuck if tasks wait for one another, for resources that idle actors "
+        "hold, or for a lost message.",
+        fix="SimulationDeadlockError says what each task waits for. Free the resources that the waiting tasks "
+        "need, or give get() and wait() a timeout.",
     ),
     "store-full": Entry(
         errors=("ObjectStoreFullError", "OutOfDiskError"),
-        means="The object store of a node is full, and dualray cannot write more objects to disk.",
-        cause="The program keeps references to more objects than memory and disk can hold.",
-        fix="Delete references that you no longer need, set a larger init(object_store_memory=...), or free space on "
-        "the disk. ObjectStoreFullError names the lines of code that keep objects, and dualray memory lists the "
-        "objects.",
+        means="ObjectStoreFullError means that the object store of a node is full. OutOfDiskError means that "
+        "dualray cannot write more objects to disk.",
+        cause="The object store becomes full if the program keeps references to more objects than memory and disk "
+        "can hold.",
+        fix="Delete references that the program no longer needs, set a larger init(object_store_memory=...), or "
+        "free space on the disk. ObjectStoreFullError names the lines of code that keep objects. The command "
+        "`dualray memory` lists the objects in the object stores.",
     ),
     "task-cancelled": Entry(
         errors=("TaskCancelledError",),
-        means="The program cancelled a task, or an argument of a task comes from a cancelled task.",
-        cause="The program called dualray.cancel(ref).",
-        fix="Catch TaskCancelledError where the program calls get().",
+        means="TaskCancelledError means that the program cancelled a task, or that an argument of a task comes from "
+        "a cancelled task.",
+        cause="A task is cancelled when a program calls dualray.cancel(ref) with a reference to the task's result.",
+        fix="Where the program calls get() for a task that it may cancel, catch TaskCancelledError.",
     ),
     "task-failed": Entry(
         errors=("TaskError",),
-        means="A function or method of your program raised an error in a worker.",
+        means="TaskError means that a function or method of your program raised an error in a worker process.",
         cause="The first traceback of a TaskError shows the line that called get(). The second traceback of a "
         "TaskError shows the line that failed in the worker.",
-        fix="Debug the program in one process with dualray run script.py --mode sim. In a simulation, a debugger "
-        "stops inside tasks.",
+        fix="To debug the failing task, run the program in one process with `dualray run script.py --mode sim`. "
+        "In a simulation, a debugger stops inside tasks.",
     ),
     "timeout": Entry(
         errors=("GetTimeoutError",),
-        means="Some values were not ready within the timeout of get().",
-        cause="The tasks that compute the missing values are slow, or wait for resources.",
-        fix="To get only the values that are ready, use wait(refs, timeout=...). dualray list tasks shows why each "
-        "task waits.",
+        means="GetTimeoutError means that some values were not ready within the timeout of get().",
+        cause="get() times out if the tasks that compute the values are slow, or if these tasks wait for resources.",
+        fix="To get only the values that are ready, call wait(refs, timeout=...). The command `dualray list "
+        "tasks` shows why each task waits.",
     ),
     "unschedulable": Entry(
         errors=("TaskUnschedulableError", "ActorUnschedulableError"),
-        means="No node of the cluster can ever meet the demand of a task or an actor.",
-        cause="The task or actor demands more CPUs, GPUs or memory than any node has, or a node or label that does "
-        "not exist.",
+        means="TaskUnschedulableError and ActorUnschedulableError mean that no node of the cluster can ever meet "
+        "the demand of a task or an actor.",
+        cause="A task or actor is unschedulable if it demands more CPUs, GPUs or memory than any node has. A task "
+        "or actor is also unschedulable if it demands a node or label that does not exist.",
         fix="TaskUnschedulableError and ActorUnschedulableError name the most suitable node and its missing "
-        "resources. Demand fewer resources, or start another node with dualray start.",
+        "resources. Demand fewer resources for the task or actor, or start another node with `dualray start`.",
     ),
     "worker-crashed": Entry(
         errors=("WorkerCrashedError",),
-        means="The process that ran a task died, and the task has no retry left.",
-        cause="A library crashed (SIGSEGV), the operating system killed the process (SIGKILL), or the code called "
-        "os._exit.",
-        fix="dualray logs prints the output of the process that died. If the task may safely run twice, set "
-        "max_retries=N.",
+        means="WorkerCrashedError means that the worker process that ran a task died, and that the task has no "
+        "retry left.",
+        cause="A worker process dies if a library crashes (SIGSEGV), if the operating system kills the process "
+        "(SIGKILL), or if the code calls os._exit.",
+        fix="The command `dualray logs` prints the output of a worker process that died. If the task may safely "
+        "run twice, set max_retries=N for the task.",
     ),
 }
 """The entries by key."""

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 DIFFERENCES = {
-    "On Ray, these errors have Ray's messages: lost processes, actors and objects, taken names, values that "
-    "cannot be pickled, and failed runtime environments. On Ray, the class of an error is the same as in real "
-    "mode.": (
+    "On Ray, errors about lost processes, actors or objects, duplicate names, values that cannot be pickled, or "
+    "failed runtime environments have Ray's messages. On Ray, each error has the same class as in dualray's "
+    "real mode.": (
         "test_runtime_env.py::test_environments_that_no_worker_can_set_up",
         "test_placement_groups.py::test_what_can_never_be_placed_is_refused_and_says_what_lacks",
         "test_util.py::test_the_error_has_the_path_to_what_cannot_be_pickled",
     ),
-    "If an actor dies during a call, Ray may raise ActorUnavailableError or ActorDiedError, and may repeat the "
-    "lost calls in another order than dualray.": (
+    "If an actor dies during a call on Ray, the call may raise ActorUnavailableError or ActorDiedError. When "
+    "Ray restarts an actor, Ray may repeat the lost calls in another order than dualray does in real mode.": (
         "test_actor_failures.py::test_a_handle_in_another_process_follows_the_actor",
         "test_actor_failures.py::test_a_restarted_actor_has_its_resources",
         "test_actor_failures.py::test_an_actor_is_restarted_max_restarts_times",
@@ -21,7 +21,7 @@ DIFFERENCES = {
         "test_actor_failures.py::test_calls_after_kill_fail_however_fast_they_are",
         "test_concurrent_actors.py::test_calls_in_flight_are_made_again",
     ),
-    "If an actor runs several methods at a time, Ray may start its calls in any order.": (
+    "If an actor runs several methods at a time, Ray may start the actor's calls in any order.": (
         "test_async_actors.py::test_calls_start_in_order",
         "test_async_actors.py::test_locks_of_asyncio_hold",
         "test_concurrent_actors.py::test_calls_start_in_order_and_at_most_max_concurrency_run",
@@ -30,8 +30,9 @@ DIFFERENCES = {
         "test_async_actors.py::test_exit_actor_in_a_coroutine",
         "test_concurrent_actors.py::test_exit_actor_with_other_calls_in_flight",
     ),
-    "On Ray, `get` of a cancelled call raises TaskCancelledError even if its code catches the cancellation, and "
-    "the error has only the task's id. Ray interrupts code that waits in C late, or not at all.": (
+    "On Ray, `get` of a cancelled call raises TaskCancelledError even if the call's code catches the "
+    "cancellation. On Ray, the message of a TaskCancelledError contains only the id of the task. If a cancelled "
+    "task waits in a C function, Ray interrupts the task late, or not at all.": (
         "test_async_actors.py::test_a_coroutine_is_not_cancelled_by_force",
         "test_async_actors.py::test_a_coroutine_may_return_all_the_same",
         "test_async_actors.py::test_a_coroutine_that_is_cancelled_hears_of_it",
@@ -43,8 +44,8 @@ DIFFERENCES = {
         "test_nothing_hangs.py::test_a_wait_for_several_counts_those_that_die_are_cancelled_or_killed",
         "test_rays_spellings.py::test_a_wait_is_never_shorter_than_asked",
     ),
-    "If an argument of a task is lost, or the argument's task has crashed, `get` on Ray raises the argument's "
-    "error, not a TaskError.": (
+    "If an argument of a task is lost, or the task that computes the argument crashes, `get` on Ray raises the "
+    "argument's error, not a TaskError.": (
         "test_errors.py::test_a_task_whose_argument_is_lost_has_a_task_error",
         "test_errors.py::test_what_needs_the_result_of_a_task_that_crashed_has_a_task_error",
     ),
@@ -53,8 +54,8 @@ DIFFERENCES = {
         "test_errors.py::test_a_task_error_can_be_returned_as_a_value",
         "test_errors.py::test_exceptions_are_values_too",
     ),
-    "On Ray, the warnings about errors that no `get` reads, and about a blocked event loop, have Ray's text, and "
-    "appear where Ray prints them.": (
+    "Ray prints its own warnings about errors that no `get` reads. Ray prints its own warnings about an actor "
+    "that blocks its event loop.": (
         "test_async_actors.py::test_who_blocks_the_loop_is_told",
         "test_async_constructors.py::test_a_constructor_that_gets_a_value_blocks_nobody",
         "test_errors.py::test_an_error_that_nobody_reads_is_told_once",
@@ -64,7 +65,7 @@ DIFFERENCES = {
         "test_errors.py::test_an_exception_that_cannot_be_unpickled_is_told_in_words",
         "test_errors.py::test_what_a_method_of_pickling_raises_reaches_the_caller_under_its_own_type",
     ),
-    "On Ray, a handle that the program pickles with cloudpickle does not keep its actor alive.": (
+    "On Ray, an actor handle that the program pickles with cloudpickle does not keep its actor alive.": (
         "test_references.py::test_an_actor_whose_handle_cloudpickle_pickles_is_kept_and_by_pickle_it_is_not",
     ),
     "On Ray, a task that is submitted to a removed placement group may wait for ever.": (
@@ -78,13 +79,13 @@ DIFFERENCES = {
         "test_actor_endings.py::test_calls_that_fail_count_no_more",
         "test_actor_endings.py::test_max_pending_calls",
     ),
-    "On Ray, a coroutine of an actor, or a task with an event loop, keeps its CPU while it awaits a value.": (
+    "On Ray, a coroutine keeps the CPU of its actor or task reserved while the coroutine awaits a value.": (
         "test_async_actors.py::test_a_task_that_awaits_gives_its_cpu_back",
     ),
-    "If an actor's constructor raises an error, another actor can take the actor's name on Ray only some time "
-    "later, not at once.": ("test_named_actors.py::test_an_actor_whose_constructor_raises_frees_its_name",),
-    "Ray does not retry a generator that yields several results per item after the generator has yielded its "
-    "first item.": ("test_generator_results.py::test_a_generator_is_tried_again_as_often_as_it_may",),
+    "If the constructor of a named actor raises an error on Ray, the name becomes available for a new actor "
+    "only after some time.": ("test_named_actors.py::test_an_actor_whose_constructor_raises_frees_its_name",),
+    "If each item that a generator task yields has several results, Ray does not retry the task after its first "
+    "item.": ("test_generator_results.py::test_a_generator_is_tried_again_as_often_as_it_may",),
     "On Ray, `get(g.completed())` of a generator `g` raises no error even if `g` has raised an error. On Ray, "
     "`get` of the reference after a generator's last item raises the generator's error.": (
         "test_generators.py::test_an_error_in_the_middle_is_the_next_item",
@@ -95,8 +96,8 @@ DIFFERENCES = {
         "test_placement_groups.py::test_a_group_that_waits_can_be_removed",
         "test_placement_groups.py::test_removal_ends_what_runs_in_the_group",
     ),
-    "Ray copies the files of a `runtime_env` to the nodes when the program calls `.remote()`, and dualray copies "
-    "no files.": (
+    "Ray copies the files of a `runtime_env` to the nodes when the program calls `.remote()`. In real mode, "
+    "dualray does not copy the files of a `runtime_env`.": (
         "test_runtime_env.py::test_a_directory_that_is_gone_when_the_task_begins",
         "test_runtime_env.py::test_working_dir",
     ),
@@ -129,8 +130,9 @@ DIFFERENCES = {
         "test_util.py::test_objects_have_locations",
         "test_spill.py::test_an_object_on_disk_says_so",
     ),
-    "On Ray, tasks, actors and objects have Ray's ids. On Ray, the id of an object has 28 bytes and does not "
-    "contain the object's index. On Ray, a node has an id but no name.": (
+    "On Ray, tasks, actors and objects have Ray's ids. On Ray, the id of an object has 28 bytes. On Ray, the id "
+    "of an object does not contain the object's index among the results of its task. On Ray, a node has an id "
+    "but no name.": (
         "test_util.py::test_a_node_knows_its_address",
         "test_generators.py::test_the_death_of_the_worker_gives_no_item_twice",
         "test_references.py::test_a_reference_has_an_id_and_compares_by_it",
@@ -145,12 +147,12 @@ DIFFERENCES = {
     "Ray cannot send text that is not valid Unicode. On Ray, an error whose message contains a lone surrogate "
     "arrives as an encoding error.": ("test_errors.py::test_texts_with_lone_surrogates",),
     "On Ray, a worker process dies if a task raises an exception with an attribute that cannot be read. On Ray, "
-    "the text of an error is never shortened.": (
+    "dualray does not shorten the long text of an error.": (
         "test_errors.py::test_an_exception_whose_own_code_raises_is_its_tasks_error",
         "test_errors.py::test_an_error_that_is_longer_than_a_message_leaves_its_actor_alive",
     ),
-    "If the object store is full, Ray writes objects to disk, and never deletes an object that a task could "
-    "recompute. Ray accepts an object that is larger than the object store.": (
+    "If the object store is full, Ray writes objects to disk. Ray never deletes a referenced object to "
+    "recompute it later. Ray accepts an object that is larger than the object store.": (
         "test_memory.py::test_a_variable_that_keeps_the_store_full_is_named_with_its_line",
         "test_spill.py::test_an_object_larger_than_memory_is_refused",
         "test_spill.py::test_when_memory_and_disk_are_full_nothing_is_lost_and_the_error_names_both",
@@ -164,8 +166,8 @@ DIFFERENCES = {
         "test_store.py::test_the_result_used_longest_ago_leaves_first",
         "test_store.py::test_what_a_lost_result_was_made_from_is_made_again_too",
     ),
-    "On Ray, the GetTimeoutError of a `get` says which values are missing, but not why the values are missing. "
-    "In Ray mode, `explain` raises an error.": (
+    "If `get` times out on Ray, the GetTimeoutError says which values are missing, but not why. In Ray mode, "
+    "`explain` raises an error.": (
         "test_nothing_hangs.py::test_a_group_that_can_wait_for_ever_waits_no_longer_than_it_is_told",
         "test_nothing_hangs.py::test_a_late_get_follows_the_chain_of_arguments",
         "test_nothing_hangs.py::test_a_late_get_in_a_task_says_why_too",
@@ -205,8 +207,8 @@ DIFFERENCES = {
         "test_progress.py::test_on_a_terminal_bars_stand_below_what_is_printed",
         "test_progress.py::test_without_a_terminal_a_bar_writes_few_lines",
     ),
-    "On Ray, amounts of custom resources are whole numbers, and `cluster_resources()` contains the bytes of each "
-    "node's object store.": (
+    "On Ray, amounts of custom resources are whole numbers. On Ray, `cluster_resources()` also contains the "
+    "bytes of each node's object store.": (
         "test_resources.py::test_cluster_resources_are_those_of_all_nodes",
         "test_resources.py::test_nodes_says_what_each_node_has",
     ),
