@@ -66,6 +66,7 @@ ONE_NODE_PHASES = (
     "start of workers",
     "computing, one by one",
     "computing, side by side",
+    "computing of results of 1 MiB, side by side",
     "+tree of sums",
     "+tasks with puts",
     "+actors that compute",
@@ -91,6 +92,13 @@ def _one_node(scale: float, there: Mapping[str, Any]) -> list[float]:
             pass
 
     @api.remote
+    def computed(seconds: float) -> Any:
+        begun = time.thread_time()
+        while time.thread_time() - begun < seconds:
+            pass
+        return np.ones(MIB // 8)
+
+    @api.remote
     def add(one: Any, other: Any) -> Any:
         return one + other
 
@@ -109,7 +117,7 @@ def _one_node(scale: float, there: Mapping[str, Any]) -> list[float]:
 
     new_actor: Any = Actor.options(num_cpus=0).remote  # type: ignore[attr-defined]
     mark()
-    api.get([compute.remote(0.02) for _ in range(4)] + [make.remote(1), add.remote(1, 1)])
+    api.get([compute.remote(0.02) for _ in range(4)] + [make.remote(1), add.remote(1, 1), computed.remote(0.003)])
     mark()
     _call_tasks(empty.remote, make.remote, add.remote, many, mark)
     _call_an_actor(new_actor, many, mark)
@@ -119,7 +127,7 @@ def _one_node(scale: float, there: Mapping[str, Any]) -> list[float]:
         actors.append(new_actor())
         api.get(actors[-1].ping.remote())
     mark()
-    _compute(compute.remote, many, mark)
+    _compute(compute.remote, computed.remote, many, mark)
     _run_programs(make.remote, add.remote, many, mark)
     api.get([each.compute.remote(0.01) for _ in range(many(3)) for each in actors[:2]])
     mark()
@@ -176,12 +184,16 @@ def _move_values(make: Any, many: Many, mark: Mark) -> None:
     mark()
 
 
-def _compute(compute: Any, many: Many, mark: Mark) -> None:
-    """Tasks that compute, one by one and side by side."""
+def _compute(compute: Any, computed: Any, many: Many, mark: Mark) -> None:
+    """Tasks that compute, one by one and side by side, and such with results for the store."""
     for _ in range(many(3)):
         api.get(compute(0.02))
     mark()
     api.get([compute(0.02) for _ in range(many(8))])
+    mark()
+    refs = [computed(0.003) for _ in range(many(30))]
+    api.wait(refs, num_returns=len(refs))
+    del refs
     mark()
 
 

@@ -81,6 +81,11 @@ class CostModel:
     )
     dispatch_ns: int = _param(1_700, "measured: one driver sends 578,000 tasks per second to workers")
     seal_ns: int = _param(5_000, "assumption: fixed time for storing an object, in addition to the time of the copy")
+    keep_ns: int = _param(
+        0,
+        "computing of the node manager and the head for each stored object, beside what runs; only a prediction counts "
+        "it, and `dualray calibrate` measures it",
+    )
     worker_start_ns: int = _param(1_200_000, "measured: forking a process that has imported numpy")
     node_rejoin_ns: int = _param(
         500_000_000, "in real mode, a node checks this often whether the head answers, before the node restarts"

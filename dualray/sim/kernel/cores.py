@@ -96,6 +96,10 @@ class Cores:
             self._arm()
         return work
 
+    def run_aside(self, work_ns: float) -> None:
+        """Compute so much; nobody waits for it."""
+        self.run(work_ns, 1.0, _nothing)
+
     def _add(self, work: Work, left_ns: float, pace: float) -> None:
         if not pace:
             work.left_ns = left_ns
@@ -198,6 +202,10 @@ class Cores:
             fn, work.fn = work.fn, None
             if fn is not None:  # else one that ended with it has cancelled it
                 fn(*work.args)
+
+
+def _nothing() -> None:
+    pass
 
 
 def _number_of(entry: tuple[float, int, Work]) -> int:

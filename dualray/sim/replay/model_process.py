@@ -517,6 +517,8 @@ class ModelProcess(Process):
                 self.store.objects[object_id] = _NO_BYTES
                 if self._is_noted:
                     self.trace(TraceKind.OBJECT_STORED, object_id, amount=size)
+                if keep_ns := self.cluster.cost_model.keep_ns:
+                    self._cores.run_aside(keep_ns)  # the node manager, and the head
                 self.cluster.pauses.when_it_runs(self, then)
 
         event = SpaceWanted(

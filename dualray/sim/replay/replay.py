@@ -68,10 +68,6 @@ _MOVES = frozenset(
 )
 
 
-def _nothing() -> None:
-    """Nobody waits for it."""
-
-
 class ReplayCluster(Cluster):
     """A virtual cluster whose driver and workers follow scripts.
 
@@ -331,7 +327,7 @@ class ReplayCluster(Cluster):
         work_ns = event.amount * 1e9 / self.cost_model.transfer_bytes_per_s
         if work_ns >= _TRANSFER_NS_MIN:
             for node in (event.process, event.other):
-                self.rerun.cores[NodeID(node)].run(work_ns, 1.0, _nothing)
+                self.rerun.cores[NodeID(node)].run_aside(work_ns)
 
     def write_record(self, table: str, key: str, fields: tuple[tuple[str, str], ...]) -> None:
         """Nobody reads the tables, but who wants to know which tasks were lost."""
