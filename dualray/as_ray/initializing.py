@@ -71,8 +71,8 @@ def init(address: str | None = None, *, local_mode: bool = False, job_config: An
 
     Args:
         address: "local" starts a cluster; so does None, unless RAY_ADDRESS names one, or this process has made a
-            `Cluster`, which is joined; "auto" joins the one that runs on this
-            machine, and starts one when there is none, as it does in sim mode; "host:port" joins.
+            `Cluster`, which is joined; "auto" joins the one that runs on this machine, and starts one when there is
+            none, as it does in sim mode; "host:port" joins.
         local_mode: simulate a cluster of one node in this process.
         job_config: a JobConfig; `runtime_env` and `ray_namespace` are taken from it unless they are given, and
             `default_actor_lifetime` where the program starts the cluster.
@@ -124,9 +124,7 @@ def init(address: str | None = None, *, local_mode: bool = False, job_config: An
         context = _join(str(address), said)
     context.ray_version = RAYS_VERSION
     _exit_on_sigterm()
-    if is_simulated:
-        _name_session(context)
-    return context
+    return _name_session(context) if is_simulated else context
 
 
 def _exit_on_sigterm() -> None:
@@ -136,13 +134,14 @@ def _exit_on_sigterm() -> None:
         signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(number))
 
 
-def _name_session(context: ClusterContext) -> None:
+def _name_session(context: ClusterContext) -> ClusterContext:
     """Tell the program of a directory that no other session has. In a simulation nothing is there."""
     cluster = getattr(context.runtime, "cluster", None)
     if cluster is not None and not cluster.session_directory:
         directory = os.environ.get(TMPDIR_VARIABLE) or tempfile.gettempdir()
         cluster.session_directory = f"{directory}/simulation-{next(_simulations)}"
         context.address_info["session_dir"] = cluster.session_directory
+    return context
 
 
 _simulations: Final = itertools.count(1)

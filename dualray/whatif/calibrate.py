@@ -78,7 +78,12 @@ FITTED: Mapping[str, tuple[str, ...]] = {
 }
 """What each program tells most about. Two nodes are replayed with what one node has told."""
 
-STARTS: Mapping[str, float] = {"keep_ns": 300e3, "worker_start_ns": 15e6, "transfer_ns": 200e3, "transfer_bytes_per_s": 1e9}
+STARTS: Mapping[str, float] = {
+    "keep_ns": 300e3,
+    "worker_start_ns": 15e6,
+    "transfer_ns": 200e3,
+    "transfer_bytes_per_s": 1e9,
+}
 """Where the search, and the prior, begin, when this is not the default: these are no bound, or none at all, there."""
 
 

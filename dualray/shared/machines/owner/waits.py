@@ -27,7 +27,6 @@ from dualray.shared.model.events import WaitStarted, WorkerBlocked, WorkerUnbloc
 from dualray.shared.model.ids import Address, ObjectID, WaitID
 from dualray.shared.model.states import ValueState
 
-
 BRIEF_NS: Final = 100_000_000
 """Many times what a busy owner on the same machine takes to answer."""
 _BRIEF: Final = "brief:"
