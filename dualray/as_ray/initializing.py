@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import itertools
 import logging
@@ -10,7 +11,7 @@ import signal
 import sys
 import tempfile
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -45,7 +46,7 @@ So are those of `dualray.api.OF_RAY` that Ray keeps to itself."""
 _TAKEN: Final = {"_memory": "memory", "_metrics_export_port": "metrics_port"}
 """Private arguments of Ray's, and ours."""
 
-_OF_THIS_MODULE: Final = ("logging_config", "logging_level", "_system_config")
+_OF_THIS_MODULE: Final = ("logging_config", "logging_level", "_system_config", "_temp_dir")
 """Arguments of `dualray.api.OF_RAY` that mean something here."""
 
 _AS_LIMIT: Final = {"object_spilling_directory": "spill_directory"}
@@ -113,18 +114,40 @@ def init(address: str | None = None, *, local_mode: bool = False, job_config: An
     if is_simulated:
         said = {name: value for name, value in said.items() if name not in _OF_REAL_MODE}
     structured_logs.add(said, logging_config, is_simulated=is_simulated)
+    directory = said.pop("_temp_dir", None)
+    with _sessions_in(directory if address in (None, "local") else None):
+        context = _start_or_join(address, said, is_simulated=is_simulated)
+        context.ray_version = RAYS_VERSION
+        _exit_on_sigterm()
+        return _name_session(context) if is_simulated else context
+
+
+@contextlib.contextmanager
+def _sessions_in(directory: str | None) -> Iterator[None]:
+    """Create the directory of a new session in this one (`_temp_dir`); None: where RAY_TMPDIR or TMPDIR says."""
+    if not directory:
+        yield
+        return
+    before = os.environ.get(TMPDIR_VARIABLE)
+    os.environ[TMPDIR_VARIABLE] = os.fspath(directory)
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[TMPDIR_VARIABLE]
+        else:
+            os.environ[TMPDIR_VARIABLE] = before
+
+
+def _start_or_join(address: Any, said: dict[str, Any], *, is_simulated: bool) -> ClusterContext:
     if address != "local" and not isinstance(address, ClusterAddress):
         address = _own_cluster(address, said, is_simulated=is_simulated) or address
     if isinstance(address, ClusterAddress):
-        context = api.init(address, **said)
-    elif address in (None, "local") or is_simulated:
+        return api.init(address, **said)
+    if address in (None, "local") or is_simulated:
         own = "local" if address == "local" else None
-        context = api.init(own, **_starting(said, own))
-    else:
-        context = _join(str(address), said)
-    context.ray_version = RAYS_VERSION
-    _exit_on_sigterm()
-    return _name_session(context) if is_simulated else context
+        return api.init(own, **_starting(said, own))
+    return _join(str(address), said)
 
 
 def _exit_on_sigterm() -> None:

@@ -62,11 +62,11 @@ def test_all_arguments_of_rays_init_are_taken(caplog):
 def test_what_has_no_effect_is_named_once(caplog):
     for _ in range(2):
         init(
-            include_dashboard=True, _temp_dir="/x", logging_format="%(message)s", _system_config={"abc": 1}
+            include_dashboard=True, _node_name="x", logging_format="%(message)s", _system_config={"abc": 1}
         ).disconnect()
     assert [record.args and next(iter(record.args)) for record in caplog.records] == [
         "include_dashboard",
-        "_temp_dir",
+        "_node_name",
         "logging_format",
         "abc",
     ]

@@ -126,12 +126,13 @@ def test_what_programs_for_ray_see_around_them(tmp_path, mode):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_rays_variable_says_where_the_directories_of_sessions_are(tmp_path):
+@pytest.mark.parametrize("said", ["RAY_TMPDIR", "_temp_dir"])
+def test_a_program_says_where_the_directories_of_sessions_are(tmp_path, said):
     script = tmp_path / "script.py"
     script.write_text(
         "import os\n"
         "import ray\n"
-        "context = ray.init(num_cpus=1)\n"
+        "context = ray.init(num_cpus=1, _temp_dir=os.environ.get('PLACE'))\n"
         "temporary = ray.remote(lambda: ray.get_runtime_context().get_temp_dir())\n"
         "assert ray.get(temporary.remote()) == os.path.dirname(context['session_dir'])\n"
         "print(context['session_dir'])\n"
@@ -139,7 +140,7 @@ def test_rays_variable_says_where_the_directories_of_sessions_are(tmp_path):
     variables = {**os.environ, "DUALRAY_MODE": "real", "DUALRAY_AS_RAY": "1", "PYTHONPATH": str(ROOT)}
     with tempfile.TemporaryDirectory() as short:  # the paths of sockets have a limit
         place = Path(short, "new")
-        variables["RAY_TMPDIR"] = str(place)
+        variables["RAY_TMPDIR" if said == "RAY_TMPDIR" else "PLACE"] = str(place)
         done = subprocess.run(
             [sys.executable, "-m", "dualray.as_ray", script], env=variables, capture_output=True, text=True, timeout=100
         )
