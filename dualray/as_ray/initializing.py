@@ -68,8 +68,8 @@ def init(address: str | None = None, *, local_mode: bool = False, job_config: An
 
     Args:
         address: "local" starts a cluster; so does None, unless RAY_ADDRESS names one, this process has made a
-            `Cluster`, or `ray start` has started one on this machine, which is joined; "auto" joins the one that runs
-            on this machine, and starts one when there is none, as it does in sim mode; "host:port" joins.
+            `Cluster`, or `ray start` has started one here, which is joined; "auto" joins that of RAY_ADDRESS, or any
+            that runs here, and starts one when there is none, as it does in sim mode; "host:port" joins.
         local_mode: simulate a cluster of one node in this process.
         job_config: a JobConfig; `runtime_env` and `ray_namespace` are taken from it unless they are given, and
             `default_actor_lifetime` where the program starts the cluster.
@@ -105,7 +105,7 @@ def init(address: str | None = None, *, local_mode: bool = False, job_config: An
         said = {**said, "mode": "sim", "nodes": 1}
     if said.get("log_to_driver") is None and (shown := os.environ.get(LOG_VARIABLE)):
         said["log_to_driver"] = shown.lower() in ("1", "true")  # as Ray reads its flags
-    address = _checked(address or os.environ.get(ADDRESS_VARIABLE) or None)
+    address = _checked(named_address(address))
     is_simulated = resolve({"mode": said["mode"]} if said.get("mode") else {})["mode"].value == "sim"
     if is_simulated:
         said = {name: value for name, value in said.items() if name not in _OF_REAL_MODE}
@@ -123,6 +123,14 @@ def init(address: str | None = None, *, local_mode: bool = False, job_config: An
     if is_simulated:
         _name_session(context)
     return context
+
+
+def named_address(address: str | None) -> str | None:
+    """The address that the program gives; without one, and of "auto", that of RAY_ADDRESS."""
+    named = os.environ.get(ADDRESS_VARIABLE)
+    if not address or (address == "auto" and named != "local"):
+        return named or address or None
+    return address
 
 
 def _name_session(context: ClusterContext) -> None:

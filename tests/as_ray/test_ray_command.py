@@ -242,6 +242,8 @@ def test_of_several_clusters_a_program_joins_the_last(place):
     assert run(place, program.format("'auto'")) == second
     assert run(place, program.format("None")) == second
     assert run(place, program.format(repr(first))) == first
+    named = f"import os; os.environ['RAY_ADDRESS'] = {first!r}; "
+    assert run(place, named + program.format("'auto'")) == first
     assert ray(place, "stop", "--address", second).stdout.strip() == "Stopped all 1 Ray processes."
     assert run(place, program.format("None")) == first
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Annotated, NoReturn
 
 from dualray import api, runtime
-from dualray.as_ray.initializing import ADDRESS_VARIABLE, started_address
+from dualray.as_ray.initializing import named_address, started_address
 from dualray.cli.declare import Exit, Option
 from dualray.cli.printing import say_aside
 from dualray.exceptions import DualrayError
@@ -32,7 +31,7 @@ def fail(why: object) -> NoReturn:
 def joined(address: str | None) -> Iterator[runtime.Runtime]:
     """Join the cluster at an address. By default, it is the one at RAY_ADDRESS, else that of the program that runs the
     command, else the one that `ray start` has started last, else that of any program of this user."""
-    given = address or os.environ.get(ADDRESS_VARIABLE) or "auto"
+    given = named_address(address) or "auto"
     try:
         _join(given)
     except (DualrayError, ValueError) as error:
