@@ -175,7 +175,7 @@ def init_for(verb: str) -> None:
     """
     of_ray = sys.modules.get("dualray.as_ray.initializing")  # loaded by `import ray`, whose programs have its defaults
     settings = resolve(of_ray.defaults_of_first_verb() if of_ray is not None else {})
-    if of_ray is not None and settings["auto_init"].value and of_ray.joins_own_cluster():
+    if of_ray is not None and settings["auto_init"].value and of_ray.joins_a_cluster():
         of_ray.init()
         return
     if not settings["auto_init"].value:

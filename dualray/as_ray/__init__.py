@@ -26,6 +26,15 @@ from dualray.as_ray.data_names import REFUSED as OF_DATA
 VARIABLE: Final = "DUALRAY_AS_RAY"
 """Set to 1 in the environment, it gives a process and its children the name from the start."""
 
+PYTHON_VARIABLE: Final = "DUALRAY_AS_RAY_PYTHON"
+"""Names the Python that runs the command `ray`: that of the program."""
+
+COMMANDS: Final = Path(__file__).parent / "bin"
+"""The directory of the command `ray`, for PATH."""
+
+VARIABLES: Final = (VARIABLE, PYTHON_VARIABLE, "PATH")
+"""What `install()` sets in the environment."""
+
 PAGE: Final = "docs/ray_names.md"
 
 _PACKAGE: Final = Path(__file__).parent / "site" / "ray"
@@ -57,7 +66,7 @@ REFUSED: Final = {
     "ray.job_submission": "dualray has no server for jobs; run the program with `dualray run`",
     "ray.llm": "dualray has no library for language models",
     "ray.rllib": "dualray has no library for reinforcement learning",
-    "ray.scripts": "use the command `dualray` instead of `ray`",
+    "ray.scripts": "start the command `ray` in a process of its own, which docs/as_ray.md describes",
     "ray.serve": "dualray has no library for serving models",
     "ray.tests": "dualray does not include Ray's own tests",
     "ray.train": "dualray has only the names of Ray Train that docs/train.md lists",
@@ -150,7 +159,8 @@ def _is_asked() -> bool:
 
 
 def install() -> None:
-    """Let `import ray` import dualray in this process, and in its child processes by the environment.
+    """Let `import ray` import dualray in this process, and in its child processes by the environment. The command
+    `ray` of its child processes is dualray's, too.
 
     A second call does nothing.
 
@@ -167,6 +177,10 @@ def install() -> None:
             )
         sys.meta_path.insert(0, _Finder)
     os.environ[VARIABLE] = "1"
+    path = os.environ.get("PATH", os.defpath)
+    if str(COMMANDS) not in path.split(os.pathsep):
+        os.environ["PATH"] = f"{COMMANDS}{os.pathsep}{path}"
+    os.environ[PYTHON_VARIABLE] = sys.executable
 
 
 def is_installed() -> bool:

@@ -71,9 +71,15 @@ def init(address: str | None = None, *, local_mode: bool = False, job_config: An
     """Start a cluster, or join one, as `dualray.init` does, under the arguments of Ray's `init`.
 
     Args:
+<<<<<<< HEAD
         address: "local" starts a cluster; so does None, unless RAY_ADDRESS names one, or this process has made a
             `Cluster`, which is joined; "auto" joins the one that runs on this machine, and starts one when there is
             none, as it does in sim mode; "host:port" joins.
+=======
+        address: "local" starts a cluster; so does None, unless RAY_ADDRESS names one, this process has made a
+            `Cluster`, or `ray start` has started one here, which is joined; "auto" joins that of RAY_ADDRESS, or any
+            that runs here, and starts one when there is none, as it does in sim mode; "host:port" joins.
+>>>>>>> h-ray
         local_mode: simulate a cluster of one node in this process.
         job_config: a JobConfig; `runtime_env` and `ray_namespace` are taken from it unless they are given, and
             `default_actor_lifetime` where the program starts the cluster.
@@ -109,7 +115,7 @@ def init(address: str | None = None, *, local_mode: bool = False, job_config: An
         said = {**said, "mode": "sim", "nodes": 1}
     if said.get("log_to_driver") is None and (shown := os.environ.get(LOG_VARIABLE)):
         said["log_to_driver"] = shown.lower() in ("1", "true")  # as Ray reads its flags
-    address = _checked(address or os.environ.get(ADDRESS_VARIABLE) or None)
+    address = _checked(named_address(address))
     is_simulated = resolve({"mode": said["mode"]} if said.get("mode") else {})["mode"].value == "sim"
     if is_simulated:
         said = {name: value for name, value in said.items() if name not in _OF_REAL_MODE}
@@ -141,7 +147,7 @@ def _sessions_in(directory: str | None) -> Iterator[None]:
 
 def _start_or_join(address: Any, said: dict[str, Any], *, is_simulated: bool) -> ClusterContext:
     if address != "local" and not isinstance(address, ClusterAddress):
-        address = _own_cluster(address, said, is_simulated=is_simulated) or address
+        address = _running_cluster(address, said, is_simulated=is_simulated)
     if isinstance(address, ClusterAddress):
         return api.init(address, **said)
     if address in (None, "local") or is_simulated:
@@ -150,6 +156,7 @@ def _start_or_join(address: Any, said: dict[str, Any], *, is_simulated: bool) ->
     return _join(str(address), said)
 
 
+<<<<<<< HEAD
 def _exit_on_sigterm() -> None:
     """SIGTERM ends the program as `sys.exit(15)` does, so that it closes the cluster that it has started. As Ray's
     `init`, this replaces a handler that the program has set before."""
@@ -158,6 +165,17 @@ def _exit_on_sigterm() -> None:
 
 
 def _name_session(context: ClusterContext) -> ClusterContext:
+=======
+def named_address(address: str | None) -> str | None:
+    """The address that the program gives; without one, and of "auto", that of RAY_ADDRESS."""
+    named = os.environ.get(ADDRESS_VARIABLE)
+    if not address or (address == "auto" and named != "local"):
+        return named or address or None
+    return address
+
+
+def _name_session(context: ClusterContext) -> None:
+>>>>>>> h-ray
     """Tell the program of a directory that no other session has. In a simulation nothing is there."""
     cluster = getattr(context.runtime, "cluster", None)
     if cluster is not None and not cluster.session_directory:
@@ -169,6 +187,14 @@ def _name_session(context: ClusterContext) -> ClusterContext:
 
 _simulations: Final = itertools.count(1)
 TMPDIR_VARIABLE: Final = "RAY_TMPDIR"
+
+
+def _running_cluster(address: str | None, said: Mapping[str, Any], *, is_simulated: bool) -> str | None:
+    """The cluster that `init` joins where the program did not say which: its own, or the one of `ray start`."""
+    found = _own_cluster(address, said, is_simulated=is_simulated) or address
+    if found is None and not is_simulated and resolve({})["address"].value is None:
+        return _started_cluster(said)
+    return found
 
 
 def _own_cluster(address: str | None, said: Mapping[str, Any], *, is_simulated: bool) -> str | None:
@@ -193,9 +219,39 @@ def _own_cluster(address: str | None, said: Mapping[str, Any], *, is_simulated: 
     return own
 
 
-def joins_own_cluster() -> bool:
-    """Whether a verb that comes before `init` joins the `Cluster` of this process."""
-    return planned.address() is not None and os.environ.get(ADDRESS_VARIABLE) != "local"
+def started_address() -> str | None:
+    """The address of the cluster on this machine that `ray start` has started last; None: none runs."""
+    from dualray.real.session.session import RAYS_START_COMMAND, started_by  # noqa: PLC0415 - simulations need none
+
+    found = [session.cluster.address for session in started_by(RAYS_START_COMMAND) if session.cluster is not None]
+    return found[-1] if found else None
+
+
+def _started_cluster(said: Mapping[str, Any]) -> str | None:
+    """The cluster that `ray start` has started, for an `init` without an address.
+
+    Raises:
+        ValueError: CPUs or GPUs are given, which `ray start` has said.
+    """
+    found = started_address()
+    given = [name for name in ("num_cpus", "num_gpus") if said.get(name) is not None]
+    if found is not None and given:
+        raise ValueError(
+            f"ray.init({given[0]}={said[given[0]]!r}): `ray start` has started a cluster at {found}, which init joins: "
+            f"pass --{given[0].replace('_', '-')} to `ray start`, or address='local' to start another cluster. (When "
+            f"connecting to an existing cluster, num_cpus and num_gpus must not be provided.)"
+        )
+    return found
+
+
+def joins_a_cluster() -> bool:
+    """Whether a verb that comes before `init` joins the `Cluster` of this process, or the cluster of `ray start`."""
+    if os.environ.get(ADDRESS_VARIABLE) == "local":
+        return False
+    if planned.address() is not None:
+        return True
+    resolved = resolve({})
+    return resolved["mode"].value == "real" and resolved["address"].value is None and started_address() is not None
 
 
 def defaults(address: str | None = None) -> dict[str, Any]:
@@ -315,8 +371,9 @@ def _checked(address: str | None) -> str | None:
 
 def _join(address: str, said: dict[str, Any]) -> ClusterContext:
     try:
-        if address == "auto" and not _runs_here():
-            return api.init(**_starting(said))
+        if address == "auto":
+            found = _found_here()
+            return api.init(**_starting(said)) if found is None else api.init(address=found, **said)
         return api.init(address=address, **said)
     except AlreadyInitializedError:
         raise
@@ -324,13 +381,13 @@ def _join(address: str, said: dict[str, Any]) -> ClusterContext:
         raise ConnectionError(str(error)) from error
 
 
-def _runs_here() -> bool:
-    """Whether "auto" has a cluster to join, or several. That of a program which did not start this one is none: test
-    processes that run side by side each have their own."""
+def _found_here() -> str | None:
+    """What "auto" joins: of several clusters, the one that `ray start` has started last. None: there is no cluster.
+    That of a program which did not start this one is none: test processes that run side by side each have their own."""
     from dualray.real.cluster.joining import find_session, is_of_ancestor  # noqa: PLC0415 - few join
 
     try:
         session = find_session("auto")
     except DualrayError as error:
-        return "several clusters" in str(error)
-    return session.cluster is not None or is_of_ancestor(session)
+        return started_address() or "auto" if "several clusters" in str(error) else None
+    return "auto" if session.cluster is not None or is_of_ancestor(session) else None

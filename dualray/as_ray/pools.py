@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from dualray.as_ray.initializing import ADDRESS_VARIABLE, init, joins_own_cluster
+from dualray.as_ray.initializing import ADDRESS_VARIABLE, init, joins_a_cluster
 from dualray.util.multiprocessing import pool
 
 __all__ = ["Pool"]
@@ -20,6 +20,6 @@ class Pool(pool.Pool):
     def _start(self, address: str | None, processes: int | None) -> None:
         """Join the cluster that `ray.init` would join. If there is none, start one with as many CPUs as processes."""
         address = address or os.environ.get(ADDRESS_VARIABLE) or None
-        starts = address == "local" or (address is None and not joins_own_cluster())
+        starts = address == "local" or (address is None and not joins_a_cluster())
         given: dict[str, Any] = {"num_cpus": processes} if starts else {}
         init(address, **given)

@@ -183,11 +183,11 @@ def start_command(
             port=(DEFAULT_PORT if port is None else port) if head else object_manager_port or 0,
             num_cpus=num_cpus,
             num_gpus=num_gpus,
-            resources=_resources(resources),
+            resources=resources_of(resources),
             memory=None if memory is None else SETTINGS["memory"].parse("--memory", memory),
-            labels=_labels(labels),
+            labels=labels_of(labels),
             object_store_memory=SETTINGS["object_store_memory"].parse("--object-store-memory", object_store_memory),
-            config=_config(growth.limits if growth is not None else {}),
+            config=config_of(growth.limits if growth is not None else {}),
             provider=launch_plan(growth, autoscale) if growth is not None else None,
             num_workers=num_workers,
             num_redis_shards=num_redis_shards or 0,
@@ -212,7 +212,7 @@ def start_command(
     os._exit(0)  # the daemon is a child of this process and outlives it, so this process must not wait for it
 
 
-def _config(of_file: dict[str, Any]) -> Config:
+def config_of(of_file: dict[str, Any]) -> Config:
     """Return the config of a cluster that nodes can join: by default, demands that no node can meet wait. Settings win
     over the file of a cluster that grows."""
     settings = resolve({})
@@ -222,7 +222,8 @@ def _config(of_file: dict[str, Any]) -> Config:
     return config if is_said else replace(config, infeasible="wait")
 
 
-def _resources(text: str | None) -> dict[str, float] | None:
+def resources_of(text: str | None) -> dict[str, float] | None:
+    """The custom resources that --resources says."""
     if text is None:
         return None
     try:
@@ -234,7 +235,8 @@ def _resources(text: str | None) -> dict[str, float] | None:
     return found
 
 
-def _labels(text: str | None) -> dict[str, str] | None:
+def labels_of(text: str | None) -> dict[str, str] | None:
+    """The labels that --labels says."""
     if text is None:
         return None
     if text.lstrip().startswith("{"):
@@ -252,7 +254,7 @@ def _labels(text: str | None) -> dict[str, str] | None:
 
 @app.add("stop")
 def stop_command() -> None:
-    """Stop every node that this user started with `dualray start` on this machine.
+    """Stop every node that this user started with `dualray start`, or with `ray start` under the name ray.
 
     Example: dualray stop
     """

@@ -61,12 +61,18 @@ def opened_state(address: str, log: Path | None, *, hint: str = "") -> Iterator[
         refuse(error)
 
 
-def _table_name(name: str) -> str:
+def table_name(name: str) -> str:
+    """The name of the table that a word of a command line means."""
     plain = name.replace("-", "_")
     return plain if plain.endswith("s") else plain + "s"
 
 
-def _filters(texts: Sequence[str]) -> list[state.Filter]:
+def filters_of(texts: Sequence[str]) -> list[state.Filter]:
+    """The conditions that --filter says.
+
+    Raises:
+        ValueError: one is not written field=value or field!=value.
+    """
     found: list[state.Filter] = []
     for text in texts:
         field, separator, value = text.partition("=")
@@ -103,8 +109,8 @@ def list_command(
     """
     as_json = _is_json(format_, as_json)
     with opened_state(address, log) as found:
-        name = _table_name(resource)
-        rows = found.list(name, _filters(filters or []), limit, raise_on_missing_output=False)
+        name = table_name(resource)
+        rows = found.list(name, filters_of(filters or []), limit, raise_on_missing_output=False)
         if name == "tasks" and log is None:
             add_reasons(rows)
         if as_json:
@@ -148,7 +154,7 @@ def get_command(
     """
     as_json = _is_json(format_, as_json)
     with opened_state(address, log) as found:
-        name = _table_name(resource)
+        name = table_name(resource)
         if name not in state.TABLES:
             raise ValueError(f"{resource!r} is not a table; choose one of {', '.join(state.TABLES)}")
         row = find_row(found, name, resource, id_)
@@ -201,7 +207,7 @@ def summary_command(
     """
     as_json = _is_json(format_, as_json)
     with opened_state(address, log) as found:
-        summary = found.summarize(_table_name(resource))["cluster"]
+        summary = found.summarize(table_name(resource))["cluster"]
         if as_json:
             print_json({"cluster": summary})
             return
@@ -212,7 +218,7 @@ def summary_command(
             for name, entry in summary["summary"].items()
         ]
         if not rows:
-            print(f"there are no {_table_name(resource)}")
+            print(f"there are no {table_name(resource)}")
             return
         show_rows(f"{resource}, by {by}", rows, key=by)
 
@@ -233,15 +239,25 @@ def memory_command(
     """
     as_json = _is_json(format_, as_json)
     with opened_state(address, log) as found:
-        rows = found.list("objects", limit=1 << 62, raise_on_missing_output=False)
-        rows.sort(key=lambda row: (-(row["size_bytes"] or 0), row["object_id"]))
         if as_json:
-            print_json(rows[:limit])
+            print_json(_largest_first(found)[:limit])
             return
-        if rows:
-            show_rows("objects", rows[:limit], key="object_id", verbose=verbose)
-        total = sum(row["size_bytes"] or 0 for row in rows)
-        print(f"{len(rows):,} objects, {total:,} bytes")
+        show_objects(found, limit, verbose=verbose)
+
+
+def show_objects(found: state.State, limit: int, *, verbose: bool) -> None:
+    """Print the largest objects, and how many there are in all."""
+    rows = _largest_first(found)
+    if rows:
+        show_rows("objects", rows[:limit], key="object_id", verbose=verbose)
+    total = sum(row["size_bytes"] or 0 for row in rows)
+    print(f"{len(rows):,} objects, {total:,} bytes")
+
+
+def _largest_first(found: state.State) -> state.Rows:
+    rows = found.list("objects", limit=1 << 62, raise_on_missing_output=False)
+    rows.sort(key=lambda row: (-(row["size_bytes"] or 0), row["object_id"]))
+    return rows
 
 
 def _is_json(format_: str, as_json: bool) -> bool:

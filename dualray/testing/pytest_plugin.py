@@ -58,9 +58,10 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     for option, (variable, *_) in _CLUSTER.items():
         _set_variable(variable, getattr(options, option[2:].replace("-", "_")))
     if options.dualray_as_ray:
-        from dualray.as_ray import VARIABLE, install  # noqa: PLC0415 - every run of pytest loads this plugin
+        from dualray.as_ray import VARIABLES, install  # noqa: PLC0415 - every run of pytest loads this plugin
 
-        _set_variable(VARIABLE, 1)
+        for variable in VARIABLES:
+            _set.setdefault(variable, os.environ.get(variable))
         try:
             install()
         except ImportError as error:

@@ -157,6 +157,12 @@ class Row(dict[str, Any]):
             raise AttributeError(f"the row has no field {name!r}; its fields are {', '.join(self)}") from None
 
 
+def whole_row(table: str, row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row of a table as a plain dict, with the fields under Ray's names that follow from the others."""
+    follows = {name: made(row) for name, made in _RAYS_NAMES.get(table, {}).items() if name not in row}
+    return {**row, **follows}
+
+
 class Rows(list[Row]):
     """The rows of a list. `total` counts the rows before the limit. `missing` names processes without an answer."""
 

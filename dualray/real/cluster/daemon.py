@@ -82,7 +82,7 @@ class Daemon:
         self.options = options
         self._incarnation = 0
         self._endpoints: dict[str, tuple[str, int]] = {}
-        self._is_told_to_end = False
+        self.is_told_to_end = False
         self.provider: Provider | None = None
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         files = CertificateFiles(*options.tls_files) if options.tls_files is not None else None
@@ -151,6 +151,7 @@ class Daemon:
                 endpoint=endpoint,
                 has_head=has_head,
                 is_detached=self.options.is_detached,
+                command=self.options.command,
                 takes_faults=self.options.takes_faults,
             ),
         )
@@ -228,7 +229,7 @@ class Daemon:
     def _wait(self, condition: Callable[[], bool], what: str, deadline: float) -> None:
         while not condition():
             self.children.check()
-            if time.monotonic() > deadline or self._is_told_to_end:
+            if time.monotonic() > deadline or self.is_told_to_end:
                 raise DualrayError(f"the node did not start in time: {what}{self.children.last_logs()}")
             time.sleep(_POLL_S)
 
@@ -236,7 +237,7 @@ class Daemon:
 
     def tell_to_end(self) -> None:
         """From a signal handler: end soon."""
-        self._is_told_to_end = True
+        self.is_told_to_end = True
         with contextlib.suppress(BlockingIOError):  # the pipe is full: it is being woken
             os.write(self._wake_write, b".")
 
@@ -246,7 +247,7 @@ class Daemon:
 
     def run(self) -> None:
         """Supervise until the end."""
-        while not self._is_told_to_end:
+        while not self.is_told_to_end:
             self._sleep_until_something_happens()
             for name, child in self.children.processes.items():
                 if child.status is not None:
@@ -267,7 +268,7 @@ class Daemon:
         self.children.update()
         if self.options.lifeline_fd in ready:
             _log.info("this node ends, because the process that started it has ended")
-            self._is_told_to_end = True
+            self.is_told_to_end = True
         with contextlib.suppress(BlockingIOError):
             while os.read(self._wake_read, 64):
                 pass
@@ -277,7 +278,7 @@ class Daemon:
         if self._faults is None or not self._faults.is_off.is_set():
             return status == EXIT_TO_REJOIN
         while self._faults.is_off.is_set():
-            if self._is_told_to_end or self._lifeline_has_ended():
+            if self.is_told_to_end or self._lifeline_has_ended():
                 return False
             time.sleep(_POLL_S)
         return True
@@ -286,7 +287,7 @@ class Daemon:
         """This life of the node is over, and the machine is fine: come back as the next incarnation."""
         deadline = time.monotonic() + REJOIN_TIMEOUT_S
         _log.warning("%s tries to join the cluster again", self.session.node)
-        while not self._is_told_to_end:
+        while not self.is_told_to_end:
             try:
                 with addresses.local_client(self.session) as client:
                     client.call("PING")
@@ -414,7 +415,7 @@ def main() -> None:
     finally:
         if daemon is not None:
             daemon.close()
-    sys.exit("error" in status)
+    sys.exit("error" in status or (daemon is not None and not daemon.is_told_to_end))
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from dualray.real.net.addresses import parse_endpoint
 from dualray.real.session import session as sessions
 from dualray.real.session.session import Session
 
-__all__ = ["find_session", "is_of_ancestor", "next_beside_the_first"]
+__all__ = ["find_session", "is_at", "is_of_ancestor", "next_beside_the_first"]
 
 
 def find_session(address: str) -> Session:
@@ -43,7 +43,7 @@ def find_session(address: str) -> Session:
             )
         fitting = running
     else:
-        fitting = [session for session in running if _is_at(session, parse_endpoint(address, "address"))]
+        fitting = [session for session in running if is_at(session, parse_endpoint(address, "address"))]
     if not fitting:
         what = "no cluster" if address == "auto" else f"no node of the cluster at {address}"
         where = (
@@ -99,7 +99,8 @@ def _has_head(session: Session) -> bool:
     return session.cluster is not None and session.cluster.has_head
 
 
-def _is_at(session: Session, endpoint: tuple[str, int]) -> bool:
+def is_at(session: Session, endpoint: tuple[str, int]) -> bool:
+    """Whether a session is a node of the cluster at host and port."""
     host, port = parse_endpoint(_address_of(session), "the cluster's address")
     if port != endpoint[1]:
         return False

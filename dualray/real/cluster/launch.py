@@ -20,9 +20,11 @@ from typing import Any, Final
 from dualray.exceptions import AuthenticationError, DualrayError
 from dualray.input_files import read_text
 from dualray.real.cluster.node_options import START_TIMEOUT_S, NodeOptions
+from dualray.real.net.addresses import parse_endpoint
 from dualray.real.processes.offer import check_port, store_bytes, total_of
 from dualray.real.session import session as sessions
 from dualray.real.session.children import END_WITHIN_S, module_path
+from dualray.real.session.session import Session
 from dualray.shared.labels import as_pairs, parse_labels
 from dualray.shared.model.config import Config
 from dualray.shared.scenario.file import parse_growth
@@ -140,13 +142,16 @@ def shared_store_bytes() -> int:
     return max(int(store_bytes(None) - taken) // _STORE_PARTS, 64 << 20)
 
 
-def start_node(options: NodeOptions, secret: bytes | None, *, is_detached: bool) -> StartedNode:
+def start_node(
+    options: NodeOptions, secret: bytes | None, *, is_detached: bool, ends_with_us: bool | None = None
+) -> StartedNode:
     """Start a node's daemon and wait until the node has joined.
 
     Args:
         options: see NodeOptions.
         secret: the cluster's; None: that of the cluster's node on this machine, or, for a head, a new one.
         is_detached: it lives until it is stopped; else until this process ends or closes the lifeline.
+        ends_with_us: it ends with this process, too, although it is detached. None: as `is_detached` says.
     Raises:
         DualrayError: it did not start; the message says why.
         AuthenticationError: there is no secret to join with.
@@ -154,7 +159,8 @@ def start_node(options: NodeOptions, secret: bytes | None, *, is_detached: bool)
     sessions.sweep()
     if secret is None and options.address is not None:
         secret = _known_secret(options.address)
-    lifeline_read, lifeline_write = (None, None) if is_detached else os.pipe()
+    has_lifeline = not is_detached if ends_with_us is None else ends_with_us
+    lifeline_read, lifeline_write = os.pipe() if has_lifeline else (None, None)
     status_read, status_write = os.pipe()
     options = dataclasses.replace(options, is_detached=is_detached, status_fd=status_write, lifeline_fd=lifeline_read)
     environment = dict(os.environ)
@@ -263,12 +269,30 @@ def _launches(directory: Path) -> bool:
     return (directory / sessions.PROVIDER_SOCKET).exists()
 
 
-def stop_detached() -> list[str]:
-    """Stop every node of this user on this machine that `dualray start` has started; their names and clusters."""
+def _is_at(session: Session, address: str) -> bool:
+    from dualray.real.cluster.joining import is_at  # noqa: PLC0415 - psutil takes time to import
+
+    return is_at(session, parse_endpoint(address, "--address"))
+
+
+def stop_detached(command: str | None = None, address: str | None = None) -> list[str]:
+    """Stop nodes of this user on this machine that `dualray start` or `ray start` has started; their names and
+    clusters.
+
+    Args:
+        command: which of the two; None: both.
+        address: host:port of the cluster whose nodes are stopped; None: of every cluster.
+    Raises:
+        ValueError: the address is wrong.
+    """
     stopped = []
     ending: list[Path] = []
     for session in sessions.running():
         if session.cluster is None or not session.cluster.is_detached:
+            continue
+        if command is not None and session.cluster.command != command:
+            continue
+        if address is not None and not _is_at(session, address):
             continue
         if sessions.end_founder(session.directory, signal.SIGTERM):
             ending.append(session.directory)

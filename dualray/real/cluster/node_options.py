@@ -7,6 +7,8 @@ import json
 from dataclasses import dataclass
 from typing import Any, Final
 
+from dualray.real.session.session import START_COMMAND
+
 START_TIMEOUT_S: Final = 60.0
 """So long a node has to join."""
 
@@ -39,6 +41,8 @@ class NodeOptions:
     """Who starts further nodes: what `Growth.launch_plan` says; of the head only."""
     metrics_port: int | None = None
     is_detached: bool = True
+    command: str = START_COMMAND
+    """Which command line starts it: see `ClusterPlace`."""
     takes_faults: bool = False
     """Its processes perform faults that they are told: see fault_door.py."""
     tls: bool | None = None

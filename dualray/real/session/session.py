@@ -62,6 +62,11 @@ JOINED_FILE = "joined"
 """Made by the node manager when the head has welcomed it."""
 
 
+START_COMMAND: Final = "dualray start"
+RAYS_START_COMMAND: Final = "ray start"
+"""The same, of programs under the name `ray`."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterPlace:
     """Of a session that is one node of a cluster: the cluster, and this node's place in it."""
@@ -73,6 +78,8 @@ class ClusterPlace:
     has_head: bool
     is_detached: bool
     """Started by `dualray start`, to live until `dualray stop`."""
+    command: str = START_COMMAND
+    """Which command line has started it: `ray stop` ends what `ray start` has started, and nothing else."""
     takes_faults: bool = False
     """Its processes perform faults that they are told: see fault_door.py."""
 
@@ -341,6 +348,18 @@ def _check_spill_directory(directory: Path) -> None:
 def running() -> list[Session]:
     """The sessions of this user on this machine that are nodes of a cluster and whose founder lives, oldest first."""
     return [session for session in all_running() if session.cluster is not None]
+
+
+def started_by(command: str) -> list[Session]:
+    """Those among them that a command line has started, and that have joined their cluster."""
+    return [
+        session
+        for session in running()
+        if session.cluster is not None
+        and session.cluster.is_detached
+        and session.cluster.command == command
+        and (session.directory / JOINED_FILE).exists()
+    ]
 
 
 def all_running() -> list[Session]:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import dualray
-from dualray.cli.cluster import _labels as labels_of
+from dualray.cli.cluster import labels_of
 from dualray.cluster_utils import Cluster
 from dualray.exceptions import DualrayError
 from dualray.util.placement_group import PlacementGroup, placement_group_table

@@ -13,6 +13,7 @@ import importlib.abc
 import importlib.machinery
 import importlib.util
 import os
+import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -204,6 +205,20 @@ def two_node_cluster() -> Iterator[Any]:
     yield cluster, cluster.add_node(num_cpus=8)
     ray.shutdown()
     cluster.shutdown()
+
+
+@pytest.fixture
+def call_ray_start(request: pytest.FixtureRequest) -> Iterator[str | None]:
+    """The address of a cluster that Ray's command line starts and stops."""
+    default = "ray start --head --num-cpus=1 --min-worker-port=0 --max-worker-port=0 --port 0"
+    given = getattr(request, "param", default)
+    said: dict[str, Any] = given if isinstance(given, dict) else {"cmd": given}
+    variables = {**os.environ, **said.get("env", {})}
+    command = said.get("cmd", default).split(" ")
+    printed = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=variables).stdout
+    yield printed.partition("--address='")[2].partition("'")[0] or None
+    ray.shutdown()
+    subprocess.run(["ray", "stop"], check=True, env=variables)
 
 
 @pytest.fixture
