@@ -71,15 +71,9 @@ def init(address: str | None = None, *, local_mode: bool = False, job_config: An
     """Start a cluster, or join one, as `dualray.init` does, under the arguments of Ray's `init`.
 
     Args:
-<<<<<<< HEAD
-        address: "local" starts a cluster; so does None, unless RAY_ADDRESS names one, or this process has made a
-            `Cluster`, which is joined; "auto" joins the one that runs on this machine, and starts one when there is
-            none, as it does in sim mode; "host:port" joins.
-=======
         address: "local" starts a cluster; so does None, unless RAY_ADDRESS names one, this process has made a
             `Cluster`, or `ray start` has started one here, which is joined; "auto" joins that of RAY_ADDRESS, or any
             that runs here, and starts one when there is none, as it does in sim mode; "host:port" joins.
->>>>>>> h-ray
         local_mode: simulate a cluster of one node in this process.
         job_config: a JobConfig; `runtime_env` and `ray_namespace` are taken from it unless they are given, and
             `default_actor_lifetime` where the program starts the cluster.
@@ -156,16 +150,6 @@ def _start_or_join(address: Any, said: dict[str, Any], *, is_simulated: bool) ->
     return _join(str(address), said)
 
 
-<<<<<<< HEAD
-def _exit_on_sigterm() -> None:
-    """SIGTERM ends the program as `sys.exit(15)` does, so that it closes the cluster that it has started. As Ray's
-    `init`, this replaces a handler that the program has set before."""
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(number))
-
-
-def _name_session(context: ClusterContext) -> ClusterContext:
-=======
 def named_address(address: str | None) -> str | None:
     """The address that the program gives; without one, and of "auto", that of RAY_ADDRESS."""
     named = os.environ.get(ADDRESS_VARIABLE)
@@ -174,8 +158,14 @@ def named_address(address: str | None) -> str | None:
     return address
 
 
-def _name_session(context: ClusterContext) -> None:
->>>>>>> h-ray
+def _exit_on_sigterm() -> None:
+    """SIGTERM ends the program as `sys.exit(15)` does, so that it closes the cluster that it has started. As Ray's
+    `init`, this replaces a handler that the program has set before."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(number))
+
+
+def _name_session(context: ClusterContext) -> ClusterContext:
     """Tell the program of a directory that no other session has. In a simulation nothing is there."""
     cluster = getattr(context.runtime, "cluster", None)
     if cluster is not None and not cluster.session_directory:
