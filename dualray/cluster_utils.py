@@ -544,7 +544,7 @@ def _check_ports(given: Mapping[str, Any]) -> None:
     for name, port in named.items():
         same = [other for other in named if named[other] == port and other != name]
         if same:
-            raise ValueError(f"add_node: {name} and {same[0]} are both {port}; give each its own port")
+            raise ValueError(f"add_node: {name} and {same[0]} are both {port}; give two different ports")
     text = given.get("worker_port_list") or ""
     ports = [int(port) for port in text.split(",")] if text else []
     taken = [port for port in ports if port in named.values()]

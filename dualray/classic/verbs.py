@@ -168,7 +168,8 @@ def put(value: Any) -> Any:
     verbs = started("put").verbs
     if isinstance(value, ObjectRef):
         raise TypeError(
-            f"put was given the ObjectID {value!r}; use the ObjectID itself, or put a list that contains it"
+            f"put takes a value, not the ObjectID {value!r}: use the ObjectID itself, or put a list that contains "
+            "the ObjectID"
         )
     object_id = ObjectID[Any](verbs.put(value), verbs)
     return api.get(object_id) if runs_in_place() else object_id

@@ -365,7 +365,7 @@ class Dataset(SummarizedRows):
         """
         chosen = [1.0] * (len(other) + 1) if weights is None else list(weights)
         if len(chosen) != len(other) + 1 or min(chosen) <= 0:
-            raise ValueError(f"mix: {len(other) + 1} datasets need as many weights, all above 0, not {chosen}")
+            raise ValueError(f"mix: {len(other) + 1} datasets need {len(other) + 1} weights above 0, not {chosen}")
         plans = [_plan_of(each, "mix") for each in other]
         return self._then(mix_step(plans, chosen, MixStoppingCondition(stopping_condition)))
 

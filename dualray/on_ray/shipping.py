@@ -69,7 +69,7 @@ def workers_have_package() -> bool:
             if minor(theirs[name]) != minor(version):
                 raise DualrayError(
                     f"node {node} has {name} {theirs[name]}, but this program has {name} {version}: use the same "
-                    f"versions in the program and in the cluster"
+                    "versions for the program and the cluster"
                 )
     return all(minor(theirs["dualray"]) == minor(__version__) for theirs in answers.values())
 

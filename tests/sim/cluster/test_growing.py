@@ -276,7 +276,7 @@ def test_a_request_with_labels_launches_of_the_group_that_has_them(start: Callab
         ({"bundles": [1]}, TypeError, "bundle 0 is 1, but must be a dict"),
         ({"bundles": [{"CPU": 1}, {"CPU": "many"}]}, TypeError, "bundle 1: "),
         ({"bundles": [{"CPU": -1}]}, ValueError, "bundle 0: "),
-        ({"bundles": [{}]}, ValueError, "bundle 0, {}, demands nothing"),
+        ({"bundles": [{}]}, ValueError, "bundle 0, {}, requests no resources"),
         ({"bundle_label_selectors": [{"zone": "a"}]}, ValueError, "has 1 selectors for 0 bundles"),
         ({"bundles": [{"CPU": 1}], "bundle_label_selectors": {"zone": "a"}}, TypeError, "must be a list of dicts"),
         ({"bundles": [{"CPU": 1}], "bundle_label_selectors": [{"zone": 1}]}, TypeError, "must both be str"),
