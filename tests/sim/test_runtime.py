@@ -195,7 +195,7 @@ def test_a_fault_that_cannot_be_is_refused_before_anything_starts(fault: str, me
 def test_logs_of_two_runs_are_not_mixed(tmp_path: Any) -> None:
     dualray.init(mode="sim", decision_log=tmp_path)
     dualray.shutdown()
-    with pytest.raises(ValueError, match="holds the logs of an earlier run"):
+    with pytest.raises(ValueError, match="contains the logs of an earlier run"):
         dualray.init(mode="sim", decision_log=tmp_path)
 
 
