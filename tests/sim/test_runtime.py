@@ -179,7 +179,7 @@ def test_a_logical_fault_bites_at_the_same_place(start: Any) -> None:
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
-        ("kill node-9 at 1s", "there is no 'node-9'; nodes are node-0 to node-1"),
+        ("kill node-9 at 1s", "the cluster has no node 'node-9'; the nodes are node-0 to node-1"),
         ("kill node-0 at 1s", "node-0 runs the driver"),
         ("explode", "is not understood; write 'kill node-5 at 2.5s'"),
         ("kill node-1 at 5 parsecs", "write a number with one of ns, us, ms"),

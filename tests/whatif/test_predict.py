@@ -205,7 +205,7 @@ def test_faults_of_a_scenario_cost_time(bag, tmp_path):
     assert hurt.attempts > plain.attempts
     assert hurt.remade_s > 0
     assert hurt.makespan_s > plain.makespan_s
-    assert "there is no 'node-2'" in too_small.lacks
+    assert "the cluster has no node 'node-2'" in too_small.lacks
 
 
 @pytest.mark.parametrize(
