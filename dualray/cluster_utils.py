@@ -409,8 +409,8 @@ class Cluster:
         """
         if node is self.head_node and self.worker_nodes:
             raise ValueError(
-                "the first node runs the head process, so it must be removed last: remove the other nodes first, or "
-                "call shutdown()"
+                "the first node runs the head process, so remove all other nodes before the first node, or call "
+                "shutdown()"
             )
         if not allow_graceful:
             node.kill()

@@ -277,8 +277,9 @@ def _starting(said: Mapping[str, Any], address: str | None = None) -> dict[str, 
 def _checked(address: str | None) -> str | None:
     if address is not None and "://" in address:
         raise ConnectionError(
-            f"ray.init(address={address!r}): dualray has no Ray Client, because a driver runs on a node of its "
-            "cluster. Start a node with `dualray start --address HOST:PORT`, and pass address='auto'"
+            f"ray.init(address={address!r}): dualray has no Ray Client, because each driver runs on a node of the "
+            "cluster. Start a node on this machine with `dualray start --address HOST:PORT`, and pass "
+            "address='auto'"
         )
     return address
 

@@ -84,8 +84,8 @@ def init(
     _check_count("num_redis_shards", num_redis_shards)
     if redis_address is not None and (num_workers is not None or num_redis_shards is not None):
         raise ValueError(
-            f"init(redis_address={redis_address!r}) joins a cluster, which has its own workers and shards: leave out "
-            f"num_workers and num_redis_shards, or give --num-workers to start_ray.sh"
+            f"init(redis_address={redis_address!r}) joins a cluster, and cannot set num_workers or "
+            "num_redis_shards for this cluster. Leave out both arguments, or pass --num-workers to start_ray.sh"
         )
     if num_redis_shards:
         _log.info("num_redis_shards=%d has no effect: the control plane is one server", num_redis_shards)

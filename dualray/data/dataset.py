@@ -487,8 +487,8 @@ class Dataset(SummarizedRows):
             raise TypeError(f"train_test_split: test_size={test_size!r} must be an int or a float")
         if is_share and not 0 < test_size < 1:
             raise ValueError(
-                f"train_test_split: test_size={test_size!r} is a float, so it must be a share between 0 and 1; an int "
-                "is a number of rows"
+                f"train_test_split: test_size={test_size!r} is a float, and a float must be a share of the rows, "
+                "between 0 and 1. For a number of rows, pass an int"
             )
         if shuffle and stratify is not None:
             raise ValueError("train_test_split takes either shuffle=True or stratify=, not both")

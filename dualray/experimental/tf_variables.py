@@ -226,8 +226,8 @@ def _of_graph(loss: Any, session: Any, extra: list[Any]) -> _GraphWeights:
     for root in roots:
         if not isinstance(root, tf.Operation):
             raise TypeError(
-                f"TensorFlowVariables was given {loss!r} (type {type(loss).__name__}): it takes a tensor or operation "
-                f"of a graph (in graph mode: see dualray.experimental.tf1), or a Keras model"
+                f"TensorFlowVariables was given {loss!r} (type {type(loss).__name__}), but takes a tensor or "
+                "operation of a graph (in graph mode: see dualray.experimental.tf1), or a Keras model"
             )
     graph = roots[0].graph
     reached = _variable_ops(roots)

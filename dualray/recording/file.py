@@ -486,7 +486,9 @@ def _facts_of(path: Path, metadata: Mapping[bytes, bytes]) -> dict[str, Any]:
         facts: dict[str, Any] = json.loads(metadata[METADATA_KEY])
         version = facts.pop("schema")
     except (ValueError, KeyError, AttributeError):
-        raise ValueError(f"{path} is not a recorded run: its description cannot be read") from None
+        raise ValueError(
+            f"{path} is not a recorded run, because dualray cannot read a description in the file"
+        ) from None
     if version not in _READABLE:
         raise ValueError(
             f"{path} is a record of version {version}, but this dualray reads only versions {_READABLE[0]} to "

@@ -217,8 +217,8 @@ def test_each_part_has_its_share_of_each_value(numbers):
 @pytest.mark.parametrize(
     ("given", "error", "words"),
     [
-        ({"test_size": 3.5}, ValueError, "a share between 0 and 1"),
-        ({"test_size": 1.0}, ValueError, "a share between 0 and 1"),
+        ({"test_size": 3.5}, ValueError, "a share of the rows, between 0 and 1"),
+        ({"test_size": 1.0}, ValueError, "a share of the rows, between 0 and 1"),
         ({"test_size": 100}, ValueError, "leaves one of the two parts of the 100 rows empty"),
         ({"test_size": "a"}, TypeError, "must be an int or a float"),
         ({"test_size": 0.5, "shuffle": True, "stratify": "id"}, ValueError, "not both"),
