@@ -113,8 +113,8 @@ class ActorClass(Generic[C]):
 
     def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
         raise TypeError(
-            f"{self._name} is an actor class: create an instance with {self._name}.remote(...); actors cannot be "
-            "instantiated directly"
+            f"{self._name} is an actor class: to create an actor, call {self._name}.remote(...). (Actors cannot be "
+            "instantiated directly.)"
         )
 
     def __getattr__(self, name: str) -> Any:
@@ -141,8 +141,9 @@ class ActorClass(Generic[C]):
 
     def __mro_entries__(self, bases: tuple[Any, ...]) -> NoReturn:
         raise ActorClassInheritanceException(
-            f"{self._name} is an actor class, and no class can inherit from it. Write a plain base class for both, "
-            f"and make each subclass remote. (Inheriting from actor classes is not currently supported.)"
+            f"{self._name} is an actor class, and no class can inherit from an actor class. Move the shared code "
+            "into a plain base class, and apply @remote to each subclass. (Inheriting from actor classes is not "
+            "currently supported.)"
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -191,13 +192,16 @@ class ActorClass(Generic[C]):
     def _check_groups(self) -> None:
         options = self._options
         if options.get_if_exists and not options.name:
-            raise ValueError(f"actor class {self._name}: get_if_exists=True needs name=, the name to look for")
+            raise ValueError(
+                f"actor class {self._name}: get_if_exists=True needs name=, the name of the actor to find or create"
+            )
         if options.allow_out_of_order_execution is False and (
             (options.max_concurrency or 1) > 1 or _is_async(self._cls)
         ):
             raise ValueError(
                 f"actor class {self._name}: allow_out_of_order_execution=False is only for actors that run one "
-                "method at a time. Leave it out, or use neither max_concurrency= nor async methods"
+                "method at a time. Leave out allow_out_of_order_execution=, or define the actor without "
+                "max_concurrency= and async methods"
             )
         groups = tuple(options.concurrency_groups or ())
         for name, method in self._methods.items():
@@ -559,8 +563,8 @@ class ActorMethod:
         """
         if "duration" in options:
             raise ValueError(
-                f"{self._handle!r}.{self._name}.options() cannot set duration={options['duration']!r}. Put "
-                "@dualray.method(duration=...) on the method; the duration may be a function of the arguments"
+                f"{self._handle!r}.{self._name}.options() cannot set duration={options['duration']!r}. To set the "
+                "duration, put @dualray.method(duration=...) on the method"
             )
         changed = with_changes(self._options, options, f"{self._handle!r}.{self._name}.options()")
         if changed.num_returns is None:  # as the method is

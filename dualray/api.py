@@ -180,8 +180,8 @@ def init_for(verb: str) -> None:
         return
     if not settings["auto_init"].value:
         raise NotInitializedError(
-            f"{verb} was called before dualray.init(), and auto_init=False ({settings['auto_init'].source}) forbids "
-            f"{verb} to start a cluster. Call dualray.init() first."
+            f"{verb} was called before dualray.init(), and auto_init=False (set by: "
+            f"{settings['auto_init'].source}) forbids {verb} to start a cluster. Call dualray.init() first."
         )
     _start(settings)
 
@@ -200,7 +200,7 @@ OF_RAY = frozenset(
 def _check_arguments_of_ray(given: Mapping[str, Any]) -> None:
     if given.get("local_mode"):
         raise TypeError(
-            "init has no argument local_mode, which Ray removed; use init(mode='sim') to run a cluster in this process"
+            "init has no argument local_mode, which Ray removed. To run a cluster in this process, use init(mode='sim')"
         )
     known = inspect.signature(init).parameters
     for name in given:
@@ -269,8 +269,8 @@ def _make_remote(target: Any, options: Mapping[str, Any]) -> RemoteFunction[Any]
     name = getattr(target, "__name__", type(target).__name__)
     if inspect.iscoroutinefunction(target):
         raise ValueError(
-            f"remote function {name} is 'async def', which only methods of actors can be. Make it a plain function "
-            f"that calls asyncio.run({name}())"
+            f"remote function {name} is an 'async def' function, but only methods of actors can be async. Write a "
+            f"plain function that calls asyncio.run({name}())"
         )
     of_ray = sys.modules.get("dualray.as_ray.initializing")
     checked = with_changes(
@@ -337,7 +337,8 @@ def put(value: T) -> ObjectRef[T]:
     verbs = started("put").verbs
     if isinstance(value, ObjectRef):
         raise TypeError(
-            f"put was given the reference {value!r}; use the reference itself, or put a list that contains it"
+            f"put takes a value, not the ObjectRef {value!r}: use the ObjectRef itself, or put a list that "
+            "contains the ObjectRef"
         )
     return ObjectRef(verbs.put(value), verbs)
 
@@ -457,7 +458,7 @@ def kill(actor: ActorHandle[Any], *, no_restart: bool = True) -> None:
     """
     if not isinstance(actor, ActorHandle):
         raise WrongTypeError(
-            f"kill takes an actor handle, not {actor!r} (type {type(actor).__name__}); cancel() is for tasks"
+            f"kill takes an actor handle, not {actor!r} (type {type(actor).__name__}). To cancel a task, use cancel()"
         )
     actor._check_usable()
     runtime.current("kill").verbs.kill_actor(actor.ref, no_restart=no_restart)

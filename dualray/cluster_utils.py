@@ -410,8 +410,8 @@ class Cluster:
         """
         if node is self.head_node and self.worker_nodes:
             raise ValueError(
-                "the first node runs the head process, so it must be removed last: remove the other nodes first, or "
-                "call shutdown()"
+                "the first node runs the head process, so remove all other nodes before the first node, or call "
+                "shutdown()"
             )
         if not allow_graceful or rays_words() is not None:
             node.kill()
@@ -545,7 +545,7 @@ def _check_ports(given: Mapping[str, Any]) -> None:
     for name, port in named.items():
         same = [other for other in named if named[other] == port and other != name]
         if same:
-            raise ValueError(f"add_node: {name} and {same[0]} are both {port}; give each its own port")
+            raise ValueError(f"add_node: {name} and {same[0]} are both {port}; give two different ports")
     text = given.get("worker_port_list") or ""
     ports = [int(port) for port in text.split(",")] if text else []
     taken = [port for port in ports if port in named.values()]

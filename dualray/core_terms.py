@@ -209,12 +209,12 @@ def placed(
         bundles = group.bundle_specs if strategy.bundle < 0 else [group.bundle_specs[strategy.bundle]]
         wanted = demand.as_floats()
         if not any(all(bundle.get(name, 0) >= amount for name, amount in wanted.items()) for bundle in bundles):
-            which = "any bundle" if strategy.bundle < 0 else f"bundle {strategy.bundle}"
+            which = "every bundle" if strategy.bundle < 0 else f"bundle {strategy.bundle}"
             request = {name: int(amount) if amount == int(amount) else amount for name, amount in wanted.items()}
             raise ValueError(
-                f"{what} demands {demand}, which is more than {which} of {group!r} has. (Cannot schedule "
-                f"{qualified or what} with the placement group because the resource request {request} cannot fit into "
-                f"any bundles for the placement group, {group.bundle_specs}.)"
+                f"{what} demands {demand}, but {which} of {group!r} offers less. (Cannot schedule {qualified or what} "
+                f"with the placement group because the resource request {request} cannot fit into any bundles for "
+                f"the placement group, {group.bundle_specs}.)"
             )
     return (
         demand_in_group(demand, strategy.group, strategy.bundle),

@@ -64,9 +64,9 @@ PICKLED_BY_ANYBODY: Final = "RAY_allow_out_of_band_object_ref_serialization"
 def _pin(core: CoreVerbs, reference: Ref, /) -> None:
     if os.environ.get(PICKLED_BY_ANYBODY) == "0":
         raise OufOfBandObjectRefSerializationException(
-            f"the program pickled ObjectRef({reference.object_id.hex()}), which {PICKLED_BY_ANYBODY}=0 forbids, "
-            "because dualray cannot count such copies of a reference. Pass the reference to a task or an actor, or "
-            "return it."
+            f"the program pickled ObjectRef({reference.object_id.hex()}), but {PICKLED_BY_ANYBODY}=0 forbids this, "
+            "because dualray cannot count pickled copies of a reference. Pass the reference to a task or an "
+            "actor, or return it."
         )
     core.adopt(reference)  # and nobody drops it
 
@@ -75,8 +75,8 @@ def _exported(core: CoreVerbs, exported: Export, what: str) -> FunctionID:
     """Export a function or class that holds no reference, where the program forbids that references are pickled."""
     if os.environ.get(PICKLED_BY_ANYBODY) == "0" and (captured := serialize(exported, what).refs):
         raise OufOfBandObjectRefSerializationException(
-            f"The {what} holds ObjectRef({captured[0].object_id.hex()}), which {PICKLED_BY_ANYBODY}=0 forbids: pass "
-            f"the reference as an argument."
+            f"The {what} captures ObjectRef({captured[0].object_id.hex()}), but "
+            f"{PICKLED_BY_ANYBODY}=0 forbids captured references: pass the reference as an argument."
         )
     return core.export(exported, what)
 

@@ -74,7 +74,7 @@ def _checked(what: str, text: str) -> str:
     if requirement.url is not None:
         raise ValueError(
             f"{what} has {text!r}, but dualray downloads no packages. Install the package on each node, and leave "
-            "out its URL"
+            "out the URL of the package"
         )
     return text
 

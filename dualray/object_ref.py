@@ -250,7 +250,7 @@ class ObjectRef(CountedReference, Generic[T]):
         return asyncio.get_event_loop().create_task(value_of(self.ref, self.holder, self))
 
     def __iter__(self) -> NoReturn:
-        raise TypeError(f"{self!r} is a reference, not the value: use dualray.get(ref) to read it")
+        raise TypeError(f"{self!r} is a reference, not the value: use dualray.get(ref) to read the value")
 
     def __copy__(self) -> ObjectRef[T]:
         """Return another reference to the same object, which is counted as well."""

@@ -101,16 +101,17 @@ class ObjectRefGenerator(CountedReference):
     def send(self, value: Any) -> NoReturn:
         """Not supported: the generator runs in another process. Ray refuses it, too."""
         raise NotImplementedError(
-            f"{self!r} has no send(): pass its function an actor or a queue, from which the function reads"
+            f"{self!r} has no send(). To send values to the running task, pass an actor or a queue to the task as "
+            "an argument"
         )
 
     def throw(self, *error: Any) -> NoReturn:
         """Not supported, see `send`."""
-        raise NotImplementedError(f"{self!r} has no throw(): dualray.cancel(generator) ends its task")
+        raise NotImplementedError(f"{self!r} has no throw(): dualray.cancel(generator) ends the task of a generator")
 
     def close(self) -> NoReturn:
         """Not supported, see `send`."""
-        raise NotImplementedError(f"{self!r} has no close(): dualray.cancel(generator) ends its task")
+        raise NotImplementedError(f"{self!r} has no close(): dualray.cancel(generator) ends the task of a generator")
 
     @property
     def _generator_ref(self) -> ObjectRef[None]:
@@ -148,9 +149,9 @@ class ObjectRefGenerator(CountedReference):
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
-            f"{self!r} cannot be passed to another process: only the process that made the call can read its items. "
-            "Pass the references that it yields, or call the generator with num_returns='dynamic', which returns a "
-            "reference"
+            f"{self!r} cannot be passed to another process: only the process that made the call can read its "
+            "items. Pass the references that the generator yields, or make the call with num_returns='dynamic', "
+            "which returns one reference"
         )
 
     def __copy__(self) -> ObjectRefGenerator:

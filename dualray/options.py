@@ -273,8 +273,8 @@ def _in_todays_names(changes: Mapping[str, Any], what: str, before: Any) -> dict
         found["scheduling_strategy"] = _GroupOfOldOption(None)  # out of the group that captures children
     if group is None and index not in (-1, None):
         raise ValueError(
-            f"{what}: placement_group_bundle_index={index!r} needs placement_group=, the group that has this bundle. "
-            "(If the placement group is not specified, the bundle index must be -1.)"
+            f"{what}: placement_group_bundle_index={index!r} needs placement_group=, the placement group that has "
+            "this bundle. (If the placement group is not specified, the bundle index must be -1.)"
         )
     if group is None or group == "default":
         return found

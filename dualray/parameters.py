@@ -48,7 +48,7 @@ class Parameters:
         try:
             self._signature.bind(*args, **kwargs)
         except TypeError as error:
-            raise TypeError(f"{what}: {error}; it takes {self}") from None
+            raise TypeError(f"{what}: {error}. {what} takes {self}") from None
         if len(self.accepted) < _SHAPES_MAX:
             self.accepted.add(shape)
 

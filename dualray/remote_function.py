@@ -144,7 +144,10 @@ class RemoteFunction(Generic[R]):
         target = self._exported()
         if not options.execute and runtime.current(self._call).models_calls:
             if returns.kind:
-                raise ValueError(f"{what}: execute=False needs num_returns=, a number, for this generator function")
+                raise ValueError(
+                    f"{what}: execute=False needs a number as num_returns=, because the function is a generator "
+                    "function"
+                )
             target = Modelled(returns.number, options.returns, returned_bytes(options, what))
         self._has_one_result, self._is_streaming = returns.has_one_result, returns.kind == STREAMING
         return verbs.prepare_function(

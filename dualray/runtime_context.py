@@ -110,7 +110,9 @@ class RuntimeContext:
         verbs = self._runtime.verbs
         actor = verbs.own_actor()
         if actor is None:
-            raise RuntimeError("current_actor was read outside an actor; read it in a method of an actor")
+            raise RuntimeError(
+                "current_actor was read outside an actor; read current_actor only in a method of an actor"
+            )
         return handle_to(actor, verbs)
 
     @property

@@ -202,10 +202,10 @@ def _env_vars(what: str, said: Any) -> tuple[tuple[str, str], ...]:
     if said is None:
         return ()
     if not isinstance(said, Mapping):
-        raise TypeError(f"{what}: env_vars={said!r} must be a dict of name to value, both str")
+        raise TypeError(f"{what}: env_vars={said!r} must be a dict whose names and values are str")
     for name, value in said.items():
         if not isinstance(name, str) or not isinstance(value, str):
-            raise TypeError(f"{what}: env_vars has {name!r}: {value!r}, but both must be str")
+            raise TypeError(f"{what}: env_vars has {name!r}: {value!r}, but the name and the value must be str")
         if not name or "=" in name or "\0" in name + value or not _has_bytes(name + value):
             raise ValueError(f"{what}: env_vars has {name!r}: {value!r}, which cannot be an environment variable")
     return tuple(sorted(said.items()))

@@ -196,7 +196,7 @@ def _log_directory(name: str, value: Any) -> Path | None:
         return None
     path = Path(value)
     if any(path.glob("*.decisions")):
-        raise ValueError(f"{name}={str(path)!r} holds the logs of an earlier run; give a new or empty directory")
+        raise ValueError(f"{name}={str(path)!r} contains the logs of an earlier run; give a new or empty directory")
     return path
 
 
@@ -329,7 +329,7 @@ def _limits(name: str, value: Any) -> dict[str, Any]:
         if key not in known:
             nearest = difflib.get_close_matches(str(key), known, n=1)
             hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
-            raise ValueError(f"{name} has no {key!r}.{hint} `dualray config` lists them all.")
+            raise ValueError(f"{name} has no {key!r}.{hint} `dualray config` lists all limits.")
     return dict(value or {})
 
 
@@ -566,7 +566,7 @@ def _check_address(resolved: dict[str, Resolved]) -> None:
     if isinstance(address, ClusterAddress):
         given = [name for name in given if name not in address.settings]
         if mode != address.settings["mode"]:
-            raise ValueError(f"mode={mode!r} must be {address.settings['mode']!r}, the mode of the Cluster")
+            raise ValueError(f"mode={mode!r} must be {address.settings['mode']!r}, the mode of the Cluster to join")
     elif mode not in ("real", "ray") or address == "local":
         return
     if mode == "ray":
@@ -574,8 +574,8 @@ def _check_address(resolved: dict[str, Resolved]) -> None:
     if given and address is not None:
         it = "them" if len(given) > 1 else "it"
         raise ValueError(
-            f"init(address={address!r}) joins a cluster, which has its own {', '.join(given)}; "
-            f"leave {it} out, or give {it} to `{'ray' if mode == 'ray' else 'dualray'} start`"
+            f"init(address={address!r}) joins a cluster, and cannot set {', '.join(given)} for this cluster. Leave "
+            f"{it} out, or pass {it} to `{'ray' if mode == 'ray' else 'dualray'} start`"
         )
 
 
@@ -643,7 +643,7 @@ def limits_of(resolved: Mapping[str, Resolved]) -> Config:
     given = {**(scenario.limits if scenario is not None else {}), **(resolved["limits"].value or {})}
     if "autoscaler_groups" in (resolved["limits"].value or {}):
         raise ValueError(
-            "limits: autoscaler_groups cannot be set here; write the groups into a scenario file, such as "
+            "limits= cannot set autoscaler_groups. Write the groups of nodes into a scenario file, such as "
             "cluster: {groups: {cpu: {max: 4}}}"
         )
     if any(fault.kind is FaultKind.ADD_NODES for fault in resolved["faults"].value):

@@ -173,11 +173,11 @@ def test_remote_of_something_else(make, words):
         (lambda: ray.wait([ray.put(1)], num_returns=2), "num_returns=2 must be between 1 and"),
         (lambda: ray.wait([ray.put(1)], num_returns=True), "num_returns=True must be an int"),
         (lambda: ray.wait([ray.put(1)], timeout=-0.5), "timeout=-0.5 must not be negative"),
-        (lambda: ray.put(ray.put(1)), "; use the reference itself, or put a list"),
+        (lambda: ray.put(ray.put(1)), ": use the ObjectRef itself, or put a list"),
         (lambda: ray.kill("actor"), "kill takes an actor handle, not 'actor' (type str)"),
         (lambda: ray.kill(A), "kill takes an actor handle"),
         (lambda: f(), "f is a remote function: call it with f.remote(...)"),
-        (lambda: A(), "A is an actor class: create an instance with A.remote(...)"),
+        (lambda: A(), "A is an actor class: to create an actor, call A.remote(...)"),
     ],
 )
 def test_a_verb_with_something_else(call, words):

@@ -95,9 +95,9 @@ def test_what_is_refused(net):
     variables = TensorFlowVariables(net["loss"], net["sess"])
     with pytest.raises(KeyError, match="Did you mean 'w'"):
         variables.set_weights({"w1": 1})
-    with pytest.raises(ValueError, match=r"variable b has the shape \(100,\), but its new value has the shape \(3,\)"):
+    with pytest.raises(ValueError, match=r"variable b has the shape \(100,\), but the new value has the shape \(3,\)"):
         variables.set_weights({"b": np.zeros(3)})
-    with pytest.raises(ValueError, match="40100 numbers"):
+    with pytest.raises(ValueError, match="40100 weights"):
         variables.set_flat(np.zeros(3))
     with pytest.raises(TypeError, match="takes a tensor or operation"):
         TensorFlowVariables(3)
@@ -121,7 +121,7 @@ def test_keras_models(package):
     assert (one.get_weights()["2/kernel"].ravel() == [16, 17, 18, 19]).all()
     with pytest.raises(TypeError, match="needs no session"):
         one.set_session(None)
-    with pytest.raises(ValueError, match=r"Build a Keras model first|not yet been created"):
+    with pytest.raises(ValueError, match=r"is a Keras model, call the model first|not yet been created"):
         TensorFlowVariables(keras.Sequential([keras.layers.Dense(4)]))
 
 

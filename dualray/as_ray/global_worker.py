@@ -264,7 +264,7 @@ class GlobalWorker:
 
     def _check(self, name: str) -> None:
         if not self.connected:
-            raise AttributeError(f"global_worker has no {name} before ray.init()")
+            raise AttributeError(f"global_worker has no {name} before ray.init(): call ray.init() first")
 
     @property
     def current_job_id(self) -> HexId:

@@ -202,9 +202,10 @@ def _own_cluster(address: str | None, said: Mapping[str, Any], *, is_simulated: 
     given = [name for name in ("num_cpus", "num_gpus") if said.get(name) is not None]
     if address is None and given:
         raise ValueError(
-            f"ray.init({given[0]}={said[given[0]]!r}): this process has a Cluster at {own}, which init joins: pass "
-            f"{given[0]} to add_node(), or address='local' to start another cluster. (When connecting to an existing "
-            f"cluster, num_cpus and num_gpus must not be provided.)"
+            f"ray.init({given[0]}={said[given[0]]!r}) would join the Cluster of this process at {own}, and cannot "
+            f"set {given[0]} for its nodes. Pass {given[0]} to Cluster.add_node(), or pass address='local' to "
+            "start another cluster. (When connecting to an existing cluster, num_cpus and num_gpus must not be "
+            "provided.)"
         )
     return own
 
@@ -314,7 +315,9 @@ def _add_job_config(said: dict[str, Any], job_config: JobConfig | Mapping[str, A
         return
     config = job_config if isinstance(job_config, JobConfig) else JobConfig.from_json(job_config)
     if config.runtime_env and said.get("runtime_env"):
-        raise ValueError("ray.init: both runtime_env= and job_config= have a runtime environment; leave one out")
+        raise ValueError(
+            "ray.init: both runtime_env= and job_config= set a runtime environment; pass only one of the two"
+        )
     if config.runtime_env:
         said["runtime_env"] = config.runtime_env
     if config.ray_namespace and not said.get("namespace"):
@@ -353,8 +356,9 @@ def _starting(said: Mapping[str, Any], address: str | None = None) -> dict[str, 
 def _checked(address: str | None) -> str | None:
     if address is not None and "://" in address:
         raise ConnectionError(
-            f"ray.init(address={address!r}): dualray has no Ray Client, because a driver runs on a node of its "
-            "cluster. Start a node with `dualray start --address HOST:PORT`, and pass address='auto'"
+            f"ray.init(address={address!r}): dualray has no Ray Client, because each driver runs on a node of the "
+            "cluster. Start a node on this machine with `dualray start --address HOST:PORT`, and pass "
+            "address='auto'"
         )
     return address
 

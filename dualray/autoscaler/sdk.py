@@ -85,7 +85,9 @@ def _parse_bundles(bundles: Any) -> list[Mapping[str, float]]:
         except (TypeError, ValueError) as error:
             raise type(error)(f"request_resources: bundle {index}: {error}") from None
         if not demand.units:
-            raise ValueError(f"request_resources: bundle {index}, {bundle!r}, demands nothing; leave this bundle out")
+            raise ValueError(
+                f"request_resources: bundle {index}, {bundle!r}, requests no resources; leave this bundle out"
+            )
     return list(bundles)
 
 

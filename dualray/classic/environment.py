@@ -102,8 +102,8 @@ class Environment:
     def __setattr__(self, name: str, variable: Any) -> None:
         if not isinstance(variable, EnvironmentVariable):
             raise TypeError(
-                f"ray.env.{name} was set to {variable!r} (type {type(variable).__name__}): set it to "
-                f"ray.EnvironmentVariable(initializer, reinitializer), whose initializer returns the value"
+                f"ray.env.{name} was set to {variable!r} (type {type(variable).__name__}): set ray.env.{name} to "
+                "ray.EnvironmentVariable(initializer, reinitializer). The function initializer returns the value"
             )
         state = _states.current()
         state.definitions[name] = variable

@@ -419,7 +419,7 @@ class InlineRuntime:
 
     @property
     def logs(self) -> NoReturn:
-        raise DualrayError("PYTHON_MODE has no log files; its tasks print to the program's stdout")
+        raise DualrayError("PYTHON_MODE has no log files, because its tasks print to the stdout of the program")
 
     def free_port(self) -> int:
         with socket.socket() as probe:
@@ -446,7 +446,10 @@ class InlineRuntime:
         return dict(self.core.shared.functions)
 
     def trace_source(self) -> NoReturn:
-        raise DualrayError("timeline: PYTHON_MODE records nothing; use dualray.init(mode='sim', decision_log='DIR').")
+        raise DualrayError(
+            "timeline: PYTHON_MODE records no events. To record a run, use dualray.init(mode='sim', "
+            "decision_log='DIR')."
+        )
 
     def show_bar(self, state: BarState) -> None:
         DISPLAY.take("", state)

@@ -84,8 +84,8 @@ def init(
     _check_count("num_redis_shards", num_redis_shards)
     if redis_address is not None and (num_workers is not None or num_redis_shards is not None):
         raise ValueError(
-            f"init(redis_address={redis_address!r}) joins a cluster, which has its own workers and shards: leave out "
-            f"num_workers and num_redis_shards, or give --num-workers to start_ray.sh"
+            f"init(redis_address={redis_address!r}) joins a cluster, and cannot set num_workers or "
+            "num_redis_shards for this cluster. Leave out both arguments, or pass --num-workers to start_ray.sh"
         )
     if num_redis_shards:
         _log.info("num_redis_shards=%d has no effect: the control plane is one server", num_redis_shards)
@@ -168,7 +168,8 @@ def put(value: Any) -> Any:
     verbs = started("put").verbs
     if isinstance(value, ObjectRef):
         raise TypeError(
-            f"put was given the ObjectID {value!r}; use the ObjectID itself, or put a list that contains it"
+            f"put takes a value, not the ObjectID {value!r}: use the ObjectID itself, or put a list that contains "
+            "the ObjectID"
         )
     object_id = ObjectID[Any](verbs.put(value), verbs)
     return api.get(object_id) if runs_in_place() else object_id

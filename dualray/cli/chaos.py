@@ -137,7 +137,8 @@ def _plan(faults: list[str], *, seed: int, random_faults: int, nodes: int, workl
         return schedule(seed=seed, faults=random_faults, nodes=nodes, workload=workload)
     if faults[0].isdigit():
         raise ValueError(
-            f"--faults {faults[0]} must be a fault, such as 'kill node-1 at 2s'; use --random-faults {faults[0]}"
+            f"--faults {faults[0]} must be a fault, such as 'kill node-1 at 2s'. For {faults[0]} faults at random, "
+            f"use --random-faults {faults[0]}"
         )
     return tuple(map(parse_fault, faults))
 

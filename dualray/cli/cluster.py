@@ -379,13 +379,15 @@ def _show_groups(found: dict[str, list[dict[str, Any]]]) -> None:
 def _show_dry_run(rows: list[dict[str, Any]], path: str | None) -> None:
     """Print what a policy decides for the view that the head shows its own policy now. Nothing is launched."""
     if not rows:
-        raise ValueError("the cluster has no groups of nodes: start it with `dualray start --head --autoscale FILE`")
+        raise ValueError(
+            "the cluster has no groups of nodes: start the cluster with `dualray start --head --autoscale FILE`"
+        )
     sys.path.insert(0, "")  # a policy of one's own lies in the working directory
     view = view_of(rows[0]["view"])
     path = path or str(rows[0]["policy"])
     made: Any = load_policy(path)
     if not callable(getattr(made, "choose", None)):
-        raise ValueError(f"--policy {path!r} has no method 'choose', which docs/growing.md describes")
+        raise ValueError(f"--policy {path!r} has no method 'choose'. docs/growing.md describes this method")
     try:
         decision = made.choose(view)
         check_decision(view, decision)

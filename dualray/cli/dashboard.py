@@ -97,7 +97,7 @@ def _feeds(sources: Sequence[str], logs: Path | None, pace: float | None, stack:
     feeds: list[Feed] = []
     for number, source in enumerate(sources):
         if len(feeds) == SOURCES_MAX:
-            raise ValueError(f"the page shows at most {SOURCES_MAX} runs side by side; leave out {source!r}")
+            raise ValueError(f"the dashboard shows at most {SOURCES_MAX} runs side by side; leave out {source!r}")
         path = Path(source)
         if path.is_dir():
             feed: Feed = DirectoryFeed(path, logs=logs)
@@ -130,7 +130,7 @@ def _cluster(source: str) -> Feed:
     from dualray.dashboard.from_cluster import ClusterFeed, is_address  # noqa: PLC0415 - as above
 
     if source.startswith("-"):
-        raise ValueError(f"`dualray dashboard` has no option {source!r}; `dualray dashboard --help` lists them")
+        raise ValueError(f"`dualray dashboard` has no option {source!r}; `dualray dashboard --help` lists its options")
     if not is_address(source):
         raise ValueError(
             f"{source!r} does not exist; give a run's directory (decision_log=DIR), a scenario file, a script, "

@@ -134,8 +134,8 @@ def logs_command(
 def _check_of_a_file(what: str | None, which: str | None, options: dict[str, object]) -> None:
     if what is not None and which is not None:
         raise ValueError(
-            f"{what!r} {which!r} is not one file; give one file, a glob in quotes, or one of {', '.join(SUBJECTS)} "
-            f"and its id{nearest(what, SUBJECTS)}"
+            f"{what!r} {which!r} are two arguments, but `dualray logs` takes one file, one glob in quotes, or one "
+            f"of {', '.join(SUBJECTS)} with an id{nearest(what, SUBJECTS)}"
         )
     for name, value in options.items():
         if value is not None:
@@ -159,7 +159,7 @@ def _query(
     if pid is not None and what == "task":
         raise ValueError("--pid chooses a worker or an actor, not a task; use: dualray logs worker --pid PID")
     if attempt is not None and what != "task":
-        raise ValueError(f"--attempt-number is for tasks; leave it out of `dualray logs {what}`")
+        raise ValueError(f"--attempt-number is only for tasks; leave out --attempt-number in `dualray logs {what}`")
     if pid is not None:
         return log_files.of_pid(places, pid, stream=stream)
     assert which is not None

@@ -208,7 +208,9 @@ def explain_command(
             raise ValueError(f"--log {str(log)!r} and {str(source)!r} name two runs; leave one of the two out")
         origin = source or log
         if regret and (origin is None or origin.suffix not in SCENARIO_SUFFIXES):
-            raise ValueError("--regret runs a scenario again: name a scenario file, not a finished run")
+            raise ValueError(
+                "--regret needs a scenario file, not a finished run, because dualray runs the scenario again"
+            )
         record = _record_of(origin, seed)
         lives = Lives(record)
         subject = find_id(lives, wanted)

@@ -186,7 +186,7 @@ def find_row(found: state.State, table: str, resource: str, wanted: str) -> stat
     if len(matching) == 1:
         return matching[0]
     if not matching:
-        raise ValueError(f"no {resource} has the id or the name {wanted!r} ({len(rows)} in all)")
+        raise ValueError(f"no {resource} has the id or the name {wanted!r}; the cluster has {len(rows)} {table}")
     length = shortest(str(row[key]) for row in rows)
     shown = "".join(f"\n  {str(row[key])[:length]}  {row.get('state') or ''}" for row in matching[:LISTED_MAX])
     more = f"\n  and {len(matching) - LISTED_MAX} more" if len(matching) > LISTED_MAX else ""

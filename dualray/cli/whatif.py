@@ -452,8 +452,8 @@ def _of_earlier_name(faults: str) -> str:
     """
     if " " in faults.strip() and not Path(faults.partition(",")[0]).exists():
         raise ValueError(
-            f"predict takes files, not a fault such as {faults!r}: write the fault into a scenario file, and give the "
-            f"file to --fault-files"
+            f"--faults {faults!r} is a fault, but `dualray predict` reads faults only from files: write the fault "
+            "into a scenario file, and pass the file with --fault-files"
         )
     say_aside("dualray: `dualray predict` has renamed --faults to --fault-files; use --fault-files")
     return faults

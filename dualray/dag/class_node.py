@@ -74,7 +74,9 @@ class _UnboundMethod:
 
     def __getattr__(self, name: str) -> NoReturn:
         if name == "remote":
-            raise AttributeError(f".remote() cannot be used on a graph's actor: write .{self._name}.bind(...)")
+            raise AttributeError(
+                f".remote() cannot be used on a method of a graph's actor: write .{self._name}.bind(...)"
+            )
         raise AttributeError(name)
 
 

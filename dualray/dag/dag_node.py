@@ -158,5 +158,7 @@ def in_order(last: DAGNode) -> Iterator[tuple[DAGNode, Parts]]:
         if node.is_input:
             inputs.add(node._uuid)
             if len(inputs) > 1:
-                raise AssertionError("Each DAG should only have one unique InputNode: bind the same `inp` everywhere")
+                raise AssertionError(
+                    "Each DAG should only have one unique InputNode: bind the same InputNode in the whole graph"
+                )
         yield node, parts

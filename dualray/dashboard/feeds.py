@@ -319,7 +319,7 @@ def answer_of(lives: Lives) -> str:
         ValueError: it ran no task.
     """
     if not lives.tasks:
-        raise ValueError("the run has no tasks")
+        raise ValueError("the run has no tasks, so the dashboard cannot show the run")
     return headline(lives, critical_path(lives), summary(lives.record.events), Clock.of(lives))
 
 

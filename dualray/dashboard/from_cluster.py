@@ -270,8 +270,8 @@ class ClusterFeed:
 
     def answer(self) -> str:
         raise ValueError(
-            "the cluster is still running, so this page cannot show its end; `dualray dashboard DIR` shows the end "
-            "of a recorded run"
+            "this page cannot show how the cluster ends, because the cluster is still running. `dualray dashboard "
+            "DIR` shows how a recorded run ended"
         )
 
     def logs(self) -> list[LogFile]:

@@ -104,7 +104,7 @@ class ActorPoolStrategy(ComputeStrategy):
             if value is not None and not is_count(value, 1):
                 raise ValueError(f"{name}={value!r} must be an int of at least 1: the number of actors")
         if self.size is not None and (self.min_size is not None or self.max_size is not None):
-            raise ValueError("give either size=, or min_size= and max_size=, and not both")
+            raise ValueError("ActorPoolStrategy: give either size=, or min_size= and max_size=")
         if self.max_size is not None and self.max_size < (self.min_size or 1):
             raise ValueError(f"max_size={self.max_size} must be at least min_size={self.min_size}")
 

@@ -365,7 +365,7 @@ class Dataset(SummarizedRows):
         """
         chosen = [1.0] * (len(other) + 1) if weights is None else list(weights)
         if len(chosen) != len(other) + 1 or min(chosen) <= 0:
-            raise ValueError(f"mix: {len(other) + 1} datasets need as many weights, all above 0, not {chosen}")
+            raise ValueError(f"mix: {len(other) + 1} datasets need {len(other) + 1} weights above 0, not {chosen}")
         plans = [_plan_of(each, "mix") for each in other]
         return self._then(mix_step(plans, chosen, MixStoppingCondition(stopping_condition)))
 
@@ -487,8 +487,8 @@ class Dataset(SummarizedRows):
             raise TypeError(f"train_test_split: test_size={test_size!r} must be an int or a float")
         if is_share and not 0 < test_size < 1:
             raise ValueError(
-                f"train_test_split: test_size={test_size!r} is a float, so it must be a share between 0 and 1; an int "
-                "is a number of rows"
+                f"train_test_split: test_size={test_size!r} is a float, and a float must be a share of the rows, "
+                "between 0 and 1. For a number of rows, pass an int"
             )
         if shuffle and stratify is not None:
             raise ValueError("train_test_split takes either shuffle=True or stratify=, not both")

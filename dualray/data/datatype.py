@@ -39,7 +39,7 @@ class _Types(type):
     def __getattr__(cls, name: str) -> Any:
         make = None if name.startswith("_") else getattr(pa, f"{name}_" if name == "bool" else name, None)
         if make is None:
-            raise AttributeError(f"DataType has no type {name!r}; it has the types of pyarrow")
+            raise AttributeError(f"DataType has no type {name!r}; DataType has only the types of pyarrow")
         return lambda *args, **kwargs: DataType(make(*args, **kwargs))
 
 

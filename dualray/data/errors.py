@@ -18,7 +18,9 @@ class NotRowsError(TypeError, ValueError):
 
 def missing(name: str, there: Iterable[str]) -> MissingColumnError:
     """The error for a column that is not there."""
-    return MissingColumnError(f"the data has no column {name!r}; it has {', '.join(map(repr, there)) or 'none'}")
+    return MissingColumnError(
+        f"the data has no column {name!r}; the columns are {', '.join(map(repr, there)) or 'none'}"
+    )
 
 
 def check_columns(names: Iterable[str | None], there: Iterable[str]) -> None:

@@ -195,8 +195,8 @@ def _by_actors(stream: Iterator[Held], step: ActorMap, stages: int) -> Iterator[
     wanted = size * (step.needs.get("num_cpus") or 0)
     if wanted and wanted >= there:
         raise ValueError(
-            f"{step.name}: {size} actors of {step.needs['num_cpus']:g} CPUs would hold all {there:g} CPUs of the "
-            f"cluster, and leave none for the tasks that produce their input; use fewer actors"
+            f"{step.name}: {size} actors of {step.needs['num_cpus']:g} CPUs would occupy all {there:g} CPUs of the "
+            "cluster, so the tasks that produce input for the actors could not run. Use fewer actors"
         )
     actors = [api.remote(_Mapper).options(**step.needs).remote(step.make) for _ in range(size)]
     turn = 0

@@ -253,7 +253,7 @@ class Expr:
         return lambda: self._applied(name, getattr(pc, name))
 
     def __bool__(self) -> bool:
-        raise TypeError("an expression of columns is neither true nor false; use & and | instead of `and` and `or`")
+        raise TypeError("an expression of columns is neither true nor false: write & and | instead of `and` and `or`")
 
     def __invert__(self) -> Expr:
         return UnaryExpr(Operation.NOT, self)

@@ -398,7 +398,7 @@ def _files(paths: Paths, endings: tuple[str, ...] | None, *, is_lenient: bool = 
             )
         found += here
     if not found:
-        raise ValueError("none of the paths is an existing file")
+        raise ValueError("none of the given paths is an existing file")
     return found
 
 
@@ -411,7 +411,7 @@ def _partition(path: str) -> dict[str, str]:
 def _check_columns(path: str, there: Iterable[str], wanted: Sequence[str] | None) -> None:
     missing = [name for name in wanted or [] if name not in there]
     if missing:
-        raise ValueError(f"{path} has no column {missing[0]!r}; it has {', '.join(map(repr, there))}")
+        raise ValueError(f"{path} has no column {missing[0]!r}; the columns are {', '.join(map(repr, there))}")
 
 
 def _none_left(options: Mapping[str, Any], name: str) -> None:

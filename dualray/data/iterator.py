@@ -312,7 +312,7 @@ def _chosen(columns: Columns, get: Any) -> Any:
 def _spec(tf: Any, table: pa.Table, name: str) -> Any:
     if name not in table.column_names:
         raise ValueError(
-            f"the data has no column {name!r}; it has {', '.join(map(repr, table.column_names)) or 'none'}"
+            f"the data has no column {name!r}; the columns are {', '.join(map(repr, table.column_names)) or 'none'}"
         )
     values = blocks.numpy_of(table[name])
     if values.dtype == object and not (len(values) and isinstance(values[0], str | bytes)):

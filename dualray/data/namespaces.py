@@ -22,7 +22,9 @@ class _Functions:
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         if name not in self.NAMES:
-            raise AttributeError(f"{type(self).__name__} has no function {name!r}; it has {', '.join(self.NAMES)}")
+            raise AttributeError(
+                f"{type(self).__name__} has no function {name!r}; the functions are {', '.join(self.NAMES)}"
+            )
         function = getattr(pc, self.NAMES[name])
         return lambda *args, **kwargs: self._applied(name, lambda column: function(column, *args, **kwargs))
 

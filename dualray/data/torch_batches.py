@@ -24,8 +24,8 @@ def tensors_of(batch: Mapping[str, NDArray[Any]], dtypes: Any, device: Any) -> d
             array = np.stack([np.asarray(row) for row in values])
         if array.dtype.kind not in "biufc":
             raise TypeError(
-                f"column {name!r} of type {array.dtype} cannot become a tensor; remove it with drop_columns(), "
-                f"or make tensors with collate_fn="
+                f"column {name!r} of type {array.dtype} cannot become a tensor; remove the column with "
+                "drop_columns(), or make the tensors in a function with collate_fn="
             )
         if not array.flags.writeable:
             array = array.copy()  # PyTorch warns of arrays that it must not write

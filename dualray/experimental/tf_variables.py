@@ -125,8 +125,8 @@ class TensorFlowVariables:
             self._weights = _of_graph(loss, sess, extra)
         if not self._weights.variables:
             raise ValueError(
-                f"{loss!r} depends on no variable. Build a Keras model first: call the model, or give it an input "
-                "shape. Pass variables that have collections=[] as input_variables"
+                f"{loss!r} depends on no variable. If {loss!r} is a Keras model, call the model first, or give the "
+                "model an input shape. Pass variables with collections=[] as input_variables="
             )
 
     @property
@@ -174,7 +174,7 @@ class TensorFlowVariables:
             values[name] = np.asarray(value, dtype=weights.dtypes[name])
             if values[name].shape != weights.shapes[name]:
                 raise ValueError(
-                    f"variable {name} has the shape {weights.shapes[name]}, but its new value has the shape "
+                    f"variable {name} has the shape {weights.shapes[name]}, but the new value has the shape "
                     f"{values[name].shape}"
                 )
         weights.write(values)
@@ -197,7 +197,8 @@ class TensorFlowVariables:
         flat = np.asarray(new_weights)
         if flat.shape != (self.get_flat_size(),):
             raise ValueError(
-                f"the weights are {self.get_flat_size()} numbers in total, but the new value has the shape {flat.shape}"
+                f"the variables have {self.get_flat_size()} weights in total, but the new weights have the shape "
+                f"{flat.shape}"
             )
         weights = self._by_name()
         values, start = {}, 0
@@ -225,8 +226,8 @@ def _of_graph(loss: Any, session: Any, extra: list[Any]) -> _GraphWeights:
     for root in roots:
         if not isinstance(root, tf.Operation):
             raise TypeError(
-                f"TensorFlowVariables was given {loss!r} (type {type(loss).__name__}): it takes a tensor or operation "
-                f"of a graph (in graph mode: see dualray.experimental.tf1), or a Keras model"
+                f"TensorFlowVariables was given {loss!r} (type {type(loss).__name__}), but takes a tensor or "
+                "operation of a graph (in graph mode: see dualray.experimental.tf1), or a Keras model"
             )
     graph = roots[0].graph
     reached = _variable_ops(roots)

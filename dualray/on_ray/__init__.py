@@ -21,8 +21,8 @@ if find_spec("ray") is None:
 
 if "/dualray/as_ray/" in (getattr(sys.modules.get("ray"), "__file__", None) or ""):
     raise DualrayError(
-        "mode='ray' needs Ray, but `import ray` imports dualray here. Leave out --as-ray, and the program runs on "
-        "Ray without a change"
+        "mode='ray' needs Ray, but `import ray` imports dualray in this process. Leave out --as-ray to run the "
+        "program on Ray"
     )
 
 

@@ -106,7 +106,8 @@ class Stream:
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
-            "only the process that called a generator can read its items; pass the references that the generator yields"
+            "only the process that called a generator function can read the generator's items. Pass the "
+            "references that the generator yields"
         )
 
 

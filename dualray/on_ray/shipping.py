@@ -30,8 +30,9 @@ def with_package(said: Mapping[str, Any]) -> tuple[dict[str, Any], Path]:
     """
     if _OF_A_JOB in os.environ:
         raise DualrayError(
-            "the cluster's workers have no dualray, and the job has its own runtime environment: add "
-            f"dualray=={__version__} to its pip packages, or the package's directory to its py_modules"
+            "the workers of the cluster cannot import dualray, and dualray cannot change the runtime environment "
+            f"of this job. Add dualray=={__version__} to pip in this runtime environment, or add the directory of "
+            "dualray to py_modules"
         )
     copied = _pure_package()
     return {**said, "py_modules": [*said.get("py_modules", ()), str(copied)]}, copied
@@ -69,7 +70,7 @@ def workers_have_package() -> bool:
             if minor(theirs[name]) != minor(version):
                 raise DualrayError(
                     f"node {node} has {name} {theirs[name]}, but this program has {name} {version}: use the same "
-                    f"versions in the program and in the cluster"
+                    "versions for the program and the cluster"
                 )
     return all(minor(theirs["dualray"]) == minor(__version__) for theirs in answers.values())
 

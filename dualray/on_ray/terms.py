@@ -63,7 +63,10 @@ def _environment(said: Mapping[str, Any]) -> dict[str, Any]:
     """
     wanted = dict(said)
     if HOOK in wanted:
-        raise RuntimeEnvSetupError(f"runtime_env: Ray takes {HOOK} from init() only, not from a task or an actor")
+        raise RuntimeEnvSetupError(
+            f"runtime_env: pass {HOOK} to init(), because Ray accepts {HOOK} only from init(), not from a task or "
+            "an actor"
+        )
     if "py_modules" in wanted:
         of_job = ray.get_runtime_context().runtime_env.get("py_modules") or []
         wanted["py_modules"] = [*wanted["py_modules"], *of_job]

@@ -123,9 +123,9 @@ class RayValues:
         is_forbidden = isinstance(reference, Value) and os.environ.get(PICKLED_BY_ANYBODY) == "0"
         if is_forbidden and not is_pickled_by_ray():
             raise OufOfBandObjectRefSerializationException(
-                f"the program pickled ObjectRef({reference.object_id.hex()}), which {PICKLED_BY_ANYBODY}=0 forbids, "
-                "because dualray cannot count such copies of a reference. Pass the reference to a task or an actor, "
-                "or return it."
+                f"the program pickled ObjectRef({reference.object_id.hex()}), but {PICKLED_BY_ANYBODY}=0 forbids "
+                "this, because dualray cannot count pickled copies of a reference. Pass the reference to a task "
+                "or an actor, or return it."
             )
 
     def parts_of(self, reference: Any, /) -> tuple[Any, ...]:

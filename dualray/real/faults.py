@@ -106,7 +106,7 @@ class Slowdown:
     def __init__(self, processes: Callable[[], Sequence[psutil.Process]], factor: float) -> None:
         if factor <= 1:
             raise ValueError(
-                f"real mode can slow a node down, but not speed it up: the factor {factor:g} must be above 1"
+                f"real mode can slow a node down, but cannot speed a node up: the factor {factor:g} must be above 1"
             )
         self._processes = processes
         self._running_s = _SLICE_S / factor

@@ -55,8 +55,8 @@ def check_open_files() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < OPEN_FILES_MIN:
         raise DualrayError(
-            f"this process may have {_amount(soft)} files open (RLIMIT_NOFILE; the hard limit is {_amount(hard)}), "
-            f"but a session needs at least {OPEN_FILES_MIN}; raise the limit with `ulimit -n`"
+            f"this process may have {_amount(soft)} open files (RLIMIT_NOFILE, with the hard limit "
+            f"{_amount(hard)}), but dualray needs at least {OPEN_FILES_MIN}. Raise the limit with `ulimit -n`"
         )
 
 

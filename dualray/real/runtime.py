@@ -41,7 +41,7 @@ def start(settings: Mapping[str, Any], config: Config) -> RealRuntime:
     """
     if settings["address"] is not None:
         if settings["record"] is not None:
-            raise ValueError("record=... needs a cluster that this init() starts; leave out record or address")
+            raise ValueError("record=... works only if this init() starts the cluster; leave out record= or address=")
         return _join(settings)
     open_standard_streams()
     raise_open_files()

@@ -161,7 +161,9 @@ def _rows_of_process(
             case (kind, time_ns, task, attempt, *rest):
                 yield base | {"kind": kind, "time_ns": time_ns, "task": task, "attempt": attempt} | _rare(kind, rest)
             case _:
-                raise ValueError(f"{address} recorded a row of an unknown kind: {note[0]!r}")
+                raise ValueError(
+                    f"the process {address} sent a row of the unknown kind {note[0]!r} for the recording of the run"
+                )
     _share_out(usages, runs)
 
 
@@ -264,7 +266,7 @@ def _rare(kind: str, rest: Sequence[Any]) -> dict[str, Any]:
         case "ungroup", (group,):
             return {"objects": (group,)}
         case _:
-            raise ValueError(f"a process recorded a row of an unknown kind: {kind!r}")
+            raise ValueError(f"a process sent a row of the unknown kind {kind!r} for the recording of the run")
 
 
 def _rows_of_trace(trace: Iterable[TraceEvent]) -> Iterator[dict[str, Any]]:
@@ -484,7 +486,9 @@ def _facts_of(path: Path, metadata: Mapping[bytes, bytes]) -> dict[str, Any]:
         facts: dict[str, Any] = json.loads(metadata[METADATA_KEY])
         version = facts.pop("schema")
     except (ValueError, KeyError, AttributeError):
-        raise ValueError(f"{path} is not a recorded run: its description cannot be read") from None
+        raise ValueError(
+            f"{path} is not a recorded run, because dualray cannot read a description in the file"
+        ) from None
     if version not in _READABLE:
         raise ValueError(
             f"{path} is a record of version {version}, but this dualray reads only versions {_READABLE[0]} to "

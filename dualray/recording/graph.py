@@ -132,7 +132,7 @@ def graph_of(record: RunRecord) -> Graph:
     try:
         return _graph_of(record)
     except KeyError as error:
-        raise ValueError(f"the record is damaged: a row has no {error}") from None
+        raise ValueError(f"the file of the recorded run is damaged: a row has no field {error}") from None
 
 
 def _graph_of(record: RunRecord) -> Graph:
@@ -155,7 +155,7 @@ def _graph_of(record: RunRecord) -> Graph:
             case _:
                 pass
     if not submitted:
-        raise ValueError("the record has no tasks, so dualray cannot predict anything from the record")
+        raise ValueError("the recorded run has no tasks, so dualray cannot predict anything from this record")
     driver = _script(made.get((driver_id, 0), []), facts["began_ns"], facts["ended_ns"])
     graph = Graph(
         driver_id=driver_id,

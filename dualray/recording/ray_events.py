@@ -151,8 +151,8 @@ def _files(logs: Path) -> list[Path]:
     files = [logs] if logs.is_file() else sorted(logs.rglob("event_EXPORT_*.log"))
     if not any("EXPORT_TASK" in file.name for file in files):
         raise ValueError(
-            f"{str(logs)!r} has no event_EXPORT_TASK_*.log: start the cluster with RAY_enable_export_api_write=1, and "
-            "name the directory logs/export_events of its session"
+            f"{str(logs)!r} has no event_EXPORT_TASK_*.log: start the cluster with RAY_enable_export_api_write=1, "
+            "and give the directory logs/export_events of the cluster's session"
         )
     return files
 

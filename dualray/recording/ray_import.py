@@ -91,7 +91,8 @@ def _given_sizes(path: Path, read: RayJob) -> dict[str, int]:
     for name in given:
         if name not in names:
             raise ValueError(
-                f"--sizes={path} names the function {name!r}, but the job only calls {', '.join(sorted(names))}"
+                f"--sizes={path} names the function {name!r}, but the job calls only the functions "
+                f"{', '.join(sorted(names))}"
             )
     return given
 

@@ -44,7 +44,8 @@ def find_id(lives: Lives, wanted: str) -> str:
         return objects[0]
     if tasks or objects:
         raise ValueError(
-            f"{wanted!r} is the beginning of the id of {_count(tasks or objects)}: {_listed(lives, tasks or objects)}"
+            f"{wanted!r} is the beginning of {_count(tasks or objects)}; give more digits of one id: "
+            f"{_listed(lives, tasks or objects)}"
         )
     named = [task.task for task in lives.tasks.values() if wanted.strip() in (task.name, task.name.rpartition(".")[2])]
     if len(named) == 1:

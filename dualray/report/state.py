@@ -32,7 +32,7 @@ def rows_of_run(events: Iterable[TraceEvent], table: str) -> list[Row]:
         "objects": _objects,
     }
     if table not in makers:
-        raise ValueError(f"the record of a run has no {table.replace('_', ' ')}; it has {', '.join(makers)}")
+        raise ValueError(f"the record of a run has no {table.replace('_', ' ')}. A record has only {', '.join(makers)}")
     return makers[table](sorted(events, key=lambda event: event.time_ns))
 
 
@@ -47,8 +47,9 @@ def rows_of_record(record: Record, table: str) -> list[Row]:
         head = _head_at_the_end(record)
         if head is None:
             raise ValueError(
-                f"the {table.replace('_', ' ')} of a run are in the decision log of the head process, which this "
-                "directory lacks; run the program again with --decision-log DIR or init(decision_log=)"
+                "this directory has no decision log of the head process, so dualray cannot list the "
+                f"{table.replace('_', ' ')} of the run. Run the program again with --decision-log DIR, or with "
+                "init(decision_log=DIR)"
             )
         return head.rows(table)
     if table in ("nodes", "workers"):

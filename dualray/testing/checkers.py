@@ -135,8 +135,8 @@ def choice_check() -> Callable[[LeaseRequested, PlacementPolicy, ClusterView, Pl
         ranked = [(score.rank, score.node) for score in scores if score.rank is not None]
         if ranked and min(ranked)[1] != answer.node:
             raise InvariantViolation(
-                f"{type(policy).__name__} chose {answer.node or 'no node'} for {request.shape.name}, but ranks "
-                f"{min(ranked)[1]} first"
+                f"{type(policy).__name__} chose {answer.node or 'no node'} for {request.shape.name}, although its "
+                f"own ranking puts {min(ranked)[1]} first"
             )
 
     return on_choice

@@ -72,8 +72,8 @@ def run_on_ray(scenario: Scenario, program: Path | Callable[[], Any]) -> Outcome
         )
     if len(nodes) > NODES_MAX:
         raise ValueError(
-            f"cluster: {len(nodes):,} nodes are too many: mode ray starts at most {NODES_MAX} nodes, all on this "
-            "machine; run the scenario with --mode sim"
+            f"cluster: {len(nodes):,} nodes are too many: mode ray starts all nodes on this machine, and at most "
+            f"{NODES_MAX}. Run the scenario with --mode sim"
         )
     with _cluster(nodes) as cluster, _Performer(cluster, plan, [_options(group) for _, group in nodes]) as faults:
         began_s = time.monotonic()
@@ -104,7 +104,7 @@ def check_plan(plan: Sequence[Fault], names: Sequence[str]) -> None:
                 "are submitted, start and end"
             )
         for name in {fault.node, fault.on_node} - {"", *names}:
-            raise ValueError(f"fault '{fault}': there is no {name!r}; nodes are {', '.join(names)}")
+            raise ValueError(f"fault '{fault}': the cluster has no node {name!r}; the nodes are {', '.join(names)}")
         if fault.node == names[0]:
             raise ValueError(f"fault '{fault}': the driver and the head run on {fault.node}; name another node")
         if fault.kind in (FaultKind.SLOW_NODE, FaultKind.SLOW_WORKER) and fault.factor <= 1:

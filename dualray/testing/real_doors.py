@@ -146,7 +146,7 @@ def orders_of(fault: Fault, number: int) -> tuple[dict[str, Any], dict[str, Any]
         case FaultKind.LOSE_GPU:
             return {"op": "lose_gpu", "gpu": fault.gpu}, None
         case _:
-            raise TypeError(f"a node manager cannot perform the fault {fault.kind}")
+            raise TypeError(f"the process of a node (the node manager) cannot perform the fault {fault.kind}")
 
 
 def befall_object(node: ClusterNode, fault: Fault, object_id: str) -> bool:

@@ -70,17 +70,20 @@ def check_plan(plan: Sequence[Fault], names: Sequence[str], *, instead: str = ""
     for fault in plan:
         means.refuse(fault, instead)
         if fault.on_node and fault.on_node not in names:
-            raise ValueError(f"fault '{fault}': there is no {fault.on_node!r}; nodes are {', '.join(names)}")
+            raise ValueError(
+                f"fault '{fault}': the cluster has no node {fault.on_node!r}; the nodes are {', '.join(names)}"
+            )
         for name in {fault.node, *fault.nodes, *fault.others} - {"", HEAD, ALL, *names}:
-            raise ValueError(f"fault '{fault}': there is no {name!r}; nodes are {', '.join(names)}")
+            raise ValueError(f"fault '{fault}': the cluster has no node {name!r}; the nodes are {', '.join(names)}")
         if fault.node == names[0] and fault.kind not in _OF_ANY_NODE:
             known = ", ".join(names[1:]) or "none"
             raise ValueError(
-                f"fault '{fault}': node {fault.node!r} does not accept this fault; only these nodes do: {known}"
+                f"fault '{fault}': node {fault.node!r} does not accept this fault. The nodes that accept this "
+                f"fault are: {known}"
             )
         doors.check_links(fault, names)
         if fault.kind is FaultKind.ADD_NODES and fault.group:
-            raise ValueError(f"fault '{fault}': real mode launches no nodes of a group; leave out 'of {fault.group}'")
+            raise ValueError(f"fault '{fault}': real mode cannot launch nodes of a group; leave out 'of {fault.group}'")
 
 
 def _seconds(fault: Fault) -> float:
@@ -545,8 +548,8 @@ class FaultPerformer:
             server = means.control_plane_server(head_node.processes(daemon=True))
             if server is None:
                 raise DualrayError(
-                    "a fault cannot stop the control plane, because the head process stores the tables itself: there "
-                    "is no redis-server"
+                    "the fault cannot stop the cluster's database, because the head process itself stores the "
+                    "tables: no redis-server runs"
                 )
             self._note(fault, "")
             server.suspend()
@@ -557,7 +560,9 @@ class FaultPerformer:
                 if self._ends.is_set():
                     return
                 if time.monotonic() > deadline:
-                    raise TimeoutError(f"the control plane was not back within {_BACK_S:g} s")
+                    raise TimeoutError(
+                        f"the cluster's database (the control plane) did not start again within {_BACK_S:g} s"
+                    )
                 time.sleep(LOOK_S)
             self._note_process(again)
 

@@ -49,8 +49,8 @@ def run_on_cluster(scenario: Scenario, program: Path | Callable[[], Any], decisi
     nodes = scenario.cluster.each_node()
     if len(nodes) > NODES_MAX:
         raise ValueError(
-            f"cluster: {len(nodes):,} nodes are too many: real mode starts at most {NODES_MAX} nodes, all on this "
-            "machine; run the scenario with --mode sim"
+            f"cluster: {len(nodes):,} nodes are too many: real mode starts all nodes on this machine, and at most "
+            f"{NODES_MAX}. Run the scenario with --mode sim"
         )
     plan = scenario.planned()
     check_plan(plan, [name for name, _ in nodes], instead="dualray scenario run, without --mode real")

@@ -114,7 +114,7 @@ def _find(file: str, directory: Path, what: str) -> Path:
     for base in (Path(), directory, directory.parent):
         if (base / file).is_file():
             return base / file
-    raise ValueError(f"there is no {what} {file!r}, neither in the working directory nor beside the scenario")
+    raise ValueError(f"there is no {what} {file!r} in the working directory or beside the scenario file")
 
 
 def load_trace(scenario: Scenario, directory: Path) -> Graph:

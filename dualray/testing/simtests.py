@@ -117,8 +117,8 @@ def _run(scenario: Scenario, test: Callable[[], Any], seeds: int, faults: tuple[
     calm = _attempt(scenario, test)
     if not calm.starts and _runs_installed_ray():
         raise SimtestFailure(
-            "the test ran on the installed Ray, so no task was simulated and no fault can happen: start pytest with "
-            "--dualray-as-ray, or write `import dualray as ray`"
+            "the test ran on the installed Ray, so dualray simulated no task and caused no fault: start pytest "
+            "with --dualray-as-ray, or write `import dualray as ray`"
         )
     ground = ground_of(calm)
     replay = os.environ.get(REPLAY_VARIABLE)
@@ -143,8 +143,8 @@ def _run(scenario: Scenario, test: Callable[[], Any], seeds: int, faults: tuple[
             ) from failure.__cause__
     if never:
         raise SimtestFailure(
-            f"these faults did not happen with any seed: {', '.join(sorted(never))}; the test ended before them, or "
-            "no task or actor has the name in the fault"
+            f"these faults did not happen with any seed: {', '.join(sorted(never))}. Either the test ended before "
+            "the faults, or no task or actor has the name in the fault"
         )
 
 

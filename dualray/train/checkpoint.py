@@ -53,7 +53,9 @@ class Checkpoint:
     def as_directory(self) -> Iterator[str]:
         """Return a context manager whose value is the path of the directory."""
         if not Path(self.path).is_dir():
-            raise FileNotFoundError(f"{self!r} does not exist: the directory was removed, or is on another machine")
+            raise FileNotFoundError(
+                f"{self!r} does not exist: somebody has removed this directory, or the directory is on another machine"
+            )
         yield self.path
 
     def to_directory(self, path: str | Path | None = None) -> str:

@@ -145,7 +145,7 @@ class RunConfig:
         if self.name is not None and (not self.name or Path(self.name).name != self.name):
             raise ValueError(f"RunConfig: name={self.name!r} must be the name of a folder")
         if self.storage_path is not None and "://" in str(self.storage_path):
-            raise ValueError(f"RunConfig: storage_path={str(self.storage_path)!r} must be a path of this machine")
+            raise ValueError(f"RunConfig: storage_path={str(self.storage_path)!r} must be a path on this machine")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -158,8 +158,8 @@ def _current(what: str) -> Session:
     session = current_or_none()
     if session is None:
         raise RuntimeError(
-            f"train.{what} was called outside a training function; call it only in the function that you give to "
-            "a trainer"
+            f"train.{what} was called outside a training function; call train.{what} only in the function that you "
+            "give to a trainer"
         )
     return session
 
@@ -225,7 +225,9 @@ def get_dataset_shard(dataset_name: str | None = None) -> DataIterator:
         [dataset_name] = shards
     if dataset_name is None or dataset_name not in shards:
         known = ", ".join(map(repr, shards)) or "none"
-        raise KeyError(f"train.get_dataset_shard: the trainer has no dataset {dataset_name!r}; it has {known}")
+        raise KeyError(
+            f"train.get_dataset_shard: the trainer has no dataset {dataset_name!r}; the datasets are: {known}"
+        )
     return session.shard(dataset_name)
 
 

@@ -370,14 +370,14 @@ def _follow(run: _Run, ledger: Any, ends: dict[Any, int]) -> None:
                 [coming] = api.get(ledger.next.remote())
             case Uneven(exchanging=(_, *_)) as uneven:
                 raise _UnevenReportsError(
-                    f"after {uneven.number} reports, workers {list(uneven.waiting)} wait in train.report() and "
-                    f"workers {list(uneven.exchanging)} wait in a collective operation: all workers must report and "
-                    "train equally often"
+                    f"after {uneven.number} reports, workers {list(uneven.waiting)} wait in train.report(), but "
+                    f"workers {list(uneven.exchanging)} wait in a collective operation. All workers must report "
+                    "and train equally often"
                 )
             case Uneven() as uneven:
                 raise _UnevenReportsError(
                     f"after {uneven.number} reports, workers {list(uneven.waiting)} wait in train.report(), but "
-                    f"workers {list(uneven.ended)} have ended: all workers must report and train equally often"
+                    f"workers {list(uneven.ended)} have ended. All workers must report and train equally often"
                 )
 
 

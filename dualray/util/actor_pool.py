@@ -103,12 +103,14 @@ class ActorPool:
         returned = self._index_to_future[number]
         is_late = not api.wait([_first_of(returned)], timeout=timeout)[0]
         if is_late and not ignore_if_timedout:
-            raise TimeoutError(f"result {number} did not come within {timeout} s")
+            raise TimeoutError(f"result {number} of the actor pool did not arrive within {timeout} s")
         self._next_return_index += 1
         actor = self._take(_key_of(returned))
         if is_late:
             self._return_late(actor)
-            raise TimeoutError(f"result {number} did not come within {timeout} s, so the pool ignores it")
+            raise TimeoutError(
+                f"result {number} did not arrive within {timeout} s, so the actor pool drops this result"
+            )
         return self._get_result(returned, actor)
 
     def get_next_unordered(self, timeout: float | None = None, ignore_if_timedout: bool = False) -> Any:
@@ -125,7 +127,7 @@ class ActorPool:
         if not ready:
             if ignore_if_timedout:
                 self._return_late(self._take(next(iter(self._future_to_actor))))
-            raise TimeoutError(f"no result came within {timeout} s")
+            raise TimeoutError(f"no result of the actor pool arrived within {timeout} s")
         key = keys[ready[0]]
         return self._get_result(list(key) if isinstance(key, tuple) else key, self._take(key))
 

@@ -170,7 +170,7 @@ class Queue:
                 answer[0], deadline, Full(f"the queue, with {self.maxsize} items, had no room within {timeout} s")
             )
         elif not answer[0]:
-            raise Full(f"the queue is full: it holds {self.maxsize} items")
+            raise Full(f"the queue is full: the queue has {self.maxsize} items")
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
         """Remove the oldest item and return it.
@@ -210,7 +210,7 @@ class Queue:
                 answer[0], deadline, Full(f"the queue, with {self.maxsize} items, had no room within {timeout} s")
             )
         elif not answer[0]:
-            raise Full(f"the queue is full: it holds {self.maxsize} items")
+            raise Full(f"the queue is full: the queue has {self.maxsize} items")
 
     async def get_async(
         self,
@@ -250,10 +250,7 @@ class Queue:
         batch = list(items)
         excess = api.get(self._keeper().put_many.remote(batch))
         if excess:
-            raise Full(
-                f"the queue has no space for {len(batch)} items: with maxsize={self.maxsize}, {excess} of them are too "
-                "many"
-            )
+            raise Full(f"the queue has maxsize={self.maxsize}, and no space for {excess} of the {len(batch)} items")
 
     def get_nowait_batch(self, num_items: int) -> list[Any]:
         """Remove the oldest `num_items` items and return them, all or none.

@@ -352,8 +352,8 @@ def _check_address(verb: str, address: str | None) -> None:
     here = runtime.current_or_none()
     if here is None or address != here.addresses()["control_plane_address"]:
         raise ValueError(
-            f"{verb}: address={address!r}: this call only reads the cluster of this program. Leave out address, or "
-            f"join that cluster with init(address=...)"
+            f"{verb}: address={address!r}: {verb} reads only the cluster of this program. Leave out address=, or "
+            "join the other cluster with init(address=...)"
         )
 
 

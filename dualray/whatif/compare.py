@@ -51,12 +51,12 @@ def difference(before: Sequence[Replayed], after: Sequence[Replayed]) -> Differe
     """
     if len(before) != len(after) or not before:
         raise ValueError(
-            f"{len(before)} and {len(after)} simulated runs cannot be compared in pairs; simulate both with the "
-            "same seeds"
+            f"{len(before)} and {len(after)} simulated runs cannot be compared in pairs; simulate both clusters "
+            "with the same seeds"
         )
     for replayed in (*before, *after):
         if replayed.failed:
-            raise ValueError(f"a simulated run failed, so dualray cannot compare it: {replayed.failed}")
+            raise ValueError(f"a simulated run failed, so dualray cannot compare the run: {replayed.failed}")
     logs = [log(max(two.makespan_ns, 1) / max(one.makespan_ns, 1)) for one, two in zip(before, after, strict=True)]
     if not any(logs):
         return Difference(0.0, 0.0, 0.0)

@@ -112,7 +112,8 @@ def configurations(
     ]
     if len(found) > CONFIGURATIONS_MAX:
         raise ValueError(
-            f"the values make {len(found):,} configurations, but the limit is {CONFIGURATIONS_MAX:,}; give fewer values"
+            f"the given values make {len(found):,} configurations, but a prediction has at most "
+            f"{CONFIGURATIONS_MAX:,}; give fewer values"
         )
     if not found:
         raise ValueError(

@@ -76,11 +76,11 @@ def what_would_help(
     """
     before = of_configuration(prediction.runs, base)
     if not before:
-        raise ValueError(f"{base.words} is not one of this prediction's configurations")
+        raise ValueError(f"{base.words} is not one of the configurations of this prediction")
     lacks = next((replayed.failed for replayed in before if replayed.failed), "")
     if lacks:
         raise ValueError(
-            f"the program cannot run on {base.words}, so dualray cannot compare other clusters with this cluster: "
+            f"the program cannot run on {base.words}, so dualray cannot compare other clusters with {base.words}: "
             f"{lacks}"
         )
     asked = single_changes(base) if changes is None else changes
@@ -250,7 +250,8 @@ def _outside(
 def _refuse_outside(outside: Mapping[Configuration, tuple[str, ...]], calibration: Calibration | None) -> None:
     if calibration is None:
         raise ValueError(
-            "strict=True needs a calibration; measure this machine with `dualray calibrate`, and pass its file"
+            "strict=True needs a calibration; measure this machine with `dualray calibrate`, and pass the "
+            "calibration file"
         )
     for config, reasons in outside.items():
         if reasons:

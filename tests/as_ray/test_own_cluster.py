@@ -50,7 +50,7 @@ assert cpus() == 2
 try:
     ray.init(num_cpus=5)
 except ValueError as error:
-    assert "ray.init(num_cpus=5): this process has a Cluster" in str(error), error
+    assert "ray.init(num_cpus=5) would join the Cluster of this process" in str(error), error
 else:
     raise AssertionError("whoever joins a cluster says no CPUs")
 cluster.shutdown()

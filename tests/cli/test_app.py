@@ -88,7 +88,7 @@ def test_run_passes_several_faults(script: Path):
     faults = ("--faults", "kill node-1 at 1s", "--faults", "kill node-7 at 1s")
     done = dualray_command("run", script, "--mode", "sim", "--nodes", 3, *faults)
     assert done.returncode == 1
-    assert "there is no 'node-7'" in done.stderr
+    assert "the cluster has no node 'node-7'" in done.stderr
 
 
 def test_run_ends_as_the_script_does(tmp_path: Path):

@@ -139,7 +139,9 @@ def test_an_attempt_that_was_lost_and_tried_again_is_listed_behind_its_task(tmp_
 def test_without_the_heads_log_a_run_has_no_actors(run, tmp_path):
     for path in run.glob("*.trace"):
         (tmp_path / path.name).write_bytes(path.read_bytes())
-    with pytest.raises(ValueError, match="the actors of a run are in the decision log of the head process"):
+    with pytest.raises(
+        ValueError, match="this directory has no decision log of the head process, so dualray cannot list the actors"
+    ):
         of_run(tmp_path).list("actors")
     assert of_run(tmp_path).list("tasks").total == of_run(run).list("tasks").total
 

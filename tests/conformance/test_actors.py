@@ -205,7 +205,7 @@ def test_a_method_that_returns_a_wrong_number_of_values():
 
 def test_a_methods_duration_is_said_where_it_is_defined():
     dog = ray.remote(Dog).remote("Rex")
-    with pytest.raises(ValueError, match=r"cannot set duration=2. Put @dualray.method"):
+    with pytest.raises(ValueError, match=r"cannot set duration=2. To set the duration, put @dualray.method"):
         dog.pair.options(duration=2)
 
 
@@ -216,7 +216,7 @@ def test_a_method_that_does_not_exist_names_the_nearest():
 
 
 def test_calling_directly_says_how_to_call():
-    with pytest.raises(TypeError, match=r"Counter is an actor class: create an instance with Counter\.remote"):
+    with pytest.raises(TypeError, match=r"Counter is an actor class: to create an actor, call Counter\.remote"):
         Counter()
     counter = Counter.remote()
     with pytest.raises(TypeError, match=r"call it with \.add\.remote"):

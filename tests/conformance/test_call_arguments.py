@@ -53,13 +53,19 @@ class Plain:
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: f.remote(), r"f.remote\(\): missing a required argument: 'x'; it takes \(x, y=..., \*, z=...\)"),
+        (
+            lambda: f.remote(),
+            r"f.remote\(\): missing a required argument: 'x'\. f.remote\(\) takes \(x, y=..., \*, z=...\)",
+        ),
         (lambda: f.remote(1, 2, 3), r"f.remote\(\): too many positional arguments"),
         (lambda: f.remote(1, w=2), r"f.remote\(\): got an unexpected keyword argument 'w'"),
         (lambda: f.options(name="g").remote(), r"g.remote\(\): missing a required argument: 'x'"),
         (lambda: Worker.remote(), r"Worker.remote\(\): missing a required argument: 'size'"),
         (lambda: Worker.remote(1, 2, 3), r"Worker.remote\(\): too many positional arguments"),
-        (lambda: Plain.remote(1), r"Plain.remote\(\): too many positional arguments; it takes no arguments"),
+        (
+            lambda: Plain.remote(1),
+            r"Plain.remote\(\): too many positional arguments\. Plain.remote\(\) takes no arguments",
+        ),
     ],
 )
 def test_what_a_function_or_constructor_does_not_take_is_refused_at_the_call(call, words):
@@ -97,7 +103,7 @@ def test_a_handle_checks_wherever_it_has_come_from():
         return "accepted"
 
     worker = Worker.options(name="checked").remote(2)
-    assert "too many positional arguments; it takes (x)" in get(use.remote(worker))
+    assert "too many positional arguments. Worker.scale.remote() takes (x)" in get(use.remote(worker))
     with pytest.raises(TypeError, match="too many"):
         ray.get_actor("checked").scale.remote(1, 2)
 

@@ -186,7 +186,7 @@ def test_what_is_refused(call, error, words):
     ("call", "error", "words"),
     [
         (lambda x: ray.wait([x, x]), ValueError, "duplicates"),
-        (lambda x: ray.put(x), TypeError, "; use the ObjectID itself, or put a list"),
+        (lambda x: ray.put(x), TypeError, ": use the ObjectID itself, or put a list"),
         (lambda x: ray.get("x"), TypeError, "'x'"),
     ],
     ids=range(3),

@@ -122,7 +122,9 @@ def test_a_declared_group():
 def test_a_rank_that_does_not_come_is_named():
     members = [Member.remote() for _ in range(3)]
     get([each.init.remote(3, rank, "late", 300) for rank, each in enumerate(members)])
-    with pytest.raises(GetTimeoutError, match=r"allreduce SUM of rank 0 .*rank 1, 2 did not call it within 300 ms"):
+    with pytest.raises(
+        GetTimeoutError, match=r"allreduce SUM of rank 0 .*rank 1, 2 did not call allreduce SUM within 300 ms"
+    ):
         get(members[0].do.remote("allreduce", [1], "late"))
     with pytest.raises(GetTimeoutError, match="rank 2 sent nothing within 300 ms"):
         get(members[0].do.remote("recv", [1], 2, "late"))

@@ -192,7 +192,7 @@ def test_init_refuses_what_cannot_be_and_starts_nothing(started_mode, changes, w
 @pytest.mark.parametrize(
     ("faults", "words"),
     [
-        (["kill node-9 at 1s"], "there is no 'node-9'; nodes are node-0 to node-2"),
+        (["kill node-9 at 1s"], "the cluster has no node 'node-9'; the nodes are node-0 to node-2"),
         (["kill node-0 at 1s"], "node-0 runs the driver"),
         (["explode node-1 at 1s"], "fault 'explode node-1 at 1s' is not understood"),
         (["kill node-1 at 5 parsecs"], "'5 parsecs' is not understood; write a number with one of"),

@@ -264,11 +264,11 @@ def test_a_blocked_task_lends_the_cpu_of_its_bundle(make):
 
 def test_a_demand_that_no_bundle_has_is_refused(make):
     group = make({"CPU": 1}, {"CPU": 2})
-    with pytest.raises(ValueError, match=r"demands 3 CPU, which is more than any bundle.*\{'CPU': 3\} cannot fit"):
+    with pytest.raises(ValueError, match=r"demands 3 CPU, but every bundle.*\{'CPU': 3\} cannot fit"):
         whereabouts.options(num_cpus=3, scheduling_strategy=within(group)).remote()
-    with pytest.raises(ValueError, match=r"demands 2 CPU, which is more than bundle 0"):
+    with pytest.raises(ValueError, match=r"demands 2 CPU, but bundle 0"):
         whereabouts.options(num_cpus=2, scheduling_strategy=within(group, 0)).remote()
-    with pytest.raises(ValueError, match="more than any bundle"):
+    with pytest.raises(ValueError, match="but every bundle"):
         Holder.options(num_gpus=1, scheduling_strategy=within(group)).remote()
     for index, error in ((2, ValueError), (-2, ValueError), ("0", TypeError)):
         with pytest.raises(error, match="placement_group_bundle_index"):

@@ -118,7 +118,7 @@ def test_a_large_item_reaches_who_waits_for_it(items):
 
 def test_batches_go_in_and_come_out_whole(narrow):
     narrow.put_nowait_batch([1, 2])
-    with pytest.raises(Full, match="1 of them are too many"):
+    with pytest.raises(Full, match="no space for 1 of the"):
         narrow.put_nowait_batch([3])
     with pytest.raises(Empty, match="the queue has 2 items, but 3 were requested"):
         narrow.get_nowait_batch(3)

@@ -210,7 +210,7 @@ def test_memory_in_a_bundle_of_a_placement_group():
     in_group = PlacementGroupSchedulingStrategy(group)
     holder = hold(num_cpus=0, memory="1GiB", scheduling_strategy=in_group)
     assert get(holder.assigned.remote()) == {"memory": 1.0 * GIB}
-    with pytest.raises(ValueError, match=r"demands 1 CPU, 3\.0 GiB of memory, which is more than any bundle"):
+    with pytest.raises(ValueError, match=r"demands 1 CPU, 3\.0 GiB of memory, but every bundle"):
         where.options(memory=3 * GIB, scheduling_strategy=in_group).remote()
     remove_placement_group(group)
 

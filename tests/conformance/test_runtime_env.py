@@ -156,8 +156,8 @@ def test_each_environment_imports_its_own_modules(tmp_path):
         ({"pip": ["x @ https://host/x.whl"]}, ValueError, "dualray downloads no packages"),
         ({"pip": "/no/such/file.txt"}, ValueError, "cannot be read: No such file"),
         ({"pip": {"package": []}}, ValueError, "pip has no key 'package'. Known: packages"),
-        ({"env_vars": {"A": 1}}, TypeError, "both must be str"),
-        ({"env_vars": ["A"]}, TypeError, "must be a dict of name to value"),
+        ({"env_vars": {"A": 1}}, TypeError, "the name and the value must be str"),
+        ({"env_vars": ["A"]}, TypeError, "must be a dict whose names and values are str"),
         ({"py_modules": "path"}, TypeError, "must be a list of paths"),
         ({"working_dir": "s3://bucket/code.zip"}, ValueError, "must be a local path"),
         (

@@ -528,7 +528,7 @@ def test_rows_answer_to_rays_names(gate):
     assert actor.get("object_size", 3) == 3
     with pytest.raises(ValueError, match="there is no field 'object_size'"):
         list_actors(filters=[("object_size", "=", 3)])
-    with pytest.raises(ValueError, match=r"address='other:1': this call only reads the cluster of this program"):
+    with pytest.raises(ValueError, match=r"address=.other:1.: list_actors reads only the cluster of this program"):
         list_actors("other:1")
     gate.open()
     get(refs[2])

@@ -160,5 +160,5 @@ def test_map_groups_with_a_class_and_arguments(rows):
 )
 def test_a_missing_column_is_a_value_error_and_a_key_error(rows, use):
     for kind in (ValueError, KeyError, ray.exceptions.RayTaskError):
-        with pytest.raises(kind, match="the data has no column 'zz'; it has"):
+        with pytest.raises(kind, match="the data has no column 'zz'; the columns are"):
             use(rows)

@@ -108,7 +108,7 @@ def test_a_class_runs_in_a_pool_of_actors(numbers):
     assert [row["id"] for row in added.take_all()] == list(range(5, 105))
     cpus = int(ray.cluster_resources()["CPU"])
     greedy = numbers.map_batches(Add, fn_constructor_args=(5,), concurrency=cpus, num_cpus=1)
-    with pytest.raises(ValueError, match=f"{cpus} actors of 1 CPUs would hold all {cpus} CPUs"):
+    with pytest.raises(ValueError, match=f"{cpus} actors of 1 CPUs would occupy all {cpus} CPUs"):
         greedy.count()
 
 
@@ -139,7 +139,7 @@ def test_sort(numbers):
     with_nulls = ray.data.from_pandas(pd.DataFrame({"x": [2.0, None, 3.0, 1.0]})).repartition(2)
     assert [row["x"] for row in with_nulls.sort("x").take_all()] == [1, 2, 3, None]
     assert [row["x"] for row in with_nulls.sort("x", descending=True).take_all()] == [3, 2, 1, None]
-    with pytest.raises(KeyError, match="the data has no column 'y'; it has 'x'"):
+    with pytest.raises(KeyError, match="the data has no column 'y'; the columns are 'x'"):
         with_nulls.sort("y").take_all()
 
 
@@ -217,8 +217,8 @@ def test_each_part_has_its_share_of_each_value(numbers):
 @pytest.mark.parametrize(
     ("given", "error", "words"),
     [
-        ({"test_size": 3.5}, ValueError, "a share between 0 and 1"),
-        ({"test_size": 1.0}, ValueError, "a share between 0 and 1"),
+        ({"test_size": 3.5}, ValueError, "a share of the rows, between 0 and 1"),
+        ({"test_size": 1.0}, ValueError, "a share of the rows, between 0 and 1"),
         ({"test_size": 100}, ValueError, "leaves one of the two parts of the 100 rows empty"),
         ({"test_size": "a"}, TypeError, "must be an int or a float"),
         ({"test_size": 0.5, "shuffle": True, "stratify": "id"}, ValueError, "not both"),
@@ -267,7 +267,7 @@ def test_files(numbers, tmp_path: Path):
     assert ray.data.read_parquet(str(tmp_path / "p" / "00000[0-2]*"), filter=pc.field("id") > 40).count() == 1
     for data in (parquet, ray.data.read_csv(tmp_path / "c"), ray.data.read_json(tmp_path / "j")):
         assert [row["id"] for row in data.take_all()] == list(range(100))
-    with pytest.raises(ValueError, match="has no column 'x'; it has 'id'"):
+    with pytest.raises(ValueError, match="has no column 'x'; the columns are 'id'"):
         ray.data.read_parquet(tmp_path / "p", columns=["x"])
     with pytest.raises(FileNotFoundError, match="matches no file; give a file, a directory"):
         ray.data.read_csv(tmp_path / "nothing")

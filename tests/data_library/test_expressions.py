@@ -52,7 +52,7 @@ def test_filter_by_other_expressions(numbers):
     for wrong in ({}, {"fn": bool, "expr": "id > 1"}):
         with pytest.raises(ValueError, match="give either a function or expr="):
             numbers.filter(**wrong)
-    with pytest.raises(TypeError, match="neither true nor false; use & and"):
+    with pytest.raises(TypeError, match="neither true nor false: write & and"):
         numbers.filter(expr=col("id") > 1 and col("id") < 3)
 
 

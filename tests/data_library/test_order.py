@@ -72,7 +72,7 @@ def test_a_mix_of_three(pair):
 
 def test_weights_that_cannot_be(pair):
     for weights in ([1], [1, 0], [1, -1]):
-        with pytest.raises(ValueError, match="mix: 2 datasets need as many weights, all above 0"):
+        with pytest.raises(ValueError, match="mix: 2 datasets need 2 weights above 0"):
             pair[0].mix(pair[1], weights=weights)
     with pytest.raises(TypeError, match="mix takes datasets"):
         pair[0].mix([1])

@@ -224,7 +224,7 @@ def test_a_placement_group_and_what_runs_in_it(on_ray):
         return get_current_placement_group()
 
     assert get(inside.options(scheduling_strategy=strategy).remote()) == group
-    with pytest.raises(ValueError, match="demands 2 CPU, which is more than bundle 0"):
+    with pytest.raises(ValueError, match="demands 2 CPU, but bundle 0"):
         inside.options(num_cpus=2, scheduling_strategy=strategy).remote()
     remove_placement_group(group)
     with pytest.raises(dualray.exceptions.TaskPlacementGroupRemoved):

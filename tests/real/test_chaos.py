@@ -172,7 +172,9 @@ def test_nothing_real_can_be_made_faster(tmp_path: Path, whom: str) -> None:
 
 
 def test_the_drivers_node_cannot_be_befallen(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="'node-0' does not accept this fault; only these nodes do: node-1"):
+    with pytest.raises(
+        ValueError, match=r"'node-0' does not accept this fault\. The nodes that accept this fault are: node-1"
+    ):
         soak([parse_fault("pause node-0 at 1s for 1s")], workload="chain", nodes=2, record=tmp_path)
 
 

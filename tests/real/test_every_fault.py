@@ -122,5 +122,5 @@ def test_head_and_first_node_are_on_one_machine(words: str) -> None:
 
 
 def test_a_fault_names_nodes_that_are_there() -> None:
-    with pytest.raises(ValueError, match=r"there is no 'node-7'; nodes are node-0, node-1"):
+    with pytest.raises(ValueError, match=r"the cluster has no node 'node-7'; the nodes are node-0, node-1"):
         check_plan([parse_fault("partition node-1 from node-7 at 1s for 1s")], ["node-0", "node-1"])

@@ -88,8 +88,8 @@ def test_too_few_open_files_to_begin_with_are_refused_by_name(files: int) -> Non
         "import dualray\ntry:\n    dualray.init()\nexcept dualray.exceptions.DualrayError as error:\n    print(error)"
     )
     said = run_limited(program, open_files=(files, files))
-    assert said.startswith(f"this process may have {files} files open (RLIMIT_NOFILE; the hard limit is {files})")
-    assert "raise the limit with `ulimit -n`" in said
+    assert said.startswith(f"this process may have {files} open files (RLIMIT_NOFILE, with the hard limit {files})")
+    assert "Raise the limit with `ulimit -n`" in said
 
 
 def test_as_many_open_files_as_are_asked_for_are_enough() -> None:

@@ -118,4 +118,4 @@ def test_the_command_says_what_came_of_it_and_what_cannot_be(tmp_path):
     )
     refused = invoke(app, ["scenario", "run", str(large), "--mode", "real"])
     assert refused.exit_code == 2
-    assert "; run the scenario with --mode sim" in refused.stderr
+    assert ". Run the scenario with --mode sim" in refused.stderr

@@ -179,7 +179,7 @@ def test_a_logical_fault_bites_at_the_same_place(start: Any) -> None:
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
-        ("kill node-9 at 1s", "there is no 'node-9'; nodes are node-0 to node-1"),
+        ("kill node-9 at 1s", "the cluster has no node 'node-9'; the nodes are node-0 to node-1"),
         ("kill node-0 at 1s", "node-0 runs the driver"),
         ("explode", "is not understood; write 'kill node-5 at 2.5s'"),
         ("kill node-1 at 5 parsecs", "write a number with one of ns, us, ms"),
@@ -195,7 +195,7 @@ def test_a_fault_that_cannot_be_is_refused_before_anything_starts(fault: str, me
 def test_logs_of_two_runs_are_not_mixed(tmp_path: Any) -> None:
     dualray.init(mode="sim", decision_log=tmp_path)
     dualray.shutdown()
-    with pytest.raises(ValueError, match="holds the logs of an earlier run"):
+    with pytest.raises(ValueError, match="contains the logs of an earlier run"):
         dualray.init(mode="sim", decision_log=tmp_path)
 
 

@@ -95,7 +95,7 @@ BAD = {
     "an anchor on an unknown node": (
         "{at: 2ms, reboot: node-1, back_after: 1s}",
         "{when: {task_started: piece, node: node-9}, kill: node-1}",
-        "5: faults[0]: the cluster has no 'node-9'; nodes are node-0 to node-3",
+        "5: faults[0]: the cluster has no node 'node-9'; the nodes are node-0 to node-3",
     ),
     "the store of what does not reboot": (
         "{at: 2ms, reboot: node-1, back_after: 1s}",
@@ -117,7 +117,11 @@ BAD = {
         "every: 2ms",
         "5: faults[0]: `every` needs `times`, the number of faults",
     ),
-    "an unknown node": ("node-1", "node-9", "5: faults[0]: the cluster has no 'node-9'; nodes are node-0 to node-3"),
+    "an unknown node": (
+        "node-1",
+        "node-9",
+        "5: faults[0]: the cluster has no node 'node-9'; the nodes are node-0 to node-3",
+    ),
     "a fault after the end": (
         "2ms",
         "90s",
@@ -151,7 +155,7 @@ BAD = {
     "a counter in short that is wrong": (
         "makespan: {max: 60s}",
         "no_leak: true\n  retries: many",
-        "8: expect.retries: 'many' must be a whole number, or limits such as {min: 1, max: 5}",
+        "8: expect.retries: 'many' must be a whole number, or a range such as {min: 1, max: 5}",
     ),
     "a counter in short that is impossible": (
         "makespan: {max: 60s}",

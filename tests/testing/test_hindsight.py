@@ -89,4 +89,4 @@ def test_the_command_tells_the_regret_in_words_and_as_json(tmp_path):
     assert "With the best other node, the run would have been 7" in words
     told: dict[str, Any] = json.loads(explain("heavy", path, "--regret", "--json"))
     assert told["regret"]["regret_s"] == pytest.approx(7.0, rel=0.01)
-    assert "name a scenario file, not a finished run" in explain("heavy", tmp_path, "--regret", code=2)
+    assert "--regret needs a scenario file, not a finished run" in explain("heavy", tmp_path, "--regret", code=2)

@@ -172,7 +172,7 @@ def test_a_profile_that_is_not_there_is_refused_with_the_line(tmp_path):
     path = tmp_path / "profiled.yaml"
     path.write_text(SCENARIO)
     done = run(path)
-    words = "4: profile: there is no profile 'run.parquet', neither in the working directory nor beside the scenario"
+    words = "4: profile: there is no profile 'run.parquet' in the working directory or beside the scenario file"
     assert (done.exit_code, done.stderr) == (2, f"dualray: {path}:{words}\n")
     (tmp_path / "run.parquet").write_text("no record")
     assert f"dualray: {path}:4: profile: " in run(path).stderr

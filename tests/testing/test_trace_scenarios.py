@@ -118,7 +118,7 @@ BAD = {
     "a file that is not there": (
         "run.parquet",
         "gone.parquet",
-        "3: workload: there is no trace 'gone.parquet', neither in the working directory nor beside the scenario",
+        "3: workload: there is no trace 'gone.parquet' in the working directory or beside the scenario file",
     ),
     "an expected result": (
         "makespan: {max: 60s}",

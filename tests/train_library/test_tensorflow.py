@@ -299,7 +299,7 @@ def test_a_worker_that_reports_while_others_train_is_told(tmp_path):
         cluster("sim", num_cpus=2),
         pytest.raises(
             train.TrainingFailedError,
-            match=r"workers \[1\] wait in train.report\(\) and workers \[0\] wait in a collective",
+            match=r"workers \[1\] wait in train.report\(\), but workers \[0\] wait in a collective",
         ),
     ):
         TensorflowTrainer(

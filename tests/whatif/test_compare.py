@@ -46,7 +46,7 @@ def test_a_small_difference_is_not_sure_and_none_is_none():
     assert difference(replays(10.0, 9.0), replays(10.0, 9.0)).high == 0.0
     with pytest.raises(ValueError, match="cannot be compared in pairs"):
         difference(replays(10.0), replays(9.0, 9.0))
-    with pytest.raises(ValueError, match="a simulated run failed, so dualray cannot compare it: no room"):
+    with pytest.raises(ValueError, match="a simulated run failed, so dualray cannot compare the run: no room"):
         difference(replays(10.0), replays(9.0, failed="no room"))
 
 
@@ -93,7 +93,7 @@ def test_cpus_help_a_program_that_computes_and_a_network_one_that_moves(tmp_path
 def test_a_cluster_that_was_not_asked_for_is_refused(tmp_path):
     trace = recorded(tmp_path / "run.parquet", lambda: ray.get(ray.remote(lambda: 1).remote()))
     found = whatif.predict(trace, nodes=[1], seeds=1, jobs=1)
-    with pytest.raises(ValueError, match="is not one of this prediction's configurations"):
+    with pytest.raises(ValueError, match="is not one of the configurations of this prediction"):
         whatif.what_would_help(found, Configuration(nodes=77, cpus=2))
 
 

@@ -205,7 +205,7 @@ def test_faults_of_a_scenario_cost_time(bag, tmp_path):
     assert hurt.attempts > plain.attempts
     assert hurt.remade_s > 0
     assert hurt.makespan_s > plain.makespan_s
-    assert "there is no 'node-2'" in too_small.lacks
+    assert "the cluster has no node 'node-2'" in too_small.lacks
 
 
 @pytest.mark.parametrize(
@@ -275,7 +275,10 @@ def test_the_command_shows_a_table_and_answers(everything_recorded, tmp_path):
         (["--nodes", "0"], "nodes: '0' must be a whole number from 1"),
         (["--store", "1 gallon"], "store: '1 gallon' is not understood"),
         (["--network", "10GiB"], "network: '10GiB' is a size"),
-        (["--faults", "kill node-1 at 2s"], "predict takes files, not a fault such as 'kill node-1 at 2s'"),
+        (
+            ["--faults", "kill node-1 at 2s"],
+            "--faults 'kill node-1 at 2s' is a fault, but `dualray predict` reads faults only from files",
+        ),
         (["--fault-files", "missing.yaml"], "faults 'missing.yaml' cannot be read"),
         (["--strict"], "strict=True needs a calibration"),
         (["--deadline", "soon"], "--deadline: 'soon' is not understood"),

@@ -222,7 +222,7 @@ def test_what_is_no_log_is_refused_in_one_sentence(tmp_path: Path):
 @pytest.mark.parametrize(
     ("option", "text", "says"),
     [
-        ("sizes", '{"absent": 1}', "names the function 'absent', but the job only calls work"),
+        ("sizes", '{"absent": 1}', "names the function 'absent', but the job calls only the functions work"),
         ("sizes", '{"work": "1 MiB"}', "must be a JSON object of function name to bytes, such as"),
         ("sizes", "{", "is not valid JSON"),
         ("edges", '[["00", "11"]]', "names the task '00'"),

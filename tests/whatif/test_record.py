@@ -123,7 +123,7 @@ def test_files_that_are_no_record_are_refused_in_one_line(run, tmp_path):
     pq.write_table(table.replace_schema_metadata({}), other)
     assert "not a recorded run" in refusal(other)
     pq.write_table(table.replace_schema_metadata({METADATA_KEY: b"{"}), other)
-    assert "cannot be read" in refusal(other)
+    assert "cannot read a description" in refusal(other)
     pq.write_table(table.drop_columns(["cpu_ns"]), other)
     assert "no column 'cpu_ns'" in refusal(other)
     assert "there is no file" in refusal(tmp_path / "missing.parquet")

@@ -65,7 +65,7 @@ def simulated(tmp_path_factory):
 def test_a_record_whose_rows_lack_a_value_is_refused_in_one_line(simulated, name):
     record = simulated
     rows = [{key: value for key, value in row.items() if key != name} for row in record.rows]
-    with pytest.raises(ValueError, match=f"^the record is damaged: a row has no '{name}'$"):
+    with pytest.raises(ValueError, match=f"^the file of the recorded run is damaged: a row has no field '{name}'$"):
         graph_of(RunRecord(rows=rows, facts=record.facts))
 
 

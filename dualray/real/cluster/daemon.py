@@ -192,7 +192,9 @@ class Daemon:
                 with addresses.local_client(self.session) as client:
                     found = self._endpoints[home] = addresses.endpoint_of(client, home)
             except (OSError, ReplyError, AuthenticationError) as error:
-                raise LookupError(f"the control plane did not return the address of {home}: {error}") from error
+                raise LookupError(
+                    f"the cluster's database (the control plane) did not return the address of {home}: {error}"
+                ) from error
         return found
 
     def start(self) -> None:
@@ -230,7 +232,7 @@ class Daemon:
         while not condition():
             self.children.check()
             if time.monotonic() > deadline or self.is_told_to_end:
-                raise DualrayError(f"the node did not start in time: {what}{self.children.last_logs()}")
+                raise DualrayError(f"the node of this daemon did not start in time: {what}{self.children.last_logs()}")
             time.sleep(_POLL_S)
 
     # ---- Supervision -----------------------------------------------------------------------------------------

@@ -58,7 +58,9 @@ class CertificateFiles:
             except OSError as error:
                 raise ValueError(f"{option} {path}: {error.strerror}") from error
             if b"-----BEGIN" not in text:
-                raise ValueError(f"{option} {path} is not a PEM file: the file has no line -----BEGIN")
+                raise ValueError(
+                    f"{option} {path} is not a PEM file, because the file has no line that begins with -----BEGIN"
+                )
         try:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             context.load_cert_chain(self.certificate, self.key)

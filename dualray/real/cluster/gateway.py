@@ -398,7 +398,7 @@ class Gateway:
         """A connection through another gateway; the errors of `dial`, and LookupError when no node is called `home`."""
         while lanes is not None and lanes[0].conditions.is_cut(lanes[0].src, lanes[0].dst):
             if time.monotonic() > deadline:
-                raise TimeoutError(f"a fault blocks the connection between {lanes[0].src} and {lanes[0].dst}")
+                raise TimeoutError(f"an injected fault blocks the connection between {lanes[0].src} and {lanes[0].dst}")
             time.sleep(_CUT_LOOK_S)
         return dial(
             self._resolve(home),
@@ -467,10 +467,12 @@ def _receive_exactly(sock: socket.socket, count: int, deadline: float) -> bytes:
     while len(data) < count:
         left_s = deadline - time.monotonic()
         if left_s <= 0:
-            raise TimeoutError(f"the peer did not send {count} bytes in time")
+            raise TimeoutError(
+                f"the process at the other end of the connection did not send the expected {count} bytes in time"
+            )
         sock.settimeout(left_s)
         piece = sock.recv(count - len(data))
         if not piece:
-            raise ConnectionResetError("the connection closed before it sent a request")
+            raise ConnectionResetError("the process at the other end closed the connection before it sent a request")
         data += piece
     return data

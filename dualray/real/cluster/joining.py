@@ -60,9 +60,8 @@ def _session_at(path: Path) -> Session:
         if path.resolve().is_relative_to(session.directory.resolve()):
             return session
     raise DualrayError(
-        f"no running cluster of this user has the session directory {path}: the cluster has ended, or never ran "
-        "on this "
-        "machine"
+        f"no running cluster of this user has the session directory {path}: the cluster has ended, or its session "
+        "was on another machine"
     )
 
 

@@ -225,7 +225,8 @@ def _known_secret(address: str) -> bytes:
     except DualrayError:
         raise AuthenticationError(
             f"this machine needs the secret of the cluster at {address}. `dualray start --head` prints the path of "
-            "the secret file: pass a copy of the file with --secret-file, or set DUALRAY_SECRET to its content"
+            "the secret file: pass a copy of the file with --secret-file, or set DUALRAY_SECRET to the content of "
+            "the secret file"
         ) from None
 
 

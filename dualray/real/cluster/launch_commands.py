@@ -75,8 +75,9 @@ class Ledger:
         except BlockingIOError:
             self._file.close()
             raise DualrayError(
-                f"the head process of another cluster uses {path}, and would end the machines of this cluster. Set "
-                "another file with provider: {command: {ledger: FILE}}, or stop the other cluster"
+                f"the head process of another cluster uses {path} as its list of machines, and would end the "
+                "machines of this cluster. Set another file with provider: {command: {ledger: FILE}}, or stop "
+                "the other cluster"
             ) from None
 
     def left(self) -> dict[str, str]:

@@ -46,5 +46,5 @@ class NodeFaults:
                 self.keeps_store = bool(order["keep"])
                 self.is_off.clear()
             case op:
-                raise ValueError(f"a daemon cannot perform the fault {op!r}")
+                raise ValueError(f"the daemon of a node cannot perform the fault {op!r}")
         return {}

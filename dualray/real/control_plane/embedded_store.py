@@ -101,12 +101,12 @@ class RequestReader:
                 self._length = length
                 self._size += length
                 if self._size > self.bytes_max:
-                    raise _BadRequest(f"a command has more than {self.bytes_max} bytes")
+                    raise _BadRequest(f"a request to the embedded control plane has more than {self.bytes_max} bytes")
             end = self._position + self._length
             if len(self._data) < end + 2:
                 return None
             if self._data[end : end + 2] != b"\r\n":
-                raise _BadRequest("a bulk string does not end with CRLF")
+                raise _BadRequest("a bulk string in a request to the embedded control plane does not end with CRLF")
             self._arguments.append(bytes(self._data[self._position : end]))
             self._position = end + 2
             self._length = -1
@@ -123,11 +123,14 @@ class RequestReader:
         end = self._data.find(b"\r\n", start, start + 16)
         if end < 0:
             if len(self._data) - start >= 16:
-                raise _BadRequest("a length does not end with CRLF")
+                raise _BadRequest("a length in a request to the embedded control plane does not end with CRLF")
             return None
         digits = self._data[start + 1 : end]
         if not digits.isdigit() or (value := int(digits)) > bound:
-            raise _BadRequest(f"{bytes(digits)!r} is not a length between 0 and {bound}")
+            raise _BadRequest(
+                f"a request to the embedded control plane has the length {bytes(digits)!r}, but a length must be a "
+                f"number between 0 and {bound}"
+            )
         self._position = end + 2
         return value
 

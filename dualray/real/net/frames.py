@@ -121,8 +121,7 @@ def encode_frame(header: bytes, buffers: Sequence[Piece], limits: FrameLimits) -
     if size <= _JOIN_BYTES:
         if any(isinstance(view, FilePiece) for view in views):
             raise ValueError(
-                f"a message contains part of a file and has {size} bytes, but such messages need at least "
-                f"{_JOIN_BYTES} bytes"
+                f"a message that contains part of a file has {size} bytes, but must have more than {_JOIN_BYTES} bytes"
             )
         return [b"".join((prefix, header, *views))], size  # type: ignore[arg-type]  # no FilePiece is left
     return [prefix, *(piece for piece in (header, *views) if len(piece))], size

@@ -193,7 +193,7 @@ class Handshake:
                 return None
             data = self._receive(self._want - len(self._got))
             if not data:
-                raise ConnectionResetError("the peer closed the connection during the handshake")
+                raise ConnectionResetError("the other process closed the new connection during the handshake")
             self._got += data
             if len(self._got) == self._want:
                 data = bytes(self._got)
@@ -231,7 +231,7 @@ def shake_hands(sock: socket.socket, *, identity: Identity, expected: str, deadl
     while True:
         left_s = deadline - time.monotonic()
         if left_s <= 0:
-            raise TimeoutError("the handshake took too long")
+            raise TimeoutError("the handshake of a new connection took too long")
         sock.settimeout(left_s)
         if (outcome := handshake.advance()) is not None:
             return outcome
@@ -288,7 +288,7 @@ def _take_over(status: int, handed: list[socket.socket]) -> NoReturn:
     if status == HANDED and len(handed) == 1:
         raise HandedOver(handed.pop())
     if status == GONE:
-        raise PeerGone("the gateway of the peer's machine reports that the peer's process has ended")
+        raise PeerGone("the other process of the connection has ended, as the gateway of its machine reports")
     if status == NOT_YET:
-        raise ConnectionError("the gateway cannot reach the peer's process yet")
+        raise ConnectionError("the gateway of the other machine cannot reach the other process of the connection yet")
     raise Refusal("bad_preambles", f"a gateway sent the status {status} with {len(handed)} connections")

@@ -132,8 +132,8 @@ def places_in(directory: Path) -> list[LogPlace]:
             found.append(LogPlace(each.name, nodes[0], each, running.get(each.resolve())))
     if not found:
         raise ValueError(
-            f"{str(directory)!r} has no logs of a session, such as node-0.log; give the directory of "
-            "init(log_directory=DIR), or the subdirectory of one session"
+            f"{str(directory)!r} has no log files of a cluster, such as node-0.log. Give the directory that the "
+            "program passed to init(log_directory=DIR), or the subdirectory of one session"
         )
     return sorted(found, key=lambda place: (place.directory / f"{place.node}.log").stat().st_mtime_ns)
 
@@ -154,8 +154,8 @@ def chosen(places: Sequence[LogPlace], *, session: str | None, node: str | None)
         places = [place for place in places if place.node == node]
         if not places:
             raise ValueError(
-                f"this machine has no logs of node {node!r}{_ended(nearest(node, nodes))} A node's logs are on its own "
-                f"machine"
+                f"this machine has no logs of node {node!r}{_ended(nearest(node, nodes))} Look for the logs of a "
+                "node on the node's machine"
             )
     return list(places)
 
@@ -326,8 +326,9 @@ def _of_one_cluster(places: Sequence[LogPlace], wanted: Wanted, what: str) -> tu
         both_run = one.running is not None and other.running is not None
         if one.cluster != other.cluster if both_run else one.node == other.node:
             raise ValueError(
-                f"{what} has printed in several sessions, because each run of a program uses the same ids. Choose one "
-                f"with --session, or pass its directory in Python: {', '.join(place.session for place in found)}"
+                f"{what} has printed in several sessions, because each run of a program uses the same ids. Choose "
+                "one session with --session, or pass the directory of the session in Python: "
+                f"{', '.join(place.session for place in found)}"
             )
     clusters = {place.cluster for place in found}
     return tuple(place for place in places if not found or place.cluster in clusters)

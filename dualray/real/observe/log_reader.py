@@ -70,9 +70,9 @@ class LogReader:
             clusters = {place.cluster for place in places}
             if len(clusters) != 1:
                 raise ValueError(
-                    f"{verb} outside a cluster reads the logs of the only cluster on this machine, but "
-                    f"{len(clusters)} clusters run here: call dualray.init(), or pass directory= with the path of "
-                    "init(log_directory=)"
+                    f"{verb} cannot choose a cluster, because {len(clusters)} clusters run on this machine. Join "
+                    "one cluster with dualray.init(address=...), or pass directory=, the directory of a cluster's "
+                    "logs"
                 )
         else:
             sessions = all_running()

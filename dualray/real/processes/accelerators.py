@@ -119,9 +119,10 @@ def names_to_offer(total: Resources, gpu_names: tuple[str, ...]) -> dict[str, tu
         count, names = len(found[kind.name]), names_in(kind, text)
         if count > len(names):
             raise ValueError(
-                f"resources={{{kind.name!r}: {total.get(kind.name) / UNITS:g}}}, but {kind.variable}={text!r} shows "
-                f"{len(names)} of this machine; declare at most that many, or change the variable. (Attempting to "
-                f"start raylet with {count} {kind.name}, but {kind.variable} contains {list(names)}.)"
+                f"resources={{{kind.name!r}: {total.get(kind.name) / UNITS:g}}}, but {kind.variable}={text!r} "
+                f"shows only {len(names)} {kind.name} of this machine. Declare at most {len(names)}, or change "
+                f"{kind.variable}. (Attempting to start raylet with {count} {kind.name}, but {kind.variable} "
+                f"contains {list(names)}.)"
             )
         found[kind.name] = names[:count]
     return {**found, GPU: gpu_names} if gpu_names else found

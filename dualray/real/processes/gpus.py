@@ -71,10 +71,10 @@ def gpus_to_offer(declared: float | None) -> tuple[str, ...]:
         if mask is not None:
             raise ValueError(
                 f"num_gpus={declared:g}, but {GPU_MASK}={os.environ[GPU_MASK]!r} shows {len(names)} GPUs of this "
-                f"machine; declare at most that many, or change the variable"
+                f"machine; declare at most {len(names)}, or change {GPU_MASK}"
             )
         raise ValueError(
-            f"num_gpus={declared:g}, but this machine has {len(names)} GPUs; declare at most that many, or set "
+            f"num_gpus={declared:g}, but this machine has {len(names)} GPUs; declare at most {len(names)}, or set "
             f"{DISCOVERY}=off to declare GPUs that do not exist"
         )
     return tuple(names[:count])

@@ -403,7 +403,9 @@ class UserProcess:
     is_ahead = False
 
     def end_later(self, task: RunTask | TaskPushed, size_bytes: int, start_ns: int) -> None:
-        raise NotImplementedError("in real mode, a task ends only when its code returns")
+        raise NotImplementedError(
+            "real mode cannot end a task at a later time: a task ends when the code of the task returns"
+        )
 
     @property
     def is_on_loop(self) -> bool:

@@ -276,8 +276,8 @@ def _make_directories(spill_directory: str) -> tuple[Path, Path]:
             continue
         return directory, shared_memory / directory.name
     raise FileExistsError(
-        f"the directories of new sessions in {directory_of_sessions()} or {SHARED_MEMORY} existed before this process "
-        f"could create them, {_NAMES_TRIED_MAX} times in a row; set TMPDIR to a directory of your own"
+        f"dualray could not create a session directory in {directory_of_sessions()} or {SHARED_MEMORY}: all "
+        f"{_NAMES_TRIED_MAX} names that it tried already exist. Set TMPDIR to a directory of your own"
     )
 
 
@@ -340,8 +340,8 @@ def _check_spill_directory(directory: Path) -> None:
             pass
     except OSError as error:
         raise ValueError(
-            f"limits: spill_directory={str(directory)!r} cannot be written ({error.strerror}); give a directory on a "
-            f"disk with free space, or leave it out to spill into the session's directory"
+            f"limits: spill_directory={str(directory)!r} cannot be written ({error.strerror}); give a directory on "
+            "a disk with free space, or leave out spill_directory to spill into the session's directory"
         ) from error
 
 

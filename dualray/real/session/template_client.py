@@ -259,7 +259,7 @@ class TemplateClient:
                     del self._living[worker]
                 self._on_exited(worker, pid, status)
             case _:
-                raise ValueError(f"the worker template reports: {message}")
+                raise ValueError(f"the worker template (the process that forks new workers) reports: {message}")
 
     def _fail(self, worker: str, error: str) -> None:
         with self._lock:

@@ -143,7 +143,10 @@ class Template:
 
     def _obey(self, size: int, fds: list[int], *, complete: bool) -> None:
         if not complete:
-            raise ValueError(f"a request to the worker template has more than {REQUEST_BYTES_MAX} bytes")
+            raise ValueError(
+                "a request to the worker template (the process that forks new workers) has more than "
+                f"{REQUEST_BYTES_MAX} bytes"
+            )
         request: dict[str, Any] = _when_there_is_memory(lambda: json.loads(self._buffer[:size]))
         worker: str = request["worker"]
         if request["op"] == "signal":

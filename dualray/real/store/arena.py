@@ -135,7 +135,9 @@ class Arena:
                 raise ValueError(f"{path} is not the file of an object store")
             _, version, capacity, slots, span = _HEADER.unpack(header)
             if version != _VERSION:
-                raise ValueError(f"{path} has arena version {version}, but this dualray has version {_VERSION}")
+                raise ValueError(
+                    f"{path} is an object store of format {version}, but this dualray uses format {_VERSION}"
+                )
             return cls(path, fd, Layout(capacity, slots, span))
         except BaseException:
             os.close(fd)

@@ -172,8 +172,8 @@ class SharedMemoryStore:
             return Arena.attach(self.directory / ARENA_FILE)
         except FileNotFoundError as error:
             raise DualrayError(
-                f"the object store {self.directory} is gone: its node manager has ended, or somebody has deleted the "
-                "directory; call dualray.shutdown(), and then init() again"
+                f"the object store {self.directory} no longer exists, because the node has ended or somebody has "
+                "deleted the directory. Call dualray.shutdown(), and then dualray.init() again"
             ) from error
 
     def _place(self, arena: Arena, object_id: bytes, size: int) -> int:
@@ -182,7 +182,8 @@ class SharedMemoryStore:
             raise KeyError(f"the object store {arena.path} has no space reserved for object {object_id.hex()}")
         if found[1] != size:
             raise ValueError(
-                f"object {object_id.hex()} has {size} bytes, but the object store reserved {found[1]} bytes for it"
+                f"object {object_id.hex()} has {size} bytes, but the object store reserved {found[1]} bytes for "
+                "the object"
             )
         return found[0]
 

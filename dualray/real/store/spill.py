@@ -158,8 +158,8 @@ class SpillDirectory:
         position = 0
         while position < len(data):
             if self._is_stopping:
-                raise OSError("the object store is being closed")
+                raise OSError("the object store of this node is closing, and spills no more objects")
             count = step(data[position : position + _STEP_BYTES])
             if not count:
-                raise OSError("the spilled file ends too early")
+                raise OSError("the file of a spilled object ends before the last byte of the object")
             position += count

@@ -177,7 +177,7 @@ class CoreQueries(CoreWaiting):
         if len(demands) > self.config.bundles_max:
             raise ValueError(
                 f"request_resources: the request has {len(demands)} different bundles, but the limit bundles_max "
-                f"allows only {self.config.bundles_max}"
+                f"allows at most {self.config.bundles_max}"
             )
         self.dispatch(
             ResourcesWanted(

@@ -229,7 +229,8 @@ def register(cls: type[Any], serializer: Callable[[Any], Any], deserializer: Cal
     """
     if not is_asked(cls):
         raise TypeError(
-            f"{cls.__name__} is always pickled by Python itself: register a class of your own that wraps it"
+            f"Python always pickles {cls.__name__} in its own way, so register a serializer for a class of your "
+            f"own that wraps {cls.__name__}"
         )
     _registered[cls] = serializer, deserializer
 

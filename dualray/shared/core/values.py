@@ -37,7 +37,7 @@ class _Callback:
         self.set = ready
 
     def wait(self) -> None:
-        raise AssertionError("a waiter with a callback cannot block: dualray calls its callback instead")
+        raise AssertionError("a waiter with a callback cannot block, because dualray calls the callback instead")
 
 
 class CoreValues(CoreQueries):

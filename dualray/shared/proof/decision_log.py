@@ -175,7 +175,7 @@ def _read_opening(stream: Iterator[Any]) -> tuple[MachineSpec, str]:
     try:
         opening = next(stream)
     except (StopIteration, ValueError) as error:
-        raise ValueError("the file is not a decision log: it does not begin with a header") from error
+        raise ValueError("the file is not a decision log, because the file does not begin with a header") from error
     if not isinstance(opening, dict) or opening.get("format") != FORMAT:
         raise ValueError(f"the file is not a decision log of format {FORMAT!r}")
     try:
@@ -184,8 +184,8 @@ def _read_opening(stream: Iterator[Any]) -> tuple[MachineSpec, str]:
         raise _no_opening(error) from error
     if version != PROTOCOL_VERSION or names != NAMES[: len(names)]:  # 0.1.0 had fewer
         raise ValueError(
-            f"the log has protocol version {version}, but this dualray has version {PROTOCOL_VERSION}: replay it "
-            "with the version of dualray that wrote it"
+            f"the log has protocol version {version}, but this dualray has version {PROTOCOL_VERSION}: replay the "
+            "log with the version of dualray that wrote the log"
         )
     try:
         machine = dict(opening["machine"])

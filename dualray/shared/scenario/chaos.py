@@ -97,8 +97,8 @@ class _Drawer:
         kinds = [kind for kind in WEIGHTS if kind in self._ground.kinds and self._is_possible(kind)]
         if not kinds:
             raise ValueError(
-                "no faults can be chosen at random: give nodes or names of tasks or actors, and kinds of faults "
-                "that apply to them"
+                "dualray cannot choose faults at random: give nodes, tasks or actors, and kinds of faults that "
+                "can happen to these"
             )
         faults = []
         for _ in range(count):

@@ -175,7 +175,9 @@ def _number_or_groups(value: Any) -> Any:
             raise ValueError(f"{value} must be between 1 and {NODES_MAX:,} nodes")
         return [{"count": value}]
     if not value:
-        raise ValueError("the list must have at least one node, because the driver runs on a node of the cluster")
+        raise ValueError(
+            "the list of nodes must have at least one node, because the driver runs on a node of the cluster"
+        )
     return value
 
 
@@ -290,7 +292,7 @@ class ClusterModel(Model):
     def nodes_in_words(self) -> str:
         """Which names there are."""
         count = sum(group.count for group in self.groups())
-        return f"nodes are node-0 to node-{count - 1}" if count > 1 else "the only node is node-0"
+        return f"the nodes are node-0 to node-{count - 1}" if count > 1 else "the only node is node-0"
 
     def select(self, names: Sequence[str]) -> tuple[str, ...]:
         """Nodes by name or by `label=value`.
@@ -310,7 +312,7 @@ class ClusterModel(Model):
                     raise ValueError(f"no node has the label {name!r}{nearest(name, self._labels())}")
                 chosen.update(dict.fromkeys(found))
             else:
-                raise ValueError(f"the cluster has no {name!r}; {self.nodes_in_words}")
+                raise ValueError(f"the cluster has no node {name!r}; {self.nodes_in_words}")
         return tuple(chosen)
 
     def _labels(self) -> list[str]:

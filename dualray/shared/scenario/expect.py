@@ -35,7 +35,7 @@ def _bounds(value: Any) -> Any:
     if isinstance(value, int) and not isinstance(value, bool):
         return {"min": value, "max": value}
     if not isinstance(value, dict | Bounds):
-        raise ValueError(f"{value!r} must be a whole number, or limits such as {{min: 1, max: 5}}")
+        raise ValueError(f"{value!r} must be a whole number, or a range such as {{min: 1, max: 5}}")
     return value
 
 

@@ -605,7 +605,7 @@ def _bad_fault(fault: Fault, cluster: ClusterModel, added: int) -> Iterator[str]
         yield f"'{fault}': the cluster has no group {fault.group!r}{nearest(fault.group, cluster.scaling)}"
     for name in fault.named_nodes:
         if name not in nodes and name not in later:
-            yield f"'{fault}': the cluster has no {name!r}; {cluster.nodes_in_words}"
+            yield f"'{fault}': the cluster has no node {name!r}; {cluster.nodes_in_words}"
     if fault.kind in ENDS_PROCESSES and fault.node == DRIVER_NODE_NAME:
         yield f"'{fault}': {DRIVER_NODE_NAME} runs the driver, so this fault would end the program"
     if fault.kind is FaultKind.PARTITION:

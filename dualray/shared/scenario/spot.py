@@ -48,8 +48,8 @@ class SpotTrace:
         if not starts:
             most = max(self.counts)
             raise ValueError(
-                f"{self.path}: {machines} spot machines were never available at the same time; at most {most} were; "
-                f"give at most {most + 1} nodes"
+                f"{self.path}: the trace never has {machines} spot machines at the same time, but at most {most}. "
+                f"Give the cluster at most {most + 1} nodes"
             )
         return starts[stream_seed(b"%d" % seed, b"spot") % len(starts)]
 
@@ -115,7 +115,7 @@ def parse_spot(text: str, path: str) -> SpotTrace:
     metadata = content.get("metadata") if isinstance(content, dict) else None
     gap = metadata.get("gap_seconds") if isinstance(metadata, dict) else None
     if isinstance(gap, bool) or not isinstance(gap, int | float) or not 0 < gap <= _GAP_S_MAX:
-        raise ValueError(f"{path}: metadata.gap_seconds={gap!r} must be a number of seconds above 0")
+        raise ValueError(f"{path}: metadata.gap_seconds={gap!r} must be a number of seconds, above 0")
     data = content.get("data")
     if not isinstance(data, list) or not data:
         raise ValueError(f"{path}: data must be a list with the number of available machines in each interval")

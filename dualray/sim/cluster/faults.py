@@ -95,7 +95,9 @@ class FaultInjector:
             raise ValueError(f"fault '{fault}': the cluster has no group {fault.group!r}; name a group of the scenario")
         for name in fault.named_nodes:
             if NodeID(name) not in self._cluster.nodes and name not in joining and not grows:
-                raise ValueError(f"fault '{fault}': there is no {name!r}; nodes are {known[0]} to {known[-1]}")
+                raise ValueError(
+                    f"fault '{fault}': the cluster has no node {name!r}; the nodes are {known[0]} to {known[-1]}"
+                )
         if fault.kind in ENDS_PROCESSES and fault.node == driver_node:
             raise ValueError(f"fault '{fault}': {fault.node} runs the driver, so this fault would end the program")
         if fault.kind is FaultKind.PARTITION:
@@ -103,13 +105,13 @@ class FaultInjector:
             one, other = set(fault.nodes), set(fault.others)
             if (one & ends and not ends <= one and not other) or (one & ends and other & ends):
                 raise ValueError(
-                    f"fault '{fault}': the driver on {driver_node} would lose its connection to the head process, "
-                    "and the program would end"
+                    f"fault '{fault}': this fault would end the program, because the driver on {driver_node} would "
+                    "lose its connection to the head process"
                 )
         if fault.kind is FaultKind.CLOG_NODE and fault.node == driver_node:
             raise ValueError(
-                f"fault '{fault}': the driver runs on {fault.node}, and the program would end, because it would "
-                "receive no messages of the head process"
+                f"fault '{fault}': the driver runs on {fault.node}, so this fault would end the program: the "
+                "driver would receive no messages from the head process"
             )
 
     @property

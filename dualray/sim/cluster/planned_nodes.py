@@ -119,7 +119,7 @@ class NodePlan:
             ValueError: there is no node.
         """
         if not self.nodes:
-            raise ValueError("the cluster at this address has no node: call its add_node() first")
+            raise ValueError("the Cluster at this address has no nodes: call add_node() of the Cluster first")
         self._name_all()
         return [node.hardware() for node in self.nodes]
 

@@ -60,8 +60,8 @@ class RunWatch:
             self._standstill_ns, self._standstill_since = self._kernel.now_ns, events
         elif events - self._standstill_since >= STANDSTILL_EVENTS_MAX:
             raise self._stuck(
-                f"the simulation handled {STANDSTILL_EVENTS_MAX:,} events, but its time stayed at {self._now_words()}: "
-                "the program is in an endless loop"
+                f"the simulation handled {STANDSTILL_EVENTS_MAX:,} events, but the virtual time stayed at "
+                f"{self._now_words()}: the program is in an endless loop"
             )
 
     def lift_time_limit(self) -> None:

@@ -306,7 +306,7 @@ class FiberScheduler:
         elif state is _RUNNING and not fiber._answered:
             fiber._answered = True
         else:
-            raise RuntimeError(f"{fiber!r} was resumed twice, but waited only once")
+            raise RuntimeError(f"the scheduler resumed {fiber!r} twice, but {fiber!r} waited only once")
         fiber._value = value
         return True
 
@@ -434,7 +434,7 @@ class FiberScheduler:
         """Raise FiberKilled once more in a killed fiber, or leave it suspended for ever."""
         fiber._rethrows += 1
         if fiber._rethrows <= RETHROWS_MAX:
-            raise FiberKilled("this worker has ended, so its code can no longer wait")
+            raise FiberKilled("this simulated worker has ended, so its code can no longer wait")
         fiber.state = _ABANDONED
         while True:
             try:

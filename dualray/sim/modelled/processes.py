@@ -435,13 +435,13 @@ class ModelledProcess(Process):
             # is modelled goes on, and is reported when its time is over.
 
     def _run_task(self, task: RunTask | TaskPushed) -> None:
-        raise TypeError(f"{self.address} received a task, but is a driver, and drivers run no tasks")
+        raise TypeError(f"{self.address} received a task, but {self.address} is a driver, and a driver runs no tasks")
 
     def _run_tasks(self, command: RunTasks) -> None:
-        raise TypeError(f"{self.address} received a task, but is a driver, and drivers run no tasks")
+        raise TypeError(f"{self.address} received a task, but {self.address} is a driver, and a driver runs no tasks")
 
     def _forget_tasks(self, command: ForgetTasks) -> None:
-        raise TypeError(f"{self.address} received a task, but is a driver, and drivers run no tasks")
+        raise TypeError(f"{self.address} received a task, but {self.address} is a driver, and a driver runs no tasks")
 
     # ---- Waiting ---------------------------------------------------------------------------------------------
 

@@ -46,7 +46,8 @@ class VirtualStrategy:
     def __getattr__(self, name: str) -> NoReturn:
         there = [each for each in dir(type(self)) if not each.startswith("_")]
         raise AttributeError(
-            f"in sim mode MultiWorkerMirroredStrategy has no {name!r}{nearest(name, there)}; it has {', '.join(there)}"
+            f"in sim mode MultiWorkerMirroredStrategy has no {name!r}{nearest(name, there)}; its attributes are "
+            f"{', '.join(there)}"
         )
 
     @property

@@ -58,7 +58,8 @@ class Exchange:
         """
         if world_size != self._world_size:
             raise RuntimeError(
-                f"rank {rank} has world_size={world_size}, but other members of the group have {self._world_size}"
+                f"rank {rank} has world_size={world_size}, but the other ranks of the collective group have "
+                f"world_size={self._world_size}"
             )
         generation = self._generations[rank] = self._generations.get(rank, -1) + 1
         return generation
@@ -143,8 +144,8 @@ class Group:
         except GetTimeoutError as error:
             missing = api.get(self._actor.missing.remote(self._generation, count))
             raise GetTimeoutError(
-                f"{operation} of rank {self.rank} in the collective group {self.name!r}: rank {_listed(missing)} did "
-                f"not call it within {self.timeout_ms} ms (gloo_timeout of init_collective_group)"
+                f"{operation} of rank {self.rank} in the collective group {self.name!r}: rank {_listed(missing)} "
+                f"did not call {operation} within {self.timeout_ms} ms (gloo_timeout of init_collective_group)"
             ) from error
         return found
 

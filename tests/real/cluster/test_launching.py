@@ -368,7 +368,9 @@ def command_starter(machines: Path, ledger: Ledger) -> CommandStarter:
 
 def test_two_heads_do_not_share_a_ledger(tmp_path: Path) -> None:
     first = Ledger(tmp_path / "deep" / "ledger.jsonl")
-    with pytest.raises(DualrayError, match=r"another cluster uses .*ledger.jsonl, and would end the machines"):
+    with pytest.raises(
+        DualrayError, match=r"another cluster uses .*ledger.jsonl as its list of machines, and would end the machines"
+    ):
         Ledger(tmp_path / "deep" / "ledger.jsonl")
     first.close()
     with pytest.raises(DualrayError, match="cannot be written"):

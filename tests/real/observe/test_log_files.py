@@ -70,7 +70,7 @@ def test_logs_are_followed_to_the_end_and_kept(tmp_path):
     assert "".join(get_log(task_id=task, directory=tmp_path, follow=True)) == "says before\n"
     assert list_logs(directory=tmp_path, glob_filter="node-0.log") == {"node": ["node-0.log"]}
     (tmp_path / "empty").mkdir()
-    assert "has no logs of a session" in logs(code=2, of=("--directory", str(tmp_path / "empty")))
+    assert "has no log files of a cluster" in logs(code=2, of=("--directory", str(tmp_path / "empty")))
     assert "there is no directory" in logs(code=2, of=("--directory", str(tmp_path / "none")))
 
 
@@ -94,7 +94,7 @@ def test_without_a_session_it_says_so(tmp_path, monkeypatch):
     assert "No real cluster of this user runs on this machine" in logs(of=())
     assert "--directory DIR" in logs("head.log", code=2, of=())
     assert json.loads(logs("--format", "json", of=())) == []
-    with pytest.raises(ValueError, match="but 0 clusters run here"):
+    with pytest.raises(ValueError, match="because 0 clusters run on this machine"):
         list_logs()
 
 

@@ -199,7 +199,7 @@ def test_methods_that_print_at_a_time_are_told_apart(printed):
         (["actor", "f" * 32], "(Lives)"),
         (["tsk", "ffff"], "Did you mean 'task'?"),
         (["head.log", "--err"], "--err needs one of task, actor, worker before it"),
-        (["actor", "ffff", "-a", "1"], "--attempt-number is for tasks"),
+        (["actor", "ffff", "-a", "1"], "--attempt-number is only for tasks"),
         (["task", "--pid", "1"], "--pid chooses a worker or an actor"),
         (["--node", "node-1"], "this machine has no logs of node 'node-1'. Did you mean 'node-0'?"),
         (["--format", "xml"], "must be table or json"),

@@ -159,9 +159,7 @@ def test_a_part_of_what_there_is_can_be_declared_and_no_more(driver):
     assert found_with(driver, 1, TEST_GPUS=gpus, CUDA_VISIBLE_DEVICES="1,0") == (["1"], "")
     assert found_with(driver, 0.5, TEST_GPUS=gpus) == (["0"], "")
     _, log = found_with(driver, 3, TEST_GPUS=gpus)
-    assert (
-        "ValueError: num_gpus=3, but this machine has 2 GPUs; declare at most that many, or set DUALRAY_NVML=off" in log
-    )
+    assert "ValueError: num_gpus=3, but this machine has 2 GPUs; declare at most 2, or set DUALRAY_NVML=off" in log
     _, log = found_with(driver, 2, TEST_GPUS=gpus, CUDA_VISIBLE_DEVICES="1")
     assert "ValueError: num_gpus=2, but CUDA_VISIBLE_DEVICES='1' shows 1 GPUs of this machine" in log
     assert found_with(driver, 3, TEST_GPUS=gpus, DUALRAY_NVML="off") == (["0", "1", "2"], "")

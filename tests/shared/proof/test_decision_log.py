@@ -146,7 +146,9 @@ def test_a_log_that_was_cut_off_ends_at_its_last_whole_decision(length):
 
 @pytest.mark.parametrize("length", [0, 1, ENDS[0] // 2, ENDS[0] - 1])
 def test_a_log_that_was_cut_off_in_its_opening_is_no_log(length):
-    with pytest.raises(ValueError, match="the file is not a decision log: it does not begin with a header"):
+    with pytest.raises(
+        ValueError, match="the file is not a decision log, because the file does not begin with a header"
+    ):
         read_log(WHOLE[:length])
 
 
@@ -190,7 +192,7 @@ def test_bytes_that_are_no_log_are_refused_as_such(data):
 )
 def test_a_log_of_another_version_is_refused_with_both_versions(changes):
     with pytest.raises(
-        ValueError, match=r"^the log has protocol version \d+, but this dualray has version \d+: replay it"
+        ValueError, match=r"^the log has protocol version \d+, but this dualray has version \d+: replay the log"
     ):
         read_log(opening(**changes))
 

@@ -102,7 +102,7 @@ def test_a_scenario_is_written_and_read_back():
         (
             "{max: 3}",
             "some",
-            "expect.counters.retries: 'some' must be a whole number, or limits such as",
+            "expect.counters.retries: 'some' must be a whole number, or a range such as",
         ),
         ("{max: 60s}", "{max: 0s}", "expect.makespan: no run can meet this expectation: max is 0s"),
         ("name: pong", "name: pong\nname: p", "the key 'name' is given twice"),
@@ -118,7 +118,7 @@ def test_a_scenario_is_written_and_read_back():
         ),
         ("max: 60s", "max: 60", "pong.yaml:20: expect.makespan.max: 60 has no unit; write for example 2.5s"),
         ("count: 2", "count: 0", "pong.yaml:4: cluster.nodes[0].count: 0 is too little: at least 1"),
-        ("kill node-2", "kill node-9", "the cluster has no 'node-9'; nodes are node-0 to node-4"),
+        ("kill node-2", "kill node-9", "the cluster has no node 'node-9'; the nodes are node-0 to node-4"),
         ("kill node-2", "kill node-0", "node-0 runs the driver, so this fault would end the program"),
         ("node-2 at 3s", "node-2 at 90s", "comes after the run's end: expect.makespan allows 60s at most"),
         ("rack=b, for", "rack=c, for", "no node has the label 'rack=c'. Did you mean 'rack=b'?"),

@@ -64,7 +64,8 @@ def test_a_file_that_cannot_be_used_is_refused_with_the_place_that_names_it():
     with pytest.raises(ScenarioError, match=r"spot.yaml:4.*one for each number in data"):
         read(text, '{"metadata": {"gap_seconds": 10}, "data": [2, 2], "prices": [1]}')
     with pytest.raises(
-        ScenarioError, match="2 spot machines were never available at the same time; at most 1 were; give at most 2"
+        ScenarioError,
+        match=r"the trace never has 2 spot machines at the same time, but at most 1\. Give the cluster at most 2",
     ):
         read(text, '{"metadata": {"gap_seconds": 10}, "data": [1, 0]}')
     with pytest.raises(

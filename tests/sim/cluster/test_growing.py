@@ -95,7 +95,7 @@ def test_a_scenario_knows_which_nodes_will_be_there() -> None:
     text = "name: a\nworkload: {function: a:b}\ncluster: {nodes: 2}\nfaults: [%s]\n"
     scenario = parse_scenario(text % "add 2 nodes at 1s, kill node-3 at 2s", "a.yaml")
     assert scenario.limits == {"infeasible": "wait"}
-    with pytest.raises(ScenarioError, match="the cluster has no 'node-4'"):
+    with pytest.raises(ScenarioError, match="the cluster has no node 'node-4'"):
         parse_scenario(text % "add 2 nodes at 1s, kill node-4 at 2s", "a.yaml")
     with pytest.raises(ScenarioError, match="the cluster has no group 'gpu'"):
         parse_scenario(text % "add 2 nodes of gpu at 1s", "a.yaml")
@@ -276,14 +276,14 @@ def test_a_request_with_labels_launches_of_the_group_that_has_them(start: Callab
         ({"bundles": [1]}, TypeError, "bundle 0 is 1, but must be a dict"),
         ({"bundles": [{"CPU": 1}, {"CPU": "many"}]}, TypeError, "bundle 1: "),
         ({"bundles": [{"CPU": -1}]}, ValueError, "bundle 0: "),
-        ({"bundles": [{}]}, ValueError, "bundle 0, {}, demands nothing"),
+        ({"bundles": [{}]}, ValueError, "bundle 0, {}, requests no resources"),
         ({"bundle_label_selectors": [{"zone": "a"}]}, ValueError, "has 1 selectors for 0 bundles"),
         ({"bundles": [{"CPU": 1}], "bundle_label_selectors": {"zone": "a"}}, TypeError, "must be a list of dicts"),
         ({"bundles": [{"CPU": 1}], "bundle_label_selectors": [{"zone": 1}]}, TypeError, "must both be str"),
         (
             {"bundles": [{f"r{n}": 1} for n in range(1001)]},
             ValueError,
-            "1001 different bundles, but the limit bundles_max allows only 1000",
+            "1001 different bundles, but the limit bundles_max allows at most 1000",
         ),
     ],
 )

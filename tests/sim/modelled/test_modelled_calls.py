@@ -98,7 +98,7 @@ def test_a_generator_needs_a_number():
     def items():
         yield 1
 
-    with pytest.raises(ValueError, match="needs num_returns=, a number, for this generator"):
+    with pytest.raises(ValueError, match="needs a number as num_returns=, because the function is a generator"):
         items.remote()
 
 

@@ -224,7 +224,7 @@ def wait_until_succeeded_without_exception(
                 time.sleep(retry_interval_ms / 1000)
                 continue
             if raise_last_ex:
-                raise RuntimeError(f"the function did not succeed within {timeout_ms} ms") from error
+                raise RuntimeError(f"the function {func!r} did not succeed within {timeout_ms} ms") from error
             return False
         else:
             return True
