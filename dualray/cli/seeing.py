@@ -166,6 +166,12 @@ Wanted = Annotated[
 ]
 
 
+ExplainedLog = Annotated[
+    Path | None,
+    Option(help=f"{LOG_HELP} `dualray explain` also takes the directory of a finished run as its second argument."),
+]
+
+
 def explain_command(
     wanted: Wanted,
     source: Annotated[
@@ -177,10 +183,7 @@ def explain_command(
         ),
     ] = None,
     seed: Annotated[int | None, Option(help=SCENARIO_SEED_HELP)] = None,
-    log: Annotated[
-        Path | None,
-        Option(help=f"{LOG_HELP} `dualray explain` also takes the directory of a finished run as its second argument."),
-    ] = None,
+    log: ExplainedLog = None,
     regret: Annotated[
         bool,
         Option(
