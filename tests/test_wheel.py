@@ -68,6 +68,18 @@ for mode in ("real", "sim"):
 """
 
 
+DEEP = """\
+from dualray.shared.core.execution import Execution
+
+for depth in range(120):
+    inside = Execution(task_id=bytes(12))
+    for _ in range(depth):
+        inside = [inside]
+    del inside  # with PYTHONMALLOC=debug, Python aborts where something has been written beside an object
+print("intact")
+"""
+
+
 def run(*command: str | Path, cwd: Path, **environment: str) -> str:
     """What the command prints; it sees neither this tree nor this environment."""
     hidden = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "DUALRAY_PURE", "DUALRAY_PROFILE")
@@ -456,6 +468,14 @@ def test_calls_leave_nothing_to_the_garbage_collector(compiled, tmp_path):
     (tmp_path / "calls.py").write_text(CALLS)
     found = run(sys.executable, tmp_path / "calls.py", cwd=tmp_path, PYTHONPATH=str(compiled))
     assert [int(count) < 50 for count in found.split()] == [True, True], found
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_what_is_freed_deep_inside_of_other_objects_damages_no_memory(compiled, tmp_path):
+    (tmp_path / "deep.py").write_text(DEEP)
+    found = run(sys.executable, tmp_path / "deep.py", cwd=tmp_path, PYTHONPATH=str(compiled), PYTHONMALLOC="debug")
+    assert found == "intact\n"
 
 
 @pytest.mark.slow
