@@ -254,4 +254,4 @@ class RealRuntime(ProcessRuntime):
 
 
 def _refuse_tasks() -> None:
-    raise AssertionError("dualray sent tasks to a driver, which cannot run tasks. This is a bug of dualray; please report it")
+    raise AssertionError("dualray sent tasks to a driver, which runs no tasks: please report this bug of dualray")
