@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from numbers import Real
 from typing import Any, TypeVar, overload
 
 from dualray import runtime
@@ -380,6 +381,7 @@ def wait(
         seen[ref] = index
     if not refs and num_returns == 1:
         return [], []
+    num_returns = _plain(num_returns, int)
     if isinstance(num_returns, bool) or not isinstance(num_returns, int):
         raise TypeError(f"num_returns={num_returns!r} must be an int")
     if not 1 <= num_returns <= len(refs):
@@ -421,6 +423,16 @@ def _check_one_usable(refs: Sequence[ObjectRef[Any]]) -> None:
         refs[0]._check_usable()
 
 
+def _is_rays_program() -> bool:
+    """Whether `import ray` has imported dualray here."""
+    return "dualray.as_ray.initializing" in sys.modules
+
+
+def _plain(number: Any, kind: Callable[[Any], Any]) -> Any:
+    """The number as a float or an int. Ray accepts all numbers, NumPy's too, and cuts fractions."""
+    return kind(number) if isinstance(number, Real) and _is_rays_program() else number
+
+
 _UNKNOWN_OWNERS = "You are trying to access Ray objects whose owner is unknown."
 """Ray's error for references of an earlier cluster that a program passes to `get`."""
 
@@ -433,11 +445,14 @@ def _timeout_ns(timeout: float | None, no_limit: float | None = None) -> int | N
     """The timeout in ns. `no_limit`: a number that means none."""
     if timeout is None:
         return None
+    timeout = _plain(timeout, float)
     if isinstance(timeout, bool) or not isinstance(timeout, int | float):
         raise TypeError(f"timeout={timeout!r} must be a number of seconds, or None")
     if not timeout >= 0:
         if timeout == no_limit:
             return None
+        if no_limit is not None and timeout < 0 and _is_rays_program():
+            return 0
         raise ValueError(f"timeout={timeout!r} must not be negative: give a number of seconds, or None for no limit")
     if timeout >= _FOR_EVER_S:
         return None

@@ -51,7 +51,7 @@ REFUSED: Final = {
     "ray.util.disconnect": "dualray has no Ray Client, because a driver runs on a node of its cluster",
     "ray._private": "this module is private to Ray; dualray has only the names that test suites import",
     "ray._common": "this module is private to Ray; dualray has only the names that test suites import",
-    "ray._raylet": "ray._raylet is private to Ray; dualray has only its references, generators and ids",
+    "ray._raylet": "ray._raylet is private to Ray; dualray has only its references, generators, ids and GcsClient",
     "ray.air": "ray.air is private to Ray's libraries; use dualray.train and dualray.data",
     "ray.autoscaler": "of the package ray.autoscaler, dualray has only the module ray.autoscaler.sdk",
     "ray.autoscaler.sdk": "dualray has only request_resources() of this module; `dualray start --autoscale` adds nodes",

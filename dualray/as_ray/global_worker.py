@@ -179,6 +179,9 @@ class CoreWorker:
 class GcsClient:
     """The control plane's keys, values and address: `global_worker.gcs_client`."""
 
+    def __init__(self, address: str | None = None, cluster_id: str | None = None) -> None:
+        """The client of the program's own cluster: there is no other that it could join."""
+
     @property
     def address(self) -> str:
         """The address of the control plane."""

@@ -62,6 +62,9 @@ RETRIES_VARIABLE: Final = "RAY_TASK_MAX_RETRIES"
 LOG_VARIABLE: Final = "RAY_LOG_TO_DRIVER"
 """Says what `log_to_driver` is where the program does not."""
 
+_FLAGS: Final = ("ignore_reinit_error", "log_to_driver")
+"""Arguments of which Ray asks only whether they are true: a program may give 0 or 1."""
+
 _log: Final = logging.getLogger("ray")
 _named: Final[set[str]] = set()
 """Arguments that were named in a warning."""
@@ -94,7 +97,7 @@ def init(address: str | None = None, *, local_mode: bool = False, job_config: An
     level = given.pop("logging_level", None)
     if level is not None and given.get("configure_logging", True):
         logging.getLogger("ray").setLevel(level.upper() if isinstance(level, str) else level)
-    said = {_TAKEN.get(name, name): value for name, value in given.items() if not _is_ignored(name, value)}
+    said = _meant(given)
     _add_job_config(said, job_config)
     config = said.pop("_system_config", None)
     if config and address not in (None, "local", "auto"):
@@ -308,6 +311,12 @@ def _is_ignored(name: str, value: Any) -> bool:
             "ray.init(%s=%r) has no effect: `import ray` imports dualray here, which has no such setting", name, value
         )
     return True
+
+
+def _meant(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments that have a meaning here, under dualray's names."""
+    taken = {_TAKEN.get(name, name): value for name, value in given.items() if not _is_ignored(name, value)}
+    return taken | {name: bool(taken[name]) for name in _FLAGS if taken.get(name) is not None}
 
 
 def _add_job_config(said: dict[str, Any], job_config: JobConfig | Mapping[str, Any] | None) -> None:

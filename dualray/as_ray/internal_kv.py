@@ -12,12 +12,14 @@ from dualray.actor import get_actor
 from dualray.exceptions import RaySystemError
 
 __all__ = [
+    "_initialize_internal_kv",
     "_internal_kv_del",
     "_internal_kv_exists",
     "_internal_kv_get",
     "_internal_kv_initialized",
     "_internal_kv_list",
     "_internal_kv_put",
+    "_internal_kv_reset",
 ]
 
 _ACTOR: Final = {"name": "internal_kv", "namespace": "dualray"}
@@ -67,6 +69,14 @@ def _asked(method: str, *args: Any, absent: Any) -> Any:
     except ValueError:
         return absent
     return api.get(getattr(keeper, method).remote(*args))
+
+
+def _initialize_internal_kv(gcs_client: Any) -> None:
+    """Change nothing: the values are those of the cluster to which this process is connected."""
+
+
+def _internal_kv_reset() -> None:
+    """Change nothing: the values stay until the cluster ends."""
 
 
 def _internal_kv_initialized() -> bool:

@@ -90,5 +90,5 @@ __all__ = [
 
 
 take_rays_names()
-__getattr__ = refusing("ray", {"timeline": "dualray.report.present"})
+__getattr__ = refusing("ray", {"timeline": "dualray.as_ray.pictures"})
 del RAYS_VERSION, OldModule, dualray, logging, refusing, take_rays_names  # Ray has no such names

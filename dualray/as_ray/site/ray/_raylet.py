@@ -1,6 +1,7 @@
-"""Private to Ray; of it there are the classes that programs name: references, generators and ids."""
+"""Private to Ray; of it there are the classes that programs name: references, generators, ids and `GcsClient`."""
 
 from dualray import DynamicObjectRefGenerator, ObjectRef, ObjectRefGenerator
+from dualray.as_ray.global_worker import GcsClient
 from dualray.as_ray.ids import (
     ActorClassID,
     ActorID,
@@ -30,6 +31,7 @@ __all__ = [
     "ClusterID",
     "DynamicObjectRefGenerator",
     "FunctionID",
+    "GcsClient",
     "JobID",
     "Language",
     "NodeID",

@@ -26,4 +26,4 @@ __all__ = [
     "total_resources_per_node",
 ]
 
-__getattr__ = refusing("ray._private.state", {"timeline": "dualray.report.present"})
+__getattr__ = refusing("ray._private.state", {"timeline": "dualray.as_ray.pictures"})

@@ -7,5 +7,8 @@ from ray.util import scheduling_strategies as scheduling_strategies
 from dualray.as_ray.ids import get_node_instance_id as get_node_instance_id
 from dualray.as_ray.refusals import refusing
 from dualray.util import *
+from dualray.util import __all__ as _of_dualray
+
+__all__ = [*_of_dualray, "accelerators", "collective", "get_node_instance_id"]  # noqa: F405 - loaded on use
 
 __getattr__ = refusing("ray.util")
