@@ -28,7 +28,7 @@ def test_ray_client_is_refused():
 
 
 def test_who_joins_a_cluster_brings_nothing_along():
-    with pytest.raises(ValueError, match="give it to `ray start`"):
+    with pytest.raises(ValueError, match="pass it to `ray start`"):
         dualray.init(mode="ray", address="10.0.0.1:6379", num_cpus=2)
 
 

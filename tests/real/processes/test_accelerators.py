@@ -94,7 +94,7 @@ def test_devices_are_called_as_in_the_variable(monkeypatch):
     monkeypatch.setenv("FURIOSA_DEVICES", "npu:3:0-3")
     assert names_to_offer(total, ("GPU-x",)) == {"GPU": ("GPU-x",), "neuron_cores": ("4", "6"), "FURIOSA": ("3",)}
     monkeypatch.setenv(CORES, "4")
-    with pytest.raises(ValueError, match=r"resources=\{'neuron_cores': 2\}, but NEURON_RT_VISIBLE_CORES='4' shows 1"):
+    with pytest.raises(ValueError, match=r"resources=\{'neuron_cores': 2\}, but NEURON_RT_VISIBLE_CORES='4' shows only 1"):
         names_to_offer(total, ("0",))
 
 
@@ -135,7 +135,7 @@ def test_tasks_see_the_devices_of_the_users_variable(monkeypatch):
 
 def test_more_devices_than_the_variable_shows_are_refused_before_anything_starts(monkeypatch):
     monkeypatch.setenv(CORES, "3")
-    with pytest.raises(ValueError, match="NEURON_RT_VISIBLE_CORES='3' shows 1"):
+    with pytest.raises(ValueError, match="NEURON_RT_VISIBLE_CORES='3' shows only 1"):
         ray.init(resources={"neuron_cores": 2})
     assert not ray.is_initialized()
 

@@ -52,7 +52,7 @@ def test_what_is_no_arena_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="is not the file of an object store"):
         Arena.attach(path)
     path.write_bytes(b"dualray\0" + (99).to_bytes(8, "little") + bytes(24))
-    with pytest.raises(ValueError, match="version 99"):
+    with pytest.raises(ValueError, match="of format 99"):
         Arena.attach(path)
     with pytest.raises(FileNotFoundError):
         Arena.attach(tmp_path / "none")
