@@ -1,7 +1,7 @@
 """A run leaves logs: each process's decisions, the cluster's trace, and digests of its values on demand.
 
 The trace is written while the run goes on, so that `dualray dashboard` can show it: what is new goes to the file once
-in WRITE_EVERY_S of real time. A run can be slowed down to be watched: `pace` is how many seconds of virtual time pass
+in write_every_s of real time. A run can be slowed down to be watched: `pace` is how many seconds of virtual time pass
 in a second of real time at most. Neither changes what the run does, nor what its files hold at the end.
 
 While a run with a pace goes on, the file `cluster.clock` says which virtual time it has reached: the trace says that
@@ -25,8 +25,8 @@ from dualray.sim.processes.runner import Process
 
 LOOK_EVERY_EVENTS: Final = 100
 """So often it is asked whether it is time to write."""
-WRITE_EVERY_S = 0.1
-"""Tests write more often. It is not Final, for a compiled module would copy it into its code."""
+write_every_s = 0.1
+"""Tests write more often: in capitals, a compiled module would copy it into its code."""
 SLEEP_S: Final = 0.1
 """At a time, so that a run that waits for real time still writes what is new."""
 
@@ -132,7 +132,7 @@ class RunLogs:
     def _look(self, events: int, left_s: float = 0.0) -> None:
         """Write if it is time to."""
         now_s = monotonic()
-        if now_s - self._written_s >= WRITE_EVERY_S:
+        if now_s - self._written_s >= write_every_s:
             self._written_s = now_s
             if self._trace is not None:
                 self._trace.write_rows()

@@ -40,7 +40,7 @@ def files_of(directory: Path) -> dict[str, bytes]:
 
 
 def test_trace_grows_while_the_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_logs, "WRITE_EVERY_S", 0.0)
+    monkeypatch.setattr(run_logs, "write_every_s", 0.0)
     log = tmp_path / "log"
     log.mkdir()
     tail = TraceTail(log)
@@ -71,7 +71,7 @@ def test_paced_run_leaves_the_same_bytes_and_takes_its_time(tmp_path: Path, monk
 def test_head_log_and_clock_can_be_read_while_a_paced_run_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run_logs, "WRITE_EVERY_S", 0.0)
+    monkeypatch.setattr(run_logs, "write_every_s", 0.0)
     monkeypatch.setenv("DUALRAY_PACE", "100")
     log = tmp_path / "log"
     log.mkdir()
