@@ -74,7 +74,7 @@ def test_a_result_that_is_late_can_be_asked_for_again_or_be_ignored(pool, gate):
     pool.submit(double, 1)
     with pytest.raises(TimeoutError):
         pool.get_next(timeout=0.05)
-    with pytest.raises(TimeoutError, match="ignores|drops"):
+    with pytest.raises(TimeoutError, match=r"ignores|drops"):
         pool.get_next(timeout=0.05, ignore_if_timedout=True)
     assert pool.get_next(timeout=20) == 2
     assert not pool.has_next()

@@ -94,7 +94,7 @@ def test_devices_are_called_as_in_the_variable(monkeypatch):
     monkeypatch.setenv("FURIOSA_DEVICES", "npu:3:0-3")
     assert names_to_offer(total, ("GPU-x",)) == {"GPU": ("GPU-x",), "neuron_cores": ("4", "6"), "FURIOSA": ("3",)}
     monkeypatch.setenv(CORES, "4")
-    with pytest.raises(ValueError, match=r"resources=\{'neuron_cores': 2\}, but NEURON_RT_VISIBLE_CORES='4' shows only 1"):
+    with pytest.raises(ValueError, match=r"'neuron_cores': 2\}, but NEURON_RT_VISIBLE_CORES='4' shows only 1"):
         names_to_offer(total, ("0",))
 
 

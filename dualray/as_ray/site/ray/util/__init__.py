@@ -9,6 +9,7 @@ from dualray.as_ray.refusals import refusing
 from dualray.util import *
 from dualray.util import __all__ as _of_dualray
 
-__all__ = [*_of_dualray, "accelerators", "collective", "get_node_instance_id"]  # noqa: F405 - loaded on use
+__all__ = list(_of_dualray)
+__all__ += ["accelerators", "collective", "get_node_instance_id"]  # noqa: F405 - loaded on use
 
 __getattr__ = refusing("ray.util")
