@@ -16,7 +16,7 @@ from dualray import runtime
 from dualray.actor import ActorClass, ActorHandle, exit_actor, get_actor, method
 from dualray.cluster_address import ClusterAddress
 from dualray.cluster_context import ClusterContext
-from dualray.exceptions import AlreadyInitializedError, NotInitializedError
+from dualray.exceptions import AlreadyInitializedError, NotInitializedError, rays_words
 from dualray.first_verb import started
 from dualray.object_ref import ObjectRef
 from dualray.object_ref_generator import ObjectRefGenerator
@@ -424,13 +424,15 @@ def _check_one_usable(refs: Sequence[ObjectRef[Any]]) -> None:
 
 
 def _is_rays_program() -> bool:
-    """Whether `import ray` has imported dualray here."""
-    return "dualray.as_ray.initializing" in sys.modules
+    """Whether `import ray` imports dualray here."""
+    return rays_words() is not None
 
 
 def _plain(number: Any, kind: Callable[[Any], Any]) -> Any:
     """The number as a float or an int. Ray accepts all numbers, NumPy's too, and cuts fractions."""
-    return kind(number) if isinstance(number, Real) and _is_rays_program() else number
+    if type(number) is kind or not isinstance(number, Real) or not _is_rays_program():
+        return number
+    return kind(number)
 
 
 _UNKNOWN_OWNERS = "You are trying to access Ray objects whose owner is unknown."
