@@ -189,10 +189,13 @@ def test_a_lost_actor_keeps_its_name_until_its_last_handle_is_gone():
     counter = Counter.options(name="lost").remote()
     with pytest.raises(ActorDiedError):
         get(counter.leave.remote())
-    assert is_free("lost"), "nobody finds it"
     assert list_named_actors() == []
     assert is_taken("lost")
-    del counter
+    for found in (ray.get_actor("lost"), Counter.options(name="lost", get_if_exists=True).remote()):
+        assert found == counter
+        with pytest.raises(ActorDiedError):
+            get(found.add.remote())
+    del counter, found
     eventually(lambda: can_have("lost"), "its last handle is gone")
 
 

@@ -66,12 +66,12 @@ class ActorNames:
         found = self.entries.get((namespace, event.name))
         answer = ActorNameReported(wait_id=event.wait_id)
         if event.claim is None:
-            if found is not None and not found.is_lost:
+            if found is not None:
                 answer.actor = found.actor
             else:
                 answer.error = self._unknown(event.name, namespace)
         elif found is not None:
-            if (event.get_if_exists and not found.is_lost) or found.actor.spec.actor_id == event.claim.spec.actor_id:
+            if event.get_if_exists or found.actor.spec.actor_id == event.claim.spec.actor_id:
                 answer.actor = found.actor
                 answer.is_new = found.actor.spec.actor_id == event.claim.spec.actor_id
             else:
@@ -100,7 +100,7 @@ class ActorNames:
             self.entries[key].is_registered = True
 
     def lost(self, actor_id: ActorID) -> None:
-        """The actor is DEAD, and has handles: nobody finds it by its name, and nobody can have the name."""
+        """The actor is DEAD, and has handles: its name still leads to it, and no other actor can have the name."""
         key = self.by_actor.get(actor_id)
         if key is not None:
             self.entries[key].is_lost = True
@@ -143,9 +143,8 @@ class ActorNames:
         return ErrorInfo(kind=ErrorKind.ACTOR_EXISTS, message=message)
 
     def _unknown(self, name: str, namespace: str) -> ErrorInfo:
-        living = [key for key, entry in self.entries.items() if not entry.is_lost]
-        known = [other for space, other in living if space == namespace]
-        elsewhere = [space for space, other in living if other == name]
+        known = [other for space, other in self.entries if space == namespace]
+        elsewhere = [space for space, other in self.entries if other == name]
         said = f"Failed to look up actor with name {name!r} in namespace {namespace!r}"
         words = [f"{said}: the actor was never created, or has ended."]
         nearest = difflib.get_close_matches(name, known, n=1)
