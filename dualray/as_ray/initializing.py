@@ -119,9 +119,10 @@ def init(address: str | None = None, *, local_mode: bool = False, job_config: An
     structured_logs.add(said, logging_config, is_simulated=is_simulated)
     directory = said.pop("_temp_dir", None)
     with _sessions_in(directory if address in (None, "local") else None):
+        is_first = not api.is_initialized()  # else it is a worker, or the cluster that the program already has
         context = _start_or_join(address, said, is_simulated=is_simulated)
         context.ray_version = RAYS_VERSION
-        _exit_on_sigterm()
+        _exit_on_sigterm(is_first)
         return _name_session(context) if is_simulated else context
 
 
@@ -161,10 +162,10 @@ def named_address(address: str | None) -> str | None:
     return address
 
 
-def _exit_on_sigterm() -> None:
+def _exit_on_sigterm(is_first: bool) -> None:
     """SIGTERM ends the program as `sys.exit(15)` does, so that it closes the cluster that it has started. As Ray's
-    `init`, this replaces a handler that the program has set before."""
-    if threading.current_thread() is threading.main_thread():
+    `init`, this replaces a handler that the program has set before, and does so only where it connects."""
+    if is_first and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(number))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import pickle
+import signal
 from typing import Any
 
 import pytest
@@ -364,3 +365,18 @@ def test_objects_are_spilled_to_the_directory_that_the_program_names(mode, tmp_p
     if mode == "real":
         assert spilled >= 30 << 20
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+@pytest.mark.parametrize("mode", ["real", "sim"])
+def test_only_an_init_that_connects_sets_the_handler_of_sigterm(mode):
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        with init(mode=mode, num_cpus=1):
+            with pytest.raises(SystemExit) as ended:
+                signal.getsignal(signal.SIGTERM)(signal.SIGTERM, None)
+            assert ended.value.code == signal.SIGTERM
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            init(ignore_reinit_error=True)
+            assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN, "the program's own handler stays"
+    finally:
+        signal.signal(signal.SIGTERM, before)
