@@ -373,7 +373,7 @@ def test_only_an_init_that_connects_sets_the_handler_of_sigterm(mode):
     try:
         with init(mode=mode, num_cpus=1):
             with pytest.raises(SystemExit) as ended:
-                signal.getsignal(signal.SIGTERM)(signal.SIGTERM, None)
+                signal.raise_signal(signal.SIGTERM)
             assert ended.value.code == signal.SIGTERM
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
             init(ignore_reinit_error=True)
