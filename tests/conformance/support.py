@@ -134,6 +134,14 @@ def eventually(condition: Callable[[], bool], what: str, within_s: float = WITHI
         time.sleep(0.01)
 
 
+def stderr_so_far() -> str:
+    """Return all that pytest's fixture capfd has captured of stderr.
+
+    Polls need it: `capfd.readouterr()` loses what another thread writes between its reading and its truncating.
+    """
+    return os.pread(2, os.fstat(2).st_size, 0).decode()
+
+
 def node_ids() -> set[str]:
     """The ids of the nodes that are alive."""
     return {node["NodeID"] for node in ray.nodes() if node["Alive"]}

@@ -20,7 +20,7 @@ from dualray.exceptions import (
     TaskError,
 )
 from dualray.util.queue import Empty, Full, Queue
-from tests.conformance.support import MIB, eventually, get, get_when_up, in_words
+from tests.conformance.support import MIB, eventually, get, get_when_up, in_words, stderr_so_far
 
 pytestmark = pytest.mark.usefixtures("cluster")
 WITHIN_S = 20.0
@@ -360,20 +360,13 @@ def test_a_coroutine_is_not_cancelled_by_force(tally):
 # ---- Blocking ----------------------------------------------------------------------------------------------------
 
 
-def test_who_blocks_the_loop_is_told(capsys):
+def test_who_blocks_the_loop_is_told(capfd):
     actor = Async.remote()
     assert get(actor.blocked.remote()) == (9, [])
-    told = ""
-
-    def is_told():
-        nonlocal told
-        told += capsys.readouterr().err
-        return "Async.blocked calls dualray.get() on the event loop of its actor" in told
-
-    eventually(is_told, "it is told")
+    warning = "Async.blocked calls dualray.get() on the event loop of its actor"
+    eventually(lambda: warning in stderr_so_far(), "it is told")
     assert get(actor.beside.remote()) == 36
-    told += capsys.readouterr().err
-    assert told.count("on the event loop of its actor") == 1
+    assert capfd.readouterr().err.count("on the event loop of its actor") == 1
 
 
 # ---- Ends --------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import pytest
 
 import dualray as ray
 from dualray.exceptions import ActorDiedError
-from tests.conformance.support import eventually, get
+from tests.conformance.support import eventually, get, stderr_so_far
 
 pytestmark = pytest.mark.usefixtures("cluster")
 
@@ -85,7 +85,7 @@ def test_methods_do_not_see_the_variables_of_the_constructors_context():
     assert get([actor.seen.remote() for _ in range(2)]) == ["default"] * 2
 
 
-def test_a_constructor_that_gets_a_value_blocks_nobody(capsys):
+def test_a_constructor_that_gets_a_value_blocks_nobody(capfd):
     @ray.remote
     class Getting:
         def __init__(self):
@@ -95,12 +95,6 @@ def test_a_constructor_that_gets_a_value_blocks_nobody(capsys):
             return self.value + ray.get(square.remote(4))
 
     assert get(Getting.remote().blocked.remote()) == 25
-    told = ""
-
-    def is_told():
-        nonlocal told
-        told += capsys.readouterr().err
-        return "on the event loop of its actor" in told
-
-    eventually(is_told, "it is told")
+    eventually(lambda: "on the event loop of its actor" in stderr_so_far(), "it is told")
+    told = capfd.readouterr().err
     assert told.count("calls dualray.get()") == told.count("Getting.blocked calls dualray.get()") == 1

@@ -21,7 +21,7 @@ from dualray.exceptions import (
     UnserializableException,
     WorkerCrashedError,
 )
-from tests.conformance.support import eventually, get, in_words
+from tests.conformance.support import eventually, get, in_words, stderr_so_far
 
 pytestmark = pytest.mark.usefixtures("cluster")
 
@@ -394,21 +394,15 @@ def test_a_result_that_cannot_be_pickled_names_itself():
     assert in_words("return value 0 of return_lock['key'][0]", "cannot pickle '_thread.lock' object") in str(error)
 
 
-def test_an_error_that_nobody_reads_is_told_once(capsys):
-    told = ""
-
-    def is_told():
-        nonlocal told
-        told += capsys.readouterr().err
-        return "Simple: unread" in told
-
+def test_an_error_that_nobody_reads_is_told_once(capfd):
     read = fail.remote(Simple("this one is read"))
     assert isinstance(error_of(read), Simple)
     unread = fail.remote(Simple("unread"))
     ray.wait([unread], timeout=10)
     del read, unread
     assert get(echo.remote(1)) == 1
-    eventually(is_told, "the error is told")
+    eventually(lambda: "Simple: unread" in stderr_so_far(), "the error is told")
+    told = capfd.readouterr().err
     assert told.count("Simple: unread") == 1
     assert told.count("failed, and the program never read its error") == 1
     assert "this one is read" not in told

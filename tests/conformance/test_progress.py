@@ -13,7 +13,7 @@ import pytest
 
 import dualray as ray
 from dualray.experimental import tqdm_ray
-from tests.conformance.support import eventually, get
+from tests.conformance.support import eventually, get, stderr_so_far
 
 
 @ray.remote(max_retries=0)
@@ -38,22 +38,17 @@ def test_bars_of_tasks_and_actors_reach_the_driver(start, capfd):
     get([work.remote("one", 4), work.remote("two", 5)])
     for item in tqdm_ray.tqdm(iter(range(2)), desc="here"):
         assert item < 2
-    shown = []
-
-    def are_all_there():
-        shown.append(capfd.readouterr().err)
-        return "".join(shown).count("[00:0") == 4
-
-    eventually(are_all_there, "the four bars are shown")
-    lines = sorted(re.sub(r"\[.*", "", re.sub(r"[ █#]+\|", "", line)) for line in "".join(shown).splitlines())
+    eventually(lambda: stderr_so_far().count("[00:0") == 4, "the four bars are shown")
+    shown = capfd.readouterr().err
+    lines = sorted(re.sub(r"\[.*", "", re.sub(r"[ █#]+\|", "", line)) for line in shown.splitlines())
     assert [re.sub(r"\((\w+)[^)]*\)", r"(\1)", line) for line in lines] == [
         "(Walker) walking: 100%| 3/3 ",
         "(work) one: 100%| 4/4 ",
         "(work) two: 100%| 5/5 ",
         "here: 2it ",
     ]
-    assert "3/3 [00:00<00:00, " in "".join(shown)
-    assert "step/s]" in "".join(shown)
+    assert "3/3 [00:00<00:00, " in shown
+    assert "step/s]" in shown
 
 
 def test_a_bar_can_be_an_actor(start, capfd):

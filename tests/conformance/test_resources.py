@@ -16,7 +16,7 @@ from dualray.util.scheduling_strategies import (
     NodeLabelSchedulingStrategy,
     PlacementGroupSchedulingStrategy,
 )
-from tests.conformance.support import eventually, get, mark_of_process, node_ids, resources_are_free
+from tests.conformance.support import eventually, get, mark_of_process, node_ids, resources_are_free, stderr_so_far
 
 GIB = 2**30
 CLUSTER = {"num_gpus": 2, "memory": "8GiB", "resources": {"disk": 2, "slot": 0.5}}
@@ -507,12 +507,10 @@ def test_an_infeasible_demand_fails_at_once_with_what_is_lacking(options, lacks,
             get(ref)
     with pytest.raises(ActorUnschedulableError, match=rf"Holder cannot be scheduled: .*{lacks}"):
         get(Holder.options(**options).remote().__ray_ready__.remote())
-    warned = []
 
     def is_warned_of(name):
         """Whether it was warned of; a warning may come a moment after the error."""
-        warned.append(capfd.readouterr().err)
-        return re.findall(rf"dualray: {name} can never run in this cluster: .*{lacks}", "".join(warned))
+        return re.findall(rf"dualray: {name} can never run in this cluster: .*{lacks}", stderr_so_far())
 
     for name in ("where", "Holder"):
         eventually(lambda name=name: is_warned_of(name), f"the driver warns of {name}")
