@@ -14,7 +14,9 @@ mode. `list_logs` and `get_log` read the log files on this machine, and ask no p
 from __future__ import annotations
 
 import codecs
+import dataclasses
 import difflib
+import functools
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -131,11 +133,32 @@ _RAYS_EMPTY: dict[str, frozenset[str]] = {
 """Fields that Ray has, also where a row has no value for them: then they are None, as on Ray without `detail`."""
 
 
+@functools.cache
+def _dataclass_fields(names: tuple[str, ...]) -> dict[str, dataclasses.Field[Any]]:
+    return {field.name: field for field in dataclasses.fields(dataclasses.make_dataclass("Row", names))}
+
+
 class Row(dict[str, Any]):
-    """A dict whose fields are also attributes. Some fields also have Ray's name, such as `object_size`."""
+    """A dict whose fields are also attributes. Some fields also have Ray's name, such as `object_size`.
+
+    `dataclasses.asdict(row)` and `row.asdict()` return a plain dict that also has the fields under Ray's names.
+    """
+
+    @property
+    def __dataclass_fields__(self) -> dict[str, dataclasses.Field[Any]]:
+        table = self._table()
+        names = dict.fromkeys((*self, *_RAYS_NAMES.get(table, ()), *sorted(_RAYS_EMPTY.get(table, ()))))
+        return _dataclass_fields(tuple(names))
+
+    def asdict(self) -> dict[str, Any]:
+        """Return all fields, also those under Ray's names, in a plain dict."""
+        return {name: self[name] for name in self.__dataclass_fields__}
+
+    def _table(self) -> str:
+        return next((table for field, table in _TABLE_OF.items() if field in self), "")
 
     def __missing__(self, key: str) -> Any:
-        table = next((table for field, table in _TABLE_OF.items() if field in self), "")
+        table = self._table()
         follows = _RAYS_NAMES.get(table, {}).get(key)
         if follows is not None:
             return follows(self)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import os
 import time
 
@@ -548,3 +549,14 @@ def test_the_job_and_its_environment():
     assert here.get_temp_dir()
     with pytest.raises(ValueError, match="there is no table 'jobs'"):
         state.live.list("jobs")
+
+
+def test_a_row_becomes_a_plain_dict_as_a_dataclass_does():
+    row = list_nodes()[0]
+    fields = dataclasses.asdict(row)
+    assert type(fields) is dict
+    assert fields == row.asdict()
+    assert {**fields, **row} == fields
+    assert fields["node_name"] == row["node_id"]
+    assert fields["state_message"] is None
+    assert [field.name for field in dataclasses.fields(row)] == list(fields)
