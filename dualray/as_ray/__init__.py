@@ -78,7 +78,7 @@ REFUSED: Final = {
     "ray.util.state.list_cluster_events": "use `dualray report DIR`, which shows the events of a run",
     "ray.util.debugpy": "use sim mode, in which breakpoint() starts pdb in a task",
     "ray.util.horovod": "dualray does not run Horovod",
-    "ray.util.iter": "Ray has removed its parallel iterators; use dualray.data",
+    "ray.util.iter": "dualray does not have these parallel iterators; use dualray.data",
     "ray.util.lightgbm": "dualray does not run LightGBM",
     "ray.util.rpdb": "use sim mode, in which breakpoint() starts pdb in a task",
     "ray.util.sgd": "Ray has removed ray.util.sgd; use dualray.train",
