@@ -165,7 +165,7 @@ class Network:
         return self.machines[-1]
 
     def close(self) -> None:
-        for machine in self.machines:
+        for machine in reversed(self.machines):  # the head last: a node that looks for its head stops late
             machine.close()
         ip("netns", "del", self.name)
         shutil.rmtree(self.directory)
