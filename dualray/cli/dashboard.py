@@ -188,6 +188,9 @@ def _serve(feeds: Sequence[Feed], bound: socket.socket, host: str, *, is_opened:
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
     page.start()
+    server = web_server(page)
+    for number in (signal.SIGINT, signal.SIGTERM):  # they end the server also before it has begun to serve
+        signal.signal(number, lambda *_: setattr(server, "should_exit", True))
     print(f"{' and '.join(feed.name for feed in feeds)}: open {link}")
     if host not in (LOOPBACK, "localhost", "::1"):
         print("Anyone who has this link and can reach this machine can see the run. The page is not encrypted.")
@@ -199,9 +202,8 @@ def _serve(feeds: Sequence[Feed], bound: socket.socket, host: str, *, is_opened:
     if is_opened:
         webbrowser.open(link)
     try:
-        web_server(page).run(sockets=[bound])
-    except KeyboardInterrupt:
-        pass
+        server.run(sockets=[bound])
     finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # Ctrl-C ends a slow close
         page.close()
         bound.close()

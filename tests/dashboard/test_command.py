@@ -123,3 +123,17 @@ def test_a_dashboard_that_ends_while_its_script_runs_leaves_no_file(
             assert list(made.iterdir()) == []
         finally:
             shown.kill()  # if a check has failed
+
+
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_before_the_dashboard_serves_ends_it_without_a_warning(tmp_path: Path, ending: signal.Signals) -> None:
+    simulate(lambda: two_steps(1), tmp_path / "log")
+    command = [sys.executable, "-m", "dualray", "dashboard", str(tmp_path / "log")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as shown:
+        try:
+            assert shown.stdout is not None
+            assert "/#token=" in shown.stdout.readline()
+            shown.send_signal(ending)
+            assert (shown.communicate(timeout=60)[1], shown.returncode) == ("", 0)
+        finally:
+            shown.kill()  # if a check has failed
