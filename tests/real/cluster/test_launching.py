@@ -402,10 +402,13 @@ def dualray_cli(*words: object) -> subprocess.CompletedProcess[str]:
             "cluster: {nodes: 4}",
             "a.yaml:1: cluster: the file has no groups of nodes: write cluster: {groups: {cpu: {max: 4, cpus: 2}}}",
         ),
-        ("cluster: {groups: {cpu: {max: 2}}}\nprovider: aws", "a.yaml:2: provider: 'aws' must be local, or a mapping"),
+        (
+            "cluster: {groups: {cpu: {max: 2}}}\nprovider: aws",
+            "a.yaml:2: provider: the provider 'aws' must be local, or a mapping",
+        ),
         (
             "cluster: {groups: {cpu: {max: 2}}}\nprovider: {}",
-            "a.yaml:2: provider: give exactly one of local and command",
+            "a.yaml:2: provider: a provider needs exactly one of local and command",
         ),
         ("cluster: {groups: {cpu: {max: 2}}}\nprovdier: local", "a.yaml:2: unknown key 'provdier'. Did you mean"),
         (
