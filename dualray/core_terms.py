@@ -135,7 +135,9 @@ def _conditions(what: str, conditions: Mapping[str, Any]) -> tuple[LabelTerm, ..
             case DoesNotExist():
                 terms.append(label_term(what, key, LabelOperator.DOES_NOT_EXIST))
             case _:
-                raise TypeError(f"{what}: {key!r}: {condition!r} must be In, NotIn, Exists or DoesNotExist")
+                raise TypeError(
+                    f"{what}: the condition {condition!r} of label {key!r} must be In, NotIn, Exists or DoesNotExist"
+                )
     return tuple(terms)
 
 

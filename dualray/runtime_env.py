@@ -261,8 +261,9 @@ def _setup_hook(what: str, said: Any) -> str:
         ) from error
     if len(pickled) > HOOK_BYTES_MAX:
         raise ValueError(
-            f"{what}: {HOOK}={said!r} has {len(pickled):,} bytes with the values that it captures, but may have at "
-            f"most {HOOK_BYTES_MAX:,}. Name a function of a module instead"
+            f"{what}: the function {HOOK}={said!r} and the values that the function captures have {len(pickled):,} "
+            f"pickled bytes, but the limit is {HOOK_BYTES_MAX:,}. Give the name of a function with its module, such as "
+            "'package.module.f'"
         )
     return _PICKLED + base64.b64encode(pickled).decode()
 

@@ -141,4 +141,7 @@ class NodeLabelSchedulingStrategy:
                 if not isinstance(key, str):
                     raise ValueError(f"{name}: the key {key!r} must be a str")
                 if not isinstance(condition, LabelCondition):
-                    raise ValueError(f"{name}: {key!r}: {condition!r} must be In, NotIn, Exists or DoesNotExist")
+                    raise ValueError(
+                        f"{name}: the condition {condition!r} of label {key!r} must be In, NotIn, Exists or "
+                        "DoesNotExist"
+                    )

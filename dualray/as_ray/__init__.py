@@ -170,10 +170,11 @@ def install() -> None:
     if not is_installed():
         existing = sys.modules.get("ray")
         if existing is not None:
+            file = getattr(existing, "__file__", None) or "elsewhere"
             raise RayIsImportedError(
-                f"Ray itself is imported already, from {getattr(existing, '__file__', None) or 'elsewhere'}, by "
-                f"{_importer(existing)}: call dualray.as_ray.install() before the first `import ray`, or start the "
-                f"program with `dualray run --as-ray`"
+                f"Ray itself is imported already, from {file}, by {_importer(existing)}: call "
+                "dualray.as_ray.install() before the first `import ray`, or start the program with "
+                "`dualray run --as-ray`"
             )
         sys.meta_path.insert(0, _Finder)
     os.environ[VARIABLE] = "1"

@@ -392,7 +392,9 @@ def _show_dry_run(rows: list[dict[str, Any]], path: str | None) -> None:
         decision = made.choose(view)
         check_decision(view, decision)
     except InvariantViolation as error:
-        raise ValueError(f"the head process would refuse the decision of --policy {path!r}: {error}") from None
+        raise ValueError(
+            f"the head process would refuse the launches and removals that --policy {path!r} chose: {error}"
+        ) from None
     for group, count in decision.launches.items():
         say(f"the policy would launch {count} nodes of group {group}")
     for what, names in (("end", decision.leaving), ("cancel", decision.cancelled)):

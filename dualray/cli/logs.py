@@ -153,9 +153,8 @@ def _query(
     may_come: bool,
 ) -> LogQuery:
     if (which is None) == (pid is None):
-        raise ValueError(
-            f"dualray logs {what} needs {_id_of(what)}{'' if what == 'task' else ', or --pid PID, and not both'}"
-        )
+        needed = _id_of(what) if what == "task" else f"{_id_of(what)}, or --pid PID, and not both"
+        raise ValueError(f"`dualray logs {what}` needs {needed}")
     if pid is not None and what == "task":
         raise ValueError("--pid chooses a worker or an actor, not a task; use: dualray logs worker --pid PID")
     if attempt is not None and what != "task":

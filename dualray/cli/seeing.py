@@ -94,7 +94,8 @@ def check_ours(path: Path, option: str) -> None:
         return  # it cannot be written either, and that is said
     if start and not any(start.startswith(begin) and mark in start + end for begin, mark in MARKS):
         raise ValueError(
-            f"{option} {str(path)!r} exists, and dualray did not write the file; remove the file, or give another path"
+            f"{option} {str(path)!r} exists, and dualray overwrites only files that dualray wrote; remove the file, or "
+            "give another path"
         )
 
 

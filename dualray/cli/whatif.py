@@ -383,9 +383,7 @@ def predict_command(
             raise Exit(_show_growing(loaded, with_cluster, as_json=as_json))
         if idle_timeout is not None:
             raise ValueError(
-                "--idle-timeout needs --autoscale FILE, because only nodes of that file leave the cluster when "
-                "they are "
-                "idle"
+                "--idle-timeout needs --autoscale FILE, because a cluster without autoscaling keeps its idle nodes"
             )
         own = loaded.own
         configs = configurations(
@@ -495,7 +493,7 @@ def _price(text: str | None) -> float | None:
         price = float(text)
     except ValueError:
         raise ValueError(
-            f"--price {text!r} must be a number, the price of a node for an hour; prices of groups need "
+            f"--price {text!r} must be a number: the price of a node for an hour. Prices of groups of nodes need "
             f"--autoscale FILE"
         ) from None
     if not 0 <= price < float("inf"):

@@ -131,8 +131,8 @@ class RecordFeed:
 
     def story(self, wanted: str) -> dict[str, Any]:
         raise ValueError(
-            f"a record has no scheduling decisions, so dualray cannot explain {wanted!r}: to see decisions, run the "
-            "program with decision_log=DIR"
+            f"a recorded run (record=FILE) has no scheduling decisions, so dualray cannot explain {wanted!r}: to see "
+            "scheduling decisions, run the program with decision_log=DIR"
         )
 
     def answer(self) -> str:

@@ -138,7 +138,8 @@ def strategy_of(fn: Any, compute: Any, concurrency: int | Sequence[int] | None) 
     if isinstance(concurrency, tuple | list):
         if not wants_actors or len(concurrency) not in (2, 3):
             raise ValueError(
-                f"concurrency={concurrency!r} must be an int, or for a class a pair of ints: (least, most)"
+                f"concurrency={concurrency!r} must be an int. For a class, "
+                "concurrency= can also be (min_actors, max_actors)"
             )
         return ActorPoolStrategy(min_size=concurrency[0], max_size=concurrency[1])
     if concurrency is None:

@@ -147,7 +147,10 @@ class GroupedData(Generic[D]):
         if isinstance(expr, UnnestExpr) or not isinstance(expr, Expr):
             raise TypeError(f"with_column: {column_name}={expr!r} must be an expression, such as col('x') + 1")
         if expr.follows_place:
-            raise TypeError("with_column: groups cannot compute random(), uuid() or ids; add the column before groupby")
+            raise TypeError(
+                "with_column: random(), uuid() and monotonically_increasing_id() cannot be computed in groups; call "
+                "ds.with_column() before groupby()"
+            )
 
         def add(table: pa.Table) -> pa.Table:
             return with_column(table, column_name, column_of(expr, table, BlockState()))

@@ -126,7 +126,7 @@ class TensorFlowVariables:
         if not self._weights.variables:
             raise ValueError(
                 f"{loss!r} depends on no variable. If {loss!r} is a Keras model, call the model first, or give the "
-                "model an input shape. Pass variables with collections=[] as input_variables="
+                "model an input shape. If the variables were created with collections=[], pass them as input_variables="
             )
 
     @property

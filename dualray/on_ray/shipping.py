@@ -64,7 +64,9 @@ def workers_have_package() -> bool:
     try:
         answers = dict(zip(asked, ray.get(list(asked.values()), timeout=_PROBE_TIMEOUT_S), strict=True))
     except ray.exceptions.RayError as error:
-        raise DualrayError(f"a node of the cluster could not run a task: {error}") from error
+        raise DualrayError(
+            f"a node of the Ray cluster could not run the task that checks the versions of Python and Ray: {error}"
+        ) from error
     for node, theirs in answers.items():
         for name, version in ours.items():
             if minor(theirs[name]) != minor(version):

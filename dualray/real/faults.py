@@ -61,8 +61,8 @@ def refuse(fault: Fault, instead: str = "") -> None:
     if fault.kind in REFUSED:
         performs = instead or f"dualray run --mode sim --faults '{fault}'"
         raise ValueError(
-            f"fault '{fault}': real mode does not perform a {fault.kind}: {REFUSED[fault.kind]}; "
-            f"sim mode does: {performs}"
+            f"fault '{fault}': real mode does not perform the fault {fault.kind}: {REFUSED[fault.kind]}; "
+            f"to perform the fault in sim mode, run: {performs}"
         )
 
 

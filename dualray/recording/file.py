@@ -431,7 +431,7 @@ def read_record_file(path: Path) -> RunRecord:
     if not table.schema.remove_metadata().equals(wanted):
         missing = [name for name in wanted.names if name not in table.schema.names]
         what = f"it has no column {missing[0]!r}" if missing else "its columns have other types"
-        raise ValueError(f"{path} is a damaged record of version {SCHEMA_VERSION}: {what}")
+        raise ValueError(f"{path} is a damaged recorded run of format version {SCHEMA_VERSION}: {what}")
     return RunRecord(rows=_rows_of(table), facts=facts)
 
 
@@ -487,16 +487,16 @@ def _facts_of(path: Path, metadata: Mapping[bytes, bytes]) -> dict[str, Any]:
         version = facts.pop("schema")
     except (ValueError, KeyError, AttributeError):
         raise ValueError(
-            f"{path} is not a recorded run, because dualray cannot read a description in the file"
+            f"{path} is not a recorded run, because dualray cannot read the run's description in the file"
         ) from None
     if version not in _READABLE:
         raise ValueError(
-            f"{path} is a record of version {version}, but this dualray reads only versions {_READABLE[0]} to "
-            f"{_READABLE[-1]}: record the run again"
+            f"{path} is a recorded run of format version {version}, but this dualray reads only versions "
+            f"{_READABLE[0]} to {_READABLE[-1]}: record the run again"
         )
     wrong = [name for name, is_right in _FACTS.items() if name not in facts or not is_right(facts[name])]
     if wrong:
-        raise ValueError(f"{path} is a damaged record: its {wrong[0]!r} is missing or wrong")
+        raise ValueError(f"{path} is a damaged recorded run: the value {wrong[0]!r} is missing or wrong")
     return facts | {"version": version}
 
 

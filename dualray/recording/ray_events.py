@@ -141,7 +141,7 @@ def read_events(logs: Path, *, job: str | None = None, timeline: Path | None = N
             "some seconds later"
         )
     if not kept:
-        raise ValueError(f"{logs}: job {chosen} has no tasks, so dualray cannot convert it into a record")
+        raise ValueError(f"{logs}: job {chosen} has no tasks, so dualray cannot convert the job into a recorded run")
     return read
 
 

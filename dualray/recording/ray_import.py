@@ -101,7 +101,9 @@ def _given_edges(path: Path, read: RayJob) -> dict[str, tuple[str, ...]]:
     given = _json(path, "--edges")
     is_right = isinstance(given, list) and all(isinstance(pair, list) and len(pair) == 2 for pair in given)
     if not is_right:
-        raise ValueError(f'--edges={path} must be a JSON list such as [["maker\'s task id", "taker\'s task id"]]')
+        raise ValueError(
+            f'--edges={path} must be a JSON list such as [["id of a task", "id of the task that takes its result"]]'
+        )
     tasks = {call.task for call in read.calls}
     arguments: dict[str, list[str]] = {}
     for maker, taker in given:

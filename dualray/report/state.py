@@ -32,7 +32,9 @@ def rows_of_run(events: Iterable[TraceEvent], table: str) -> list[Row]:
         "objects": _objects,
     }
     if table not in makers:
-        raise ValueError(f"the record of a run has no {table.replace('_', ' ')}. A record has only {', '.join(makers)}")
+        raise ValueError(
+            f"the trace of a run does not show {table.replace('_', ' ')}. A trace shows only {', '.join(makers)}"
+        )
     return makers[table](sorted(events, key=lambda event: event.time_ns))
 
 

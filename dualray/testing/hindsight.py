@@ -82,8 +82,8 @@ def hindsight_of(
     found = teller.placement_of(subject)
     if found is None:
         raise ValueError(
-            f"the head process chose no node for {subject[:8]}, so dualray cannot try another node. The head process "
-            "chooses no node for calls of actors, and for tasks that start on the node of their caller"
+            f"the head process chose no node for task or object {subject[:8]}, so dualray cannot try another node. "
+            "The head process chooses no node for calls of actors, and for tasks that start on the node of their caller"
         )
     choice, number = found
     usual = _Diversion(choice.request.request_id, number, None)

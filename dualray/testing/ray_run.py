@@ -106,7 +106,7 @@ def check_plan(plan: Sequence[Fault], names: Sequence[str]) -> None:
         for name in {fault.node, fault.on_node} - {"", *names}:
             raise ValueError(f"fault '{fault}': the cluster has no node {name!r}; the nodes are {', '.join(names)}")
         if fault.node == names[0]:
-            raise ValueError(f"fault '{fault}': the driver and the head run on {fault.node}; name another node")
+            raise ValueError(f"fault '{fault}': the driver and the head process run on {fault.node}; name another node")
         if fault.kind in (FaultKind.SLOW_NODE, FaultKind.SLOW_WORKER) and fault.factor <= 1:
             raise ValueError(
                 f"fault '{fault}': mode ray can slow processes down, but not speed them up: the factor must be above 1"

@@ -164,7 +164,8 @@ def placement_group(
     selectors = list(bundle_label_selector or [])
     if selectors and len(selectors) != len(specs):
         raise ValueError(
-            f"placement_group: bundle_label_selector has {len(selectors)} selectors for {len(specs)} bundles"
+            f"placement_group: bundle_label_selector has {len(selectors)} selectors for {len(specs)} bundles; give one "
+            "selector for each bundle"
         )
     for index, selector in enumerate(selectors):
         try:

@@ -177,7 +177,9 @@ class Row(dict[str, Any]):
         try:
             return self[name]
         except KeyError:
-            raise AttributeError(f"the row has no field {name!r}; its fields are {', '.join(self)}") from None
+            raise AttributeError(
+                f"this row of the state API has no field {name!r}; its fields are {', '.join(self)}"
+            ) from None
 
 
 def whole_row(table: str, row: Mapping[str, Any]) -> dict[str, Any]:

@@ -142,9 +142,9 @@ def faults_of(path: str) -> tuple[Fault, ...]:
     try:
         return tuple(parse_scenario(read_text(path), path, lambda name: read_text(Path(path).parent / name)).planned())
     except OSError as error:
-        raise ValueError(f"faults {path!r} cannot be read: {error.strerror}") from None
+        raise ValueError(f"the file {path!r} with faults cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise ValueError(f"faults {path!r} cannot be read: it is not text in UTF-8") from None
+        raise ValueError(f"the file {path!r} with faults cannot be read: it is not text in UTF-8") from None
     except ScenarioError as error:
         raise ValueError(str(error)) from None
 

@@ -27,7 +27,7 @@ def load_spot(path: str) -> SpotTrace:
     try:
         text = read_text(path)
     except OSError as error:
-        raise ValueError(f"faults {path!r} cannot be read: {error.strerror}") from None
+        raise ValueError(f"the file {path!r} with faults cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise ValueError(f"faults {path!r} cannot be read: it is not text in UTF-8") from None
+        raise ValueError(f"the file {path!r} with faults cannot be read: it is not text in UTF-8") from None
     return parse_spot(text, path)

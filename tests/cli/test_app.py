@@ -399,7 +399,7 @@ def test_a_first_scenario_is_written_and_runs_and_nothing_is_overwritten(
         Path(mine).write_text(text)
         for command in (["report", "log", "-o", mine], ["timeline", "log", "-o", mine]):
             refused = CliRunner().invoke(app, command)
-            assert refused.exit_code == 2 and "dualray did not write the file" in refused.output
+            assert refused.exit_code == 2 and "dualray overwrites only files that dualray wrote" in refused.output
             assert Path(mine).read_text() == text
     for _ in range(2):
         assert CliRunner().invoke(app, ["timeline", "log", "-o", "line.json"]).exit_code == 0

@@ -150,7 +150,7 @@ def test_the_number_of_tpus_is_one_that_a_host_can_share_out(amount):
 
 
 def test_more_than_one_npu_is_a_whole_number_at_the_call():
-    with pytest.raises(ValueError, match=r"NPU=1.5: more than one NPU must be a whole number of NPUs"):
+    with pytest.raises(ValueError, match=r"NPU=1.5: an amount above 1 must be a whole number of NPUs"):
         look.options(resources={"NPU": 1.5}).remote()
 
 

@@ -170,7 +170,7 @@ def test_references_of_a_cluster_that_is_gone(mode):
     [
         ({"num_cpus": -1}, "num_cpus=-1 must be between 0 and 1,000,000"),
         ({"num_cpus": float("nan")}, "num_cpus=nan must be between"),
-        ({"num_gpus": 1.5}, "more than one GPU must be a whole number"),
+        ({"num_gpus": 1.5}, "an amount above 1 must be a whole number"),
         ({"resources": {"CPU": 1}}, "resources has 'CPU'; use num_cpus= instead"),
         ({"resources": {"disk": -1}}, "resources['disk']=-1 must be between"),
         ({"resources": {"disk": "lots"}}, "resources['disk']='lots' must be a number"),

@@ -187,8 +187,12 @@ def test_conditions_need_values():
 @pytest.mark.parametrize(
     ("given", "error", "words"),
     [
-        ({"hard": {"zone": "a"}}, ValueError, "hard: 'zone': 'a' must be In, NotIn, Exists or DoesNotExist"),
-        ({"hard": {}, "soft": {"zone": 3}}, ValueError, "soft: 'zone': 3 must be In"),
+        (
+            {"hard": {"zone": "a"}},
+            ValueError,
+            "hard: the condition 'a' of label 'zone' must be In, NotIn, Exists or DoesNotExist",
+        ),
+        ({"hard": {}, "soft": {"zone": 3}}, ValueError, "soft: the condition 3 of label 'zone' must be In"),
         ({"hard": {1: Exists()}}, ValueError, "hard: the key 1 must be a str"),
         ({"hard": ["zone"]}, TypeError, "must be a dict"),
     ],

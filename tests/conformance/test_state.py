@@ -331,7 +331,7 @@ def test_fields_that_only_rays_rows_have_are_none():
     get(ray.remote(lambda: 1).remote())
     assert (list_tasks()[0].call_site, list_tasks()[0].start_time_ms) == (None, None)
     assert (list_nodes()[0].state_message, list_workers()[0].debugger_port) == (None, None)
-    with pytest.raises(AttributeError, match="the row has no field 'nonsense'"):
+    with pytest.raises(AttributeError, match="this row of the state API has no field 'nonsense'"):
         _ = list_tasks()[0].nonsense
 
 
@@ -423,7 +423,7 @@ def test_a_wrong_table_is_refused():
         state.live.list("task")
     with pytest.raises(ValueError, match="no summary of 'nodes'"):
         state.live.summarize("nodes")
-    with pytest.raises(AttributeError, match="the row has no field 'nod'"):
+    with pytest.raises(AttributeError, match="this row of the state API has no field 'nod'"):
         _ = list_nodes()[0].nod
 
 
@@ -524,7 +524,7 @@ def test_rows_answer_to_rays_names(gate):
     [held] = list_objects(filters=[("object_id", "=", refs[1].hex())])
     assert (held.reference_type, held.type) == ("LOCAL_REFERENCE", "DRIVER")
     assert all(row.is_alive for row in list_workers())
-    with pytest.raises(AttributeError, match="the row has no field 'object_size'"):
+    with pytest.raises(AttributeError, match="this row of the state API has no field 'object_size'"):
         actor.object_size  # noqa: B018
     assert actor.get("object_size", 3) == 3
     with pytest.raises(ValueError, match="there is no field 'object_size'"):

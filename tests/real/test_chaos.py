@@ -161,7 +161,7 @@ def test_a_number_of_faults_is_refused_with_the_option_for_it() -> None:
 def test_what_real_mode_does_not_perform_is_refused_by_name() -> None:
     done = chaos("--faults", "skew node-1 by 30s at 1s for 1s", "--nodes", "2")
     assert done.returncode == 2
-    assert "real mode does not perform a skew clock: all programs of a machine share its clock" in done.stderr
+    assert "real mode does not perform the fault skew clock: all programs of a machine share its clock" in done.stderr
 
 
 @pytest.mark.parametrize("whom", ["node-1", "head", "worker"])

@@ -108,7 +108,9 @@ def test_a_node_that_reboots_with_its_store_has_its_objects_again(tmp_path: Path
 
 def test_a_clock_cannot_be_skewed_on_real_processes() -> None:
     assert set(means.REFUSED) == {FaultKind.SKEW_CLOCK}
-    with pytest.raises(ValueError, match=r"does not perform a skew clock: all programs of a machine share its clock"):
+    with pytest.raises(
+        ValueError, match=r"does not perform the fault skew clock: all programs of a machine share its clock"
+    ):
         means.refuse(parse_fault("skew node-1 by 30s at 1s"))
 
 

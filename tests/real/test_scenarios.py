@@ -111,8 +111,10 @@ def test_the_command_says_what_came_of_it_and_what_cannot_be(tmp_path):
     assert "comes after" in ended.stdout
     refused = invoke(app, ["scenario", "run", "scenarios/wrong_clocks.yaml", "--mode", "real"])
     assert refused.exit_code == 2
-    assert "real mode does not perform a skew clock" in refused.stderr
-    assert refused.stderr.rstrip().endswith("; sim mode does: dualray scenario run, without --mode real")
+    assert "real mode does not perform the fault skew clock" in refused.stderr
+    assert refused.stderr.rstrip().endswith(
+        "; to perform the fault in sim mode, run: dualray scenario run, without --mode real"
+    )
     large = write(
         tmp_path / "large.yaml", f"name: l\ncluster: {{nodes: {NODES_MAX + 1}}}\nworkload: {{generate: chain}}\n"
     )

@@ -90,7 +90,7 @@ BAD = {
     "a submission that is counted as well": (
         "{at: 2ms, reboot: node-1, back_after: 1s}",
         "{when: {task_started: piece, index: 2, submission: 3}, kill: node-1}",
-        "5: faults[0].when: the key submission is only for task_started and task_ended, where it replaces index",
+        "5: faults[0].when: the key submission needs task_started or task_ended, and excludes index and event",
     ),
     "an anchor on an unknown node": (
         "{at: 2ms, reboot: node-1, back_after: 1s}",

@@ -42,7 +42,7 @@ def test_what_is_performed(words: str):
             "mode ray cannot observe object_stored, because dualray only sees when calls",
         ),
         ("kill node-7 at 1s", "the cluster has no node 'node-7'; the nodes are node-0, node-1, node-2"),
-        ("kill node-0 at 1s", "the driver and the head run on node-0"),
+        ("kill node-0 at 1s", "the driver and the head process run on node-0"),
         ("slow node-1 by 0.5 at 1s", "the factor must be above 1"),
     ],
 )

@@ -153,7 +153,7 @@ BAD = {
     "a function, too": (
         "{trace: run.parquet}",
         "{trace: run.parquet, generate: mixed}",
-        "3: workload: give exactly one of script, function, generate and trace, not generate and trace",
+        "3: workload: a workload needs exactly one of script, function, generate and trace, not generate and trace",
     ),
 }
 

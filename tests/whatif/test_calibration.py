@@ -135,7 +135,7 @@ def test_a_program_is_not_replaced_by_a_calibration(tmp_path: Path):
     program.write_text("import dualray\n")
     done = CliRunner().invoke(app, ["calibrate", "-o", str(program)])
     assert (done.exit_code, program.read_text()) == (2, "import dualray\n")
-    assert "exists, and dualray did not write the file" in done.stderr
+    assert "exists, and dualray overwrites only files that dualray wrote" in done.stderr
 
 
 def test_others_are_noticed_though_most_pieces_of_computing_are_as_fast_as_ever():

@@ -182,4 +182,4 @@ def test_the_command_prints_a_table(tmp_path: Path) -> None:
     refused = CliRunner().invoke(app, [*words[:2], "--idle-timeout", "1m"])
     assert "--idle-timeout needs --autoscale FILE" in refused.output
     refused = CliRunner().invoke(app, [*words[:2], "--price", "cpu=1"])
-    assert "prices of groups need --autoscale FILE" in refused.output
+    assert "Prices of groups of nodes need --autoscale FILE" in refused.output

@@ -279,7 +279,7 @@ def test_the_command_shows_a_table_and_answers(everything_recorded, tmp_path):
             ["--faults", "kill node-1 at 2s"],
             "--faults 'kill node-1 at 2s' is a fault, but `dualray predict` reads faults only from files",
         ),
-        (["--fault-files", "missing.yaml"], "faults 'missing.yaml' cannot be read"),
+        (["--fault-files", "missing.yaml"], "the file 'missing.yaml' with faults cannot be read"),
         (["--strict"], "strict=True needs a calibration"),
         (["--deadline", "soon"], "--deadline: 'soon' is not understood"),
         (["--calibration", "missing.yaml"], "calibration 'missing.yaml' cannot be read"),

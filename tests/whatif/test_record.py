@@ -123,7 +123,7 @@ def test_files_that_are_no_record_are_refused_in_one_line(run, tmp_path):
     pq.write_table(table.replace_schema_metadata({}), other)
     assert "not a recorded run" in refusal(other)
     pq.write_table(table.replace_schema_metadata({METADATA_KEY: b"{"}), other)
-    assert "cannot read a description" in refusal(other)
+    assert "cannot read the run's description" in refusal(other)
     pq.write_table(table.drop_columns(["cpu_ns"]), other)
     assert "no column 'cpu_ns'" in refusal(other)
     assert "there is no file" in refusal(tmp_path / "missing.parquet")
@@ -131,7 +131,7 @@ def test_files_that_are_no_record_are_refused_in_one_line(run, tmp_path):
     facts = json.loads(table.schema.metadata[METADATA_KEY])
     for name, value in (("began_ns", None), ("nodes", {}), ("driver", "xyz")):
         pq.write_table(table.replace_schema_metadata({METADATA_KEY: json.dumps(facts | {name: value}).encode()}), other)
-        assert f"its '{name}' is missing or wrong" in refusal(other)
+        assert f"the value '{name}' is missing or wrong" in refusal(other)
 
 
 def test_a_record_without_tasks_cannot_be_run_again(run):

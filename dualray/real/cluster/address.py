@@ -62,8 +62,8 @@ def read_secret(path: Path | None) -> bytes | None:
             secret = (read_pipe(path) if path.parent == _OPEN_FILES else read_bytes(path)).strip()
         except OSError as error:
             raise ValueError(
-                f"--secret-file {path} cannot be read: {error.strerror}; give a copy of the file that `dualray start "
-                "--head` names"
+                f"--secret-file {path} cannot be read: {error.strerror}; give a copy of the secret file. "
+                "`dualray start --head` prints the path of the secret file"
             ) from error
         if mode & 0o077:
             raise ValueError(f"{path} can be read by other users: run chmod 600 {path}")

@@ -232,7 +232,7 @@ class Daemon:
         while not condition():
             self.children.check()
             if time.monotonic() > deadline or self.is_told_to_end:
-                raise DualrayError(f"the node of this daemon did not start in time: {what}{self.children.last_logs()}")
+                raise DualrayError(f"node {self.session.node} did not start in time: {what}{self.children.last_logs()}")
             time.sleep(_POLL_S)
 
     # ---- Supervision -----------------------------------------------------------------------------------------

@@ -67,8 +67,8 @@ class CertificateFiles:
             context.load_verify_locations(self.authority)
         except ssl.SSLError as error:
             raise ValueError(
-                f"--tls-cert {self.certificate}, --tls-key {self.key}, --tls-ca {self.authority}: "
-                f"{error.reason or error}"
+                f"dualray cannot use the files --tls-cert {self.certificate}, --tls-key {self.key} and --tls-ca "
+                f"{self.authority}: {error.reason or error}"
             ) from error
 
 

@@ -45,13 +45,15 @@ def find_session(address: str) -> Session:
     else:
         fitting = [session for session in running if is_at(session, parse_endpoint(address, "address"))]
     if not fitting:
-        what = "no cluster" if address == "auto" else f"no node of the cluster at {address}"
-        where = (
-            "`dualray start --head`, or a program that calls init(),"
-            if address == "auto"
-            else f"`dualray start --address {address}`"
+        if address == "auto":
+            raise DualrayError(
+                "address='auto': no cluster runs on this machine for this user. First run `dualray start --head`, or a "
+                "program that calls init(), on this machine"
+            )
+        raise DualrayError(
+            f"no node of the cluster at {address} runs on this machine for this user. First run "
+            f"`dualray start --address {address}` on this machine"
         )
-        raise DualrayError(f"{what} runs on this machine for this user: run {where} on this machine first")
     return min(fitting, key=lambda session: (not _has_head(session), int(session.node.removeprefix("node-"))))
 
 

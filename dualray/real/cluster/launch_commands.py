@@ -157,7 +157,7 @@ class CommandStarter:
             if attempt:
                 time.sleep(self._pause_s)
             if launch.is_unwanted:
-                raise LaunchRefusedError("the cluster no longer needs the machine")
+                raise LaunchRefusedError(f"the cluster no longer needs a new node of group {launch.group!r}")
             status, problem = self._call("launch", environment)
             if status == 0:
                 return launch_id

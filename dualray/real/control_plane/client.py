@@ -218,8 +218,12 @@ class ControlPlane:
             try:
                 return command()
             except AuthenticationError as error:
-                raise AuthenticationError(f"the control plane at {self._socket_path}: {error}") from error
+                raise AuthenticationError(
+                    f"the control plane at {self._socket_path} refused the password of this process: {error}"
+                ) from error
             except OSError as error:
                 if time.monotonic() + pause_s > deadline or self._closing.wait(pause_s):
-                    raise ControlPlaneError(f"the control plane at {self._socket_path}: {error}") from error
+                    raise ControlPlaneError(
+                        f"a request to the control plane at {self._socket_path} failed: {error}"
+                    ) from error
                 pause_s = min(2 * pause_s, self._limits.retry_last_s)

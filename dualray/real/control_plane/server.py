@@ -79,7 +79,9 @@ class ControlPlaneServer:
         except OSError as error:  # not yet there, or reading its file
             ended = self.process.poll()
             if ended is not None:
-                raise ControlPlaneError(f"{self.kind} ended with {ended}: {error}\n{self.last_log()}") from error
+                raise ControlPlaneError(
+                    f"the control plane ({self.kind}) ended with status {ended}: {error}\n{self.last_log()}"
+                ) from error
             return False
         except (AuthenticationError, ReplyError) as error:
             raise ControlPlaneError(f"{self.kind}: {error}\n{self.last_log()}") from error
@@ -148,7 +150,7 @@ def start_server(
     try:
         while not server.is_up():
             if time.monotonic() > deadline:
-                raise ControlPlaneError(f"{server.kind} does not answer\n{server.last_log()}")
+                raise ControlPlaneError(f"the control plane ({server.kind}) does not answer\n{server.last_log()}")
             time.sleep(_POLL_S)
     except BaseException:
         server.stop(keep_tables=True)
@@ -179,7 +181,9 @@ def begin_server(directory: Path, password: str, *, append_only: bool = False) -
         )
     socket_path = directory / "redis.sock"
     if len(os.fsencode(socket_path)) > 100:
-        raise ControlPlaneError(f"the path {socket_path} is longer than 100 bytes; choose a shorter directory")
+        raise ControlPlaneError(
+            f"the socket path {socket_path} is longer than 100 bytes; choose a directory with a shorter path"
+        )
     made = not directory.exists()
     files.ensure_directory(directory)
     if found is None:

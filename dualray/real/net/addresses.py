@@ -102,5 +102,5 @@ def parse_endpoint(text: str, name: str) -> tuple[str, int]:
     try:
         host.encode("idna")  # as connecting does
     except UnicodeError as error:
-        raise ValueError(f"{name}={text[:100]!r} must be host:port, and its host is not a name: {error}") from None
+        raise ValueError(f"{name}={text[:100]!r} must be host:port, but has no valid host name: {error}") from None
     return host, int(port)

@@ -99,8 +99,10 @@ def _read_line(sock: socket.socket) -> bytes:
     while not data.endswith(b"\n"):
         piece = sock.recv(1 << 16)
         if not piece:
-            raise ConnectionResetError("a process closed its connection to a fault socket in the middle of a line")
+            raise ConnectionResetError(
+                "a process closed a connection for commands of injected faults in the middle of a line"
+            )
         data += piece
         if len(data) > _LINE_BYTES_MAX:
-            raise ValueError(f"a line sent to or from a fault socket has more than {_LINE_BYTES_MAX} bytes")
+            raise ValueError(f"a command of an injected fault, or its answer, has more than {_LINE_BYTES_MAX} bytes")
     return data

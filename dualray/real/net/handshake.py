@@ -288,7 +288,7 @@ def _take_over(status: int, handed: list[socket.socket]) -> NoReturn:
     if status == HANDED and len(handed) == 1:
         raise HandedOver(handed.pop())
     if status == GONE:
-        raise PeerGone("the other process of the connection has ended, as the gateway of its machine reports")
+        raise PeerGone("the gateway of the other machine reports that the other process of the connection has ended")
     if status == NOT_YET:
         raise ConnectionError("the gateway of the other machine cannot reach the other process of the connection yet")
     raise Refusal("bad_preambles", f"a gateway sent the status {status} with {len(handed)} connections")

@@ -76,7 +76,8 @@ class HeadProcess(MachineProcess):
             if not server.is_up():
                 if time.monotonic() > self._servers_deadline:
                     raise ControlPlaneError(
-                        f"{server.kind} at {server.socket_path} does not answer\n{server.last_log()}"
+                        f"the control plane ({server.kind}) at {server.socket_path} does not answer\n"
+                        f"{server.last_log()}"
                     )
                 self.loop.call_later(_SERVER_POLL_S, self._wait_for_servers)
                 return

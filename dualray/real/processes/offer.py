@@ -35,7 +35,8 @@ def check_port(port: int | None, name: str) -> int | None:
             socket.create_server((LOOPBACK, port)).close()
         except OSError as error:
             raise ValueError(
-                f"{name}={port}: {error.strerror} at {LOOPBACK}; give another port, or 0 for any"
+                f"{name}={port} cannot be used at {LOOPBACK}: {error.strerror}; give another port, "
+                "or 0 for any free port"
             ) from None
     return port
 

@@ -102,7 +102,7 @@ class ProcessTables:
             if time.monotonic() < deadline_s:  # the server has died, and whoever has the function puts it again
                 time.sleep(_POLL_S)
                 continue
-            raise ControlPlaneError(f"the function table has no function {function.hex()}")
+            raise ControlPlaneError(f"the control plane has no function with the id {function.hex()}")
         return deserialize_own(pickled)
 
     def read_table(self, table: str) -> dict[str, dict[str, str]]:

@@ -194,7 +194,7 @@ class MachineProcess:
             case WriteRecord():
                 self.write_record(command)
             case _:
-                raise TypeError(f"{self.address} cannot carry out {command!r}")
+                raise TypeError(f"process {self.address} cannot carry out the command {command!r}")
 
     def _send(self, command: Send) -> None:
         if isinstance(command.message, TaskPushed):

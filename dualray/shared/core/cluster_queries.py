@@ -86,7 +86,7 @@ class CoreQueries(CoreWaiting):
         """
         rows = self.rows_of([HEAD], table, self.config.state_timeout_ns)[HEAD]
         if rows is None:
-            raise DualrayError(f"the head did not answer within {self.config.state_timeout_ns / 1e9:g} s")
+            raise DualrayError(f"the head process did not answer within {self.config.state_timeout_ns / 1e9:g} s")
         return rows
 
     # ---- Named actors --------------------------------------------------------------------------------------

@@ -37,7 +37,9 @@ class _Callback:
         self.set = ready
 
     def wait(self) -> None:
-        raise AssertionError("a waiter with a callback cannot block, because dualray calls the callback instead")
+        raise AssertionError(
+            "a waiter with a callback cannot block: dualray calls the callback when the value is ready"
+        )
 
 
 class CoreValues(CoreQueries):

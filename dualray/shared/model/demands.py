@@ -60,7 +60,7 @@ def parse_resources(
             said = f"{'num_gpus' if name == GPU else name}={amount / UNITS:g}"
             plural = name if name.endswith("s") else f"{name}s"
             raise ValueError(
-                f"{said}: more than one {name} must be a whole number of {plural}. ({name} resource quantities >1 must "
+                f"{said}: an amount above 1 must be a whole number of {plural}. ({name} resource quantities >1 must "
                 f"be whole numbers.)"
             )
     if memory is not None:

@@ -113,7 +113,7 @@ def put_object_id(task: TaskID, attempt: int, counter: int) -> ObjectID:
         OverflowError: after 16,777,215 puts by one attempt of one task.
     """
     if counter > _INDEX_MAX:
-        raise OverflowError(f"task {task.hex()} has put {counter} objects; an id holds at most {_INDEX_MAX}")
+        raise OverflowError(f"task {task.hex()} has put {counter} objects, but a task can put at most {_INDEX_MAX}")
     if attempt > _ATTEMPT_MASK:
         task = child_task_id(task, attempt, 0)  # no task has this id: those that are submitted are counted from 1
     return ObjectID(task + (_PUT_BIT | (attempt & _ATTEMPT_MASK) << _ATTEMPT_SHIFT | counter).to_bytes(4, "big"))

@@ -111,9 +111,10 @@ class Transitions(Generic[S]):
     def check(self, old: S, new: S, any_id: bytes | str, story: str = "") -> S:
         """Return `new`; raise `InvalidTransition` when `old -> new` is not in the table."""
         if new not in self.table[old]:
-            legal = ", ".join(sorted(self.table[old])) or "nothing"
+            legal = ", ".join(sorted(self.table[old])) or "none"
             raise InvalidTransition(
-                f"{self.subject} {short(any_id)}: {old} -> {new} is not legal (from {old}: {legal}). {story}"
+                f"{self.subject} {short(any_id)}: the state {old} cannot change to {new}; "
+                f"legal next states: {legal}. {story}"
             )
         return new
 

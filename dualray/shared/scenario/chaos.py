@@ -98,7 +98,7 @@ class _Drawer:
         if not kinds:
             raise ValueError(
                 "dualray cannot choose faults at random: give nodes, tasks or actors, and kinds of faults that "
-                "can happen to these"
+                "can happen to the given nodes, tasks or actors"
             )
         faults = []
         for _ in range(count):

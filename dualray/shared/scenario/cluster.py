@@ -71,7 +71,9 @@ def _form(value: Any) -> Any:
     if isinstance(value, str):
         return {"form": value}
     if not isinstance(value, dict | TopologyModel):
-        raise ValueError(f"{value!r} must be star, mesh, or racks such as {{racks: 4, oversubscription: 4}}")
+        raise ValueError(
+            f"the topology {value!r} must be star, mesh, or racks such as {{racks: 4, oversubscription: 4}}"
+        )
     return value
 
 

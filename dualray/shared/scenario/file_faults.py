@@ -43,9 +43,9 @@ class When(Model):
     @model_validator(mode="after")
     def _exactly_one(self) -> When:
         if sum(anchor is not None for anchor in (self.task_started, self.task_ended, self.event)) != 1:
-            raise ValueError("give exactly one of task_started, task_ended and event")
+            raise ValueError("the key when needs exactly one of task_started, task_ended and event")
         if self.submission is not None and (self.event is not None or "index" in self.model_fields_set):
-            raise ValueError("the key submission is only for task_started and task_ended, where it replaces index")
+            raise ValueError("the key submission needs task_started or task_ended, and excludes index and event")
         return self
 
 
@@ -214,14 +214,19 @@ class FaultModel(Model):
             return self
         if self.trace is not None or self.format is not None:
             if self.model_fields_set != {"trace", "format"}:
-                raise ValueError(f"give only the keys trace and format, as in {{trace: spot.json, format: {SKYPILOT}}}")
+                raise ValueError(
+                    f"faults from a trace take only the keys trace and format, as in {{trace: spot.json, format: "
+                    f"{SKYPILOT}}}"
+                )
             return self
         actions = [name for name in _ACTIONS if getattr(self, name) is not None]
         if len(actions) != 1:
-            raise ValueError(f"give exactly one of {', '.join(_ACTIONS)}, not {' and '.join(actions) or 'none'}")
+            raise ValueError(
+                f"a fault needs exactly one of {', '.join(_ACTIONS)}, not {' and '.join(actions) or 'none'}"
+            )
         anchors = [name for name in ("at", "every", "when") if getattr(self, name) is not None]
         if len(anchors) != 1:
-            raise ValueError(f"give exactly one of at, every and when, not {' and '.join(anchors) or 'none'}")
+            raise ValueError(f"a fault needs exactly one of at, every and when, not {' and '.join(anchors) or 'none'}")
         if "times" in self.model_fields_set and self.every is None:
             raise ValueError("`times` needs `every`, the time between the faults")
         if self.every is not None and "times" not in self.model_fields_set:

@@ -52,7 +52,7 @@ class ProviderModel(Model):
     @model_validator(mode="after")
     def _one(self) -> ProviderModel:
         if (self.local is None) == (self.command is None):
-            raise ValueError("give exactly one of local and command, such as provider: {local: {nodes: 8}}")
+            raise ValueError("a provider needs exactly one of local and command, such as provider: {local: {nodes: 8}}")
         return self
 
 
@@ -60,7 +60,9 @@ def _provider(value: Any) -> Any:
     if value == "local":
         return {"local": {}}
     if not isinstance(value, dict | ProviderModel):
-        raise ValueError(f"{value!r} must be local, or a mapping such as {{command: {{launch: ..., terminate: ...}}}}")
+        raise ValueError(
+            f"the provider {value!r} must be local, or a mapping such as {{command: {{launch: ..., terminate: ...}}}}"
+        )
     return value
 
 

@@ -49,7 +49,7 @@ class Workload(Model):
         given = [name for name in kinds if getattr(self, name) is not None]
         if len(given) != 1:
             words = " and ".join(given) or "none"
-            raise ValueError(f"give exactly one of script, function, generate and trace, not {words}")
+            raise ValueError(f"a workload needs exactly one of script, function, generate and trace, not {words}")
         if self.trace is not None and (self.args or self.kwargs):
             raise ValueError(
                 "a trace takes no args and no kwargs, because dualray repeats the trace as it was recorded"

@@ -257,7 +257,7 @@ class FiberScheduler:
     def adopt_current(self, owner: FiberOwner, *, seed: bytes = b"") -> Fiber:
         """Make the calling greenlet the driver's fiber. Returns in it, as user code; `close()` undoes it."""
         if self.driver is not None:
-            raise RuntimeError("this scheduler already has a driver")
+            raise RuntimeError("this scheduler of a simulation already has a driver")
         driver = Fiber(owner, None, seed)
         driver._greenlet = _getcurrent()
         self.driver = driver

@@ -390,4 +390,4 @@ class MachineProcess(Process):
             case WriteRecord():
                 self.cluster.write_record(command.table, command.key, command.fields)
             case _:
-                raise TypeError(f"{self.address} cannot carry out {command!r}")
+                raise TypeError(f"process {self.address} cannot carry out the command {command!r}")

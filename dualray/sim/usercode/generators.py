@@ -358,7 +358,10 @@ def _try_numpy(generator: RandomState) -> None:
     generator.normal()
     other = found.save()
     if struct.unpack("i", other[1][:4]) != (1,):
-        raise NoTrap("numpy's generator does not keep the second number of a pair where dualray expects it")
+        raise NoTrap(
+            "a numpy generator does not store the second number of a random pair at the memory address that dualray "
+            "expects"
+        )
     draws: list[Callable[[], Any]] = [
         generator.random_sample,
         lambda: generator.randint(1000),

@@ -185,7 +185,7 @@ class Isolation:
     def install(self) -> None:
         """Isolate from now on. Raises when another simulation of this process does."""
         if self._collecting is not None:
-            raise RuntimeError("the isolation of this simulation is already installed")
+            raise RuntimeError("this simulation already isolates its user code: call install() only once")
         if self._installed is None:
             installed = Substitutions([*self.substitutions(), *self._also], self._of_modules)
             installed.install()

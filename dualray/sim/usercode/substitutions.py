@@ -191,7 +191,9 @@ class Substitutions:
     def install(self) -> None:
         """Put every replacement into its place and into the modules that bound the original earlier."""
         if self.installed:
-            raise RuntimeError("the simulation has already replaced these functions")
+            raise RuntimeError(
+                "the simulation has already replaced the functions of this set: call install() only once"
+            )
         stored = [_stored(entry.holder, entry.name) for entry in self._substitutions]
         if any(isinstance(original, Replacement) for original in stored):
             raise RuntimeError("another simulation runs in this process: call dualray.shutdown() first")

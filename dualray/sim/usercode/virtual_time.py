@@ -141,7 +141,7 @@ class VirtualTime:
     def rewrite_function(self, function: object) -> None:
         """`Substitutions.rewrite_function` of the set that `install` has installed."""
         if self._alone is None:
-            raise RuntimeError("virtual time is not installed")
+            raise RuntimeError("virtual time is not installed: call install() first")
         self._alone.rewrite_function(function)
 
     def read_ns(self, fiber: Fiber) -> int:

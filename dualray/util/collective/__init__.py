@@ -299,8 +299,8 @@ def _joined(group_name: str) -> Group:
         found = None
     if found is None:
         raise RuntimeError(
-            f"the collective group {group_name!r} is not initialized in this process: call init_collective_group() "
-            f"here, or create_collective_group() with this actor in the driver"
+            f"the collective group {group_name!r} is not initialized in this process: call init_collective_group() in "
+            f"this process, or create_collective_group() with this actor in the driver"
         )
     world_size, rank, timeout_ms = found
     return Group(group_name, world_size, rank, timeout_ms)

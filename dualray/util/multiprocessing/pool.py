@@ -88,7 +88,7 @@ class AsyncResult:
         """
         self.wait(timeout)
         if not self.ready():
-            raise TimeoutError(f"the result did not come within {timeout} s")
+            raise TimeoutError(f"the result of the pool did not arrive within {timeout} s")
         values = []
         for answers in api.get(self._refs):
             for has_failed, value in answers:
@@ -419,7 +419,7 @@ class IMapIterator:
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
             ready, _ = api.wait(self._refs[:1] if self._is_ordered else self._refs, timeout=left)
             if not ready:
-                raise TimeoutError(f"the next result did not come within {timeout} s")
+                raise TimeoutError(f"the next result of the pool did not arrive within {timeout} s")
             self._refs.remove(ready[0])
             self._refs.extend(itertools.islice(self._submitted, 1))
             self._answers.extend(api.get(ready[0]))

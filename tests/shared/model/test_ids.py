@@ -98,7 +98,7 @@ def test_what_two_attempts_put_and_what_is_returned_never_share_an_id(puts, inde
 
 def test_the_counter_of_puts_has_an_end_that_says_so():
     put_object_id(tid(7), 0, 2**24 - 1)
-    with pytest.raises(OverflowError, match=r"has put 16777216 objects; an id holds at most 16777215"):
+    with pytest.raises(OverflowError, match=r"has put 16777216 objects, but a task can put at most 16777215"):
         put_object_id(tid(7), 0, 2**24)
 
 

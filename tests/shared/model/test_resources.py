@@ -52,7 +52,7 @@ def test_order_of_names_does_not_matter():
         ({"num_gpus": math.inf}, ValueError, "num_gpus=inf must be between 0 and 1,000,000"),
         ({"num_gpus": math.nan}, ValueError, "num_gpus=nan must be between 0 and 1,000,000"),
         ({"num_cpus": 0.00004}, ValueError, "num_cpus=4e-05 is below the smallest step, 0.0001"),
-        ({"num_gpus": 1.5}, ValueError, "num_gpus=1.5: more than one GPU must be a whole number of GPUs"),
+        ({"num_gpus": 1.5}, ValueError, "num_gpus=1.5: an amount above 1 must be a whole number of GPUs"),
         ({"resources": {"CPU": 1}}, ValueError, "resources has 'CPU'; use num_cpus= instead"),
         ({"resources": {"GPU": 1}}, ValueError, "resources has 'GPU'; use num_gpus= instead"),
         ({"resources": {"": 1}}, ValueError, "resources={'': 1}: the name of a resource must not be empty"),

@@ -65,12 +65,12 @@ def test_an_illegal_transition_tells_the_story_of_the_id():
     with pytest.raises(InvalidTransition) as raised:
         TASK.check(TaskState.WAITING_ARGS, TaskState.PUSHED, tid(0xAB), "f attempt 0")
     assert str(raised.value) == (
-        "task abababab: WAITING_ARGS -> PUSHED is not legal (from WAITING_ARGS: FAILED, QUEUED). f attempt 0"
+        "task abababab: the state WAITING_ARGS cannot change to PUSHED; legal next states: FAILED, QUEUED. f attempt 0"
     )
 
 
 def test_an_illegal_transition_from_the_end_says_that_nothing_is_legal():
-    with pytest.raises(InvalidTransition, match=r"actor 01010101:0: DEAD -> ALIVE is not legal \(from DEAD: nothing\)"):
+    with pytest.raises(InvalidTransition, match="DEAD cannot change to ALIVE; legal next states: none"):
         ACTOR.check(ActorState.DEAD, ActorState.ALIVE, oid(1))
 
 

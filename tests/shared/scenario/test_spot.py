@@ -48,8 +48,11 @@ def test_it_may_be_one_of_a_list_and_is_written_as_the_faults_that_it_stands_for
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("faults: {trace: spot.json}", "give only the keys trace and format"),
-        ("faults: {trace: spot.json, format: skypilot-spot, at: 3s}", "give only the keys trace and format"),
+        ("faults: {trace: spot.json}", "faults from a trace take only the keys trace and format"),
+        (
+            "faults: {trace: spot.json, format: skypilot-spot, at: 3s}",
+            "faults from a trace take only the keys trace and format",
+        ),
         ("faults: {trace: spot.json, format: other}", "skypilot-spot"),
     ],
 )

@@ -428,7 +428,7 @@ class Owner(OwnerQueries):
         while self._drain_once():
             steps += 1
             if steps > DRAIN_STEPS_MAX:
-                raise InvariantViolation(f"the owner machine of {self.address} does not become idle")
+                raise InvariantViolation(f"the owner state machine of process {self.address} does not become idle")
         if self._is_retired:
             self._leave_if_spare()
 

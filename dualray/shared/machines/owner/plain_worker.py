@@ -307,7 +307,9 @@ class PlainWorker:
         if self.owner is not None:
             self.owner.check_invariants()
         elif self.current is None and (self._queue or self._handed):
-            raise InvariantViolation(f"tasks are waiting on {self.address}, but {self.address} runs no task")
+            raise InvariantViolation(
+                f"tasks are waiting on worker {self.address}, but worker {self.address} runs no task"
+            )
 
 
 _new = object.__new__
