@@ -560,3 +560,11 @@ def test_a_row_becomes_a_plain_dict_as_a_dataclass_does():
     assert fields["node_name"] == row["node_id"]
     assert fields["state_message"] is None
     assert [field.name for field in dataclasses.fields(row)] == list(fields)
+
+
+def test_each_task_that_has_ended_is_listed_at_once():
+    """The row of a task that a worker had just finished was in no process and in no table for some milliseconds."""
+    nothing = ray.remote(lambda: None).options(name="listed at once")
+    for count in range(1, 31):
+        get(nothing.remote())
+        assert len(list_tasks(filters=[("name", "=", "listed at once")])) == count

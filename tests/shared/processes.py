@@ -124,6 +124,7 @@ class Process:
                 | c.TellFailure()
                 | c.TellWait()
                 | c.TellTaskTimes()
+                | c.SettleRecords()
                 | c.CollectGarbage()
             ):
                 pass

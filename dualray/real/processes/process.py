@@ -194,6 +194,7 @@ class UserProcess:
         self._settings: InterpreterSettings | None = None
         self._tables = tables = ProcessTables(session, self.lock, self.loop)
         self.write_record, self.write_records = tables.write_record, tables.write_records
+        self.settle_records = tables.settle_records
         self.put_function, self.load_function = tables.put_function, tables.load_function
         self.put_functions_again = tables.put_again
         self.read_table, self.read_functions = tables.read_table, tables.read_functions

@@ -20,6 +20,8 @@ _ROWS_MAX = 128
 """Rows of the control plane's tables that wait for company at most."""
 _ROWS_S = 0.005
 """How long they wait."""
+_SETTLE_TIMEOUT_S = 0.25
+"""How long a process that is asked for its tasks waits until its rows are there."""
 _FLUSH_TIMEOUT_S = 5.0
 """How long a reader of a table waits until our own rows are there."""
 _PUT_AGAIN_WITHIN_S = 5.0
@@ -85,6 +87,11 @@ class ProcessTables:
         for table, records in tables.items():
             self.rows_written[table] = self.rows_written.get(table, 0) + len(records)
             self._control_plane().write_many_behind(table, records)
+
+    def settle_records(self) -> None:
+        self.write_rows()
+        if self._tables is not None:
+            self._tables.flush(_SETTLE_TIMEOUT_S)
 
     def put_function(self, function: FunctionID, pickled: bytes) -> None:
         if self._session.cluster is None:  # a cluster's has a file

@@ -53,6 +53,9 @@ class Tables(Protocol):
 
     def write_records(self, records: WriteRecords) -> None: ...
 
+    def settle_records(self) -> None:
+        """Wait a moment until what was written can be read; it waits no longer when the control plane is slow."""
+
     def read_table(self, table: str) -> dict[str, dict[str, str]]:
         """The rows of one of the control plane's tables, by key; those that were written last may be missing."""
 

@@ -29,6 +29,7 @@ from dualray.shared.model.commands import (
     RunTask,
     RunTasks,
     Send,
+    SettleRecords,
     TellFailure,
     TellTaskTimes,
     TellWait,
@@ -180,6 +181,7 @@ class CoreStep(CoreState):
             TellFailure: self._tell_failure,
             TellWait: self._tell_wait,
             TellTaskTimes: self._tell_task_times,
+            SettleRecords: lambda command: host.settle_records(),
             CollectGarbage: lambda command: host.collect_garbage(),
         }
 

@@ -103,6 +103,7 @@ _YOUNGER: frozenset[str] = frozenset(
         "LaunchesFailed",
         "NodesDied",
         "ResourcesWanted",
+        "SettleRecords",
         "TasksWanted",
         "TellTaskTimes",
         "TerminateNode",

@@ -262,6 +262,11 @@ class TellTaskTimes:
 
 
 @dataclass(slots=True, kw_only=True)
+class SettleRecords:
+    """Wait a moment until the control plane has the records that this process has written: somebody reads them next."""
+
+
+@dataclass(slots=True, kw_only=True)
 class LaunchNodes:
     """Have the provider start a node of this group for each id, once for each id: it carries the id as a label. Report
     `LaunchesFailed` of those that it refuses."""
@@ -313,6 +318,7 @@ Command: TypeAlias = (
     | TellFailure
     | TellWait
     | TellTaskTimes
+    | SettleRecords
     | LaunchNodes
     | TerminateNode
     | CollectGarbage

@@ -93,6 +93,9 @@ class HostProcess(Process):
             for key in records.keys:
                 self.cluster.write_record(records.table, key, records.fields)
 
+    def settle_records(self) -> None:
+        """Each record can be read as soon as it was written."""
+
     def put_function(self, function: FunctionID, pickled: bytes) -> None:
         control_plane.reach_tables(self)
         self.cluster.functions.put(function, pickled)

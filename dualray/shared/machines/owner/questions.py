@@ -17,7 +17,7 @@ from dualray.shared.machines.base import Outbox
 from dualray.shared.machines.owner.leases import Leases
 from dualray.shared.machines.owner.rows import OwnerRows
 from dualray.shared.machines.state_rows import TASK_TIMES
-from dualray.shared.model.commands import ArmTimer, CancelTimer, CompleteWait, TellTaskTimes
+from dualray.shared.model.commands import ArmTimer, CancelTimer, CompleteWait, SettleRecords, TellTaskTimes
 from dualray.shared.model.events import (
     ActorNameAsked,
     ActorNameReported,
@@ -113,6 +113,8 @@ class Questions:
         if event.table == TASK_TIMES:
             self.out.add(TellTaskTimes(requester=event.requester, wait_id=event.wait_id))
             return
+        if event.table == "tasks":  # those that have ended here are in the control plane's table alone
+            self.out.add(SettleRecords())
         rows = tuple(json.dumps(row) for row in self.state_rows.of(event.table))
         self.out.send(event.requester, RowsReported(wait_id=event.wait_id, rows=rows))
 
