@@ -57,14 +57,15 @@ Attempt = Annotated[
     Option(
         "--attempt-number",
         "-a",
-        help="Number of the task's attempt whose output to print, counted from 0. By default, "
+        help="Which attempt of the task printed the output. The first attempt has the number 0. By default, "
         "`dualray logs` prints the output of all attempts.",
         min=0,
     ),
 ]
 
 Subject = Annotated[
-    str | None, Option("--id", help="Id of the task or actor whose output to print, instead of the argument WHICH.")
+    str | None,
+    Option("--id", help="Id of the task or actor that printed the output. With --id, leave out the argument WHICH."),
 ]
 
 

@@ -57,7 +57,8 @@ JSON_HELP: Final = "Print JSON instead of text."
 KEPT_LOGS_HELP: Final = "Directory with log files that a run wrote with init(log_directory=DIR)."
 LOG_HELP: Final = "Directory that a finished run wrote with --decision-log."
 MODE_HELP: Final = (
-    "Where the program runs: real (on processes of this machine), sim (in a simulation) or ray (on a Ray cluster)."
+    "Where the program of this command runs: real (on processes of this machine), sim (in a simulation) or ray "
+    "(on a Ray cluster)."
 )
 NODES_HELP: Final = "Number of nodes."
 NUM_CPUS_HELP: Final = "Number of CPUs that each node offers to tasks."
@@ -67,9 +68,9 @@ REPORT_HELP: Final = "HTML file to write."
 SCRIPT_ARGS_HELP: Final = (
     "Arguments of the script. The script also gets all arguments that follow `--` on the command line."
 )
-SEED_HELP: Final = "Seed for the random numbers of the run."
+SEED_HELP: Final = "Seed for the random choices that dualray makes while the program runs."
 SEEDS_HELP: Final = "Number of simulations to run, each with a different seed."
-SCENARIO_SEED_HELP: Final = f"{SEED_HELP} Without --seed, the run uses the seed in the scenario file."
+SCENARIO_SEED_HELP: Final = f"{SEED_HELP} Without --seed, dualray uses the seed in the scenario file."
 
 AsJson = Annotated[bool, Option("--json", help=JSON_HELP)]
 Verbose = Annotated[bool, Option("--verbose", "-v", help="Print every detail.")]

@@ -180,7 +180,7 @@ def explain_command(
         Argument(
             metavar="[DIRECTORY|SCENARIO]",
             help="Directory that a finished run wrote with --decision-log, or a scenario file to run "
-            "first. Without SOURCE and --log, `dualray explain` uses a running cluster.",
+            "first. Without the argument SOURCE and without --log, `dualray explain` uses a running cluster.",
         ),
     ] = None,
     seed: Annotated[int | None, Option(help=SCENARIO_SEED_HELP)] = None,

@@ -99,7 +99,7 @@ def list_command(
     as_json: AsJson = False,
     format_: Format = "table",
     verbose: Verbose = False,
-    quiet: Annotated[bool, Option("--quiet", "-q", help="Print only the id of each row.")] = False,
+    quiet: Annotated[bool, Option("--quiet", "-q", help="Print only the ids of what the command lists.")] = False,
     address: Address = "auto",
     log: Log = None,
 ) -> None:

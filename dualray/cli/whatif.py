@@ -132,7 +132,10 @@ def _list(text: str | None) -> list[str] | None:
 
 CalibrationReport = Annotated[
     Path | None,
-    Option(help=f"{REPORT_HELP} The report compares the measured times with the times that the calibrated costs give."),
+    Option(
+        help=f"{REPORT_HELP} The report of `dualray calibrate` compares measured times with "
+        "times that follow from the calibrated costs."
+    ),
 ]
 Seconds = Annotated[
     float,
@@ -240,8 +243,8 @@ def predict_command(
     memory: Annotated[
         str,
         Option(
-            help="Sizes to compare of the memory that a node has for objects and workers, such as "
-            "8GiB,16GiB. A memory size of 0 means unlimited memory."
+            help="Amounts of memory per node to compare, such as 8GiB,16GiB. Objects and workers of a node "
+            "share this memory. A memory size of 0 means unlimited memory."
         ),
     ] = "0",
     network: Annotated[
@@ -282,8 +285,8 @@ def predict_command(
         float | None,
         Option(
             min=0,
-            help="Price of a spot machine per hour. The default price of a spot machine is that in the"
-            " JSON file about spot machines, or else --price.",
+            help="Price of a spot machine per hour. By default, a spot machine costs the price"
+            " in the JSON file about spot machines. If that file gives no price, a spot machine costs --price.",
         ),
     ] = None,
     deadline: Annotated[
