@@ -551,7 +551,7 @@ def test_more_than_one_accelerator_is_a_whole_number_at_the_call():
 
     with pytest.raises(ValueError, match=r"num_gpus=1\.5: an amount above 1 must be a whole number"):
         parts.remote()
-    with pytest.raises(ValueError, match=r"NPU=2\.5: more than one NPU must be a whole number"):
+    with pytest.raises(ValueError, match=r"NPU=2\.5: an amount above 1 must be a whole number of NPUs"):
         Parts.remote()
     with pytest.raises(ValueError, match="must be whole numbers"):
         add.options(num_gpus=2.5).remote(1)

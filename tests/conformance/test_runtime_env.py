@@ -324,7 +324,7 @@ def test_setup_hooks_that_fail():
     with pytest.raises(TypeError, match="must be a function without arguments"):
         variable.options(runtime_env={HOOK: 3})
     large = bytes(100_000)
-    with pytest.raises(ValueError, match="may have at most 65,536"):
+    with pytest.raises(ValueError, match="pickled bytes, but the limit is 65,536"):
         variable.options(runtime_env={HOOK: lambda: large})
 
 

@@ -297,7 +297,7 @@ def test_which_server_is_taken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, 
         (tmp_path / name).write_text("#!/bin/sh\nexit 7\n")
         (tmp_path / name).chmod(0o755)
         assert find_server() == (f"{name} {tmp_path / name}", str(tmp_path / name))
-    with pytest.raises(ControlPlaneError, match="ended with 7"):
+    with pytest.raises(ControlPlaneError, match="ended with status 7"):
         start_server(directory, PASSWORD)
     assert not directory.exists()
     monkeypatch.setattr(control_plane_server, "find_server", lambda: None)

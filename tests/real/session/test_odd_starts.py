@@ -76,7 +76,7 @@ def test_a_control_plane_that_does_not_start_is_named(tmp_path: Path) -> None:
     server.write_text("#!/bin/sh\nexit 3\n")
     server.chmod(0o755)
     words = said(tmp_path, f"PATH='{tmp_path}':$PATH DUALRAY_CONTROL_PLANE=redis")
-    assert f"head ends: redis-server {server} ended with 3" in words
+    assert f"head ends: the control plane (redis-server {server}) ended with status 3" in words
     assert "bug" not in words
 
 

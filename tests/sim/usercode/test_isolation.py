@@ -484,7 +484,7 @@ def test_collection_that_was_off_stays_off_and_a_freeze_of_others_stays() -> Non
 
 
 def test_installing_twice_is_refused_and_uninstalling_twice_is_fine(sim: Simulation) -> None:
-    with pytest.raises(RuntimeError, match="already installed"):
+    with pytest.raises(RuntimeError, match="already isolates its user code"):
         sim.isolation.install()
     with pytest.raises(RuntimeError, match="another simulation"):
         Isolation(sim.kernel, sim.fibers).install()
