@@ -90,6 +90,7 @@ NAMED: Final = {
     "reconstruction_2.py::test_lineage_evicted": "dualray keeps the lineage of all that is referenced",
     "reconstruction_2.py::test_memory_util": PRIVATE,
     "reconstruction_2.py::test_nested": "a copy on another node outlives the node",
+    "reference_counting_2.py::test_lineage_leak": "without spilling, Ray still writes new values to disk",
     "reconstruction_2.py::test_object_reconstruction_dead_actor": "a lost object is made again when somebody needs it",
     "reference_counting_2.py::test_borrowed_id_failure": "a reference that an actor passed on outlives the actor",
     "reference_counting_2.py::test_out_of_band_actor_handle_bypass_reference_counting": PRIVATE,
