@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import itertools
 import logging
@@ -23,6 +24,7 @@ from dualray.as_ray.system_config import limits_of_ray, limits_of_variables
 from dualray.cluster_address import ClusterAddress, planned
 from dualray.cluster_context import ClusterContext
 from dualray.exceptions import AlreadyInitializedError, DualrayError
+from dualray.fork_signals import reset_in_forks
 from dualray.options import unknown_name
 from dualray.settings import resolve
 
@@ -164,9 +166,20 @@ def named_address(address: str | None) -> str | None:
 
 def _exit_on_sigterm(is_first: bool) -> None:
     """SIGTERM ends the program as `sys.exit(15)` does, so that it closes the cluster that it has started. As Ray's
-    `init`, this replaces a handler that the program has set before, and does so only where it connects."""
+    `init`, this replaces a handler that the program has set before, and does so only where it connects. A child process
+    that the program forks ends at once, unlike in Ray, where it may lose the signal."""
     if is_first and threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(number))
+        signal.signal(signal.SIGTERM, _exit)
+        _reset_in_forks()
+
+
+def _exit(number: int, _frame: object) -> None:
+    sys.exit(number)
+
+
+@functools.cache
+def _reset_in_forks() -> None:
+    reset_in_forks(signal.SIGTERM, _exit)
 
 
 def _name_session(context: ClusterContext) -> ClusterContext:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import multiprocessing
 import pickle
 import signal
 from typing import Any
@@ -378,5 +379,21 @@ def test_only_an_init_that_connects_sets_the_handler_of_sigterm(mode):
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
             init(ignore_reinit_error=True)
             assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN, "the program's own handler stays"
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.parametrize("mode", ["real", "sim"])
+def test_sigterm_ends_a_child_process_that_has_just_begun(mode):
+    """Ray's handler would raise while Python's own functions for forks run in the child, which ignore it."""
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        with init(mode=mode, num_cpus=1):
+            for _ in range(30):
+                child = multiprocessing.get_context("fork").Process(target=signal.pause)
+                child.start()
+                child.terminate()
+                child.join()
+                assert child.exitcode == -signal.SIGTERM
     finally:
         signal.signal(signal.SIGTERM, before)

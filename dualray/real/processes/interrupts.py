@@ -9,7 +9,6 @@ raises is lost, so it is held back there, too.
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 import threading
@@ -19,6 +18,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Final
 
+from dualray.fork_signals import reset_in_forks
 from dualray.shared.core.interruption import IMPORT_PATIENCE_S, is_importing
 
 _AGAIN_S: Final = 0.001
@@ -117,9 +117,8 @@ class Interrupts:
 
 class Terminations(Interrupts):
     """SIGTERM in a worker: raised on the main thread, and held back as Ctrl-C is. In a process that the worker's code
-    forks, it does what it does by default. Python forgets a signal that comes to such a process before its first
-    bytecode, so the signal is blocked until then. During an import it is held back, too: Python's compiler goes on
-    after an exception other than KeyboardInterrupt that comes while it folds constants, and so loses it.
+    forks, it does what it does by default. During an import it is held back, too: Python's compiler goes on after an
+    exception other than KeyboardInterrupt that comes while it folds constants, and so loses it.
 
     Args:
         raise_: called in the main thread.
@@ -132,23 +131,10 @@ class Terminations(Interrupts):
     ) -> None:
         super().__init__(is_busy, leave)
         self._previous = raise_
-        self._masks: dict[int, set[int]] = {}
-        """For each thread that forks, the signals that it had blocked before."""
 
     def install(self) -> None:
         signal.signal(self._number, self._on_signal)
-        os.register_at_fork(before=self._block, after_in_parent=self._unblock, after_in_child=self._leave_child)
-
-    def _block(self) -> None:
-        self._masks[threading.get_ident()] = signal.pthread_sigmask(signal.SIG_BLOCK, (self._number,))
-
-    def _unblock(self) -> None:
-        signal.pthread_sigmask(signal.SIG_SETMASK, self._masks.pop(threading.get_ident()))
-
-    def _leave_child(self) -> None:
-        if signal.getsignal(self._number) == self._on_signal:
-            signal.signal(self._number, signal.SIG_DFL)
-        self._unblock()
+        reset_in_forks(self._number, self._on_signal)
 
     def _must_wait(self, frame: FrameType | None) -> bool:
         return super()._must_wait(frame) or self._must_wait_for_import(frame)
