@@ -111,8 +111,17 @@ LabelCondition = In | NotIn | Exists | DoesNotExist
 
 
 def _checked(condition: object, values: tuple[str, ...]) -> tuple[str, ...]:
-    if not values or not all(isinstance(value, str) for value in values):
-        raise ValueError(f"{type(condition).__name__}{values!r} takes one or more values, each a str")
+    name = type(condition).__name__
+    if not values:
+        raise ValueError(
+            f"The variadic parameter of the {name} operator must be a non-empty tuple, such as {name}('a', 'b')"
+        )
+    for position, value in enumerate(values):
+        if not isinstance(value, str):
+            raise ValueError(
+                f"Type of value in position {position} for the {name} operator must be str, such as {name}('a', 'b'), "
+                f"not {value!r}"
+            )
     return values
 
 
@@ -121,27 +130,34 @@ class NodeLabelSchedulingStrategy:
     """Run on a node whose labels meet all conditions of `hard`, and prefer free nodes that also meet `soft`.
 
     Args:
-        hard, soft: a condition for each label: `{"zone": In("a", "b"), "market": Exists()}`. `soft` can be None.
+        hard, soft: a condition for each label: `{"zone": In("a", "b"), "market": Exists()}`. One of them can be None.
 
     Raises:
-        TypeError: `hard` or `soft` is not a dict.
-        ValueError: the condition of a label is not In, NotIn, Exists or DoesNotExist, or its key is not a str.
+        ValueError: `hard` or `soft` is not a dict, both are empty, the condition of a label is not In, NotIn, Exists
+            or DoesNotExist, or its key is not a str.
     """
 
-    hard: Mapping[str, LabelCondition]
+    hard: Mapping[str, LabelCondition] | None
     soft: Mapping[str, LabelCondition] | None = None
 
     def __post_init__(self) -> None:
-        for name, conditions in (("hard", self.hard), ("soft", self.soft or {})):
-            if not isinstance(conditions, Mapping):
-                raise TypeError(
-                    f"{name}={conditions!r} must be a dict of key to condition, such as {{'zone': In('a')}}"
-                )
-            for key, condition in conditions.items():
-                if not isinstance(key, str):
-                    raise ValueError(f"{name}: the key {key!r} must be a str")
-                if not isinstance(condition, LabelCondition):
-                    raise ValueError(
-                        f"{name}: the condition {condition!r} of label {key!r} must be In, NotIn, Exists or "
-                        "DoesNotExist"
-                    )
+        for name, conditions in (("hard", self.hard), ("soft", self.soft)):
+            _check_conditions(name, {} if conditions is None else conditions)
+        if not (self.hard or self.soft):
+            raise ValueError("The `hard` and `soft` parameter of NodeLabelSchedulingStrategy cannot both be empty.")
+
+
+def _check_conditions(name: str, conditions: Any) -> None:
+    if not isinstance(conditions, Mapping):
+        raise ValueError(
+            f"The {name} parameter must be a map of labels to conditions, such as {{'zone': In('a')}}, not "
+            f"{conditions!r}"
+        )
+    for key, condition in conditions.items():
+        if not isinstance(key, str):
+            raise ValueError(f"The map key of the {name} parameter must be of type str, such as 'zone', not {key!r}")
+        if not isinstance(condition, LabelCondition):
+            raise ValueError(
+                f"The map value for key {key} of the {name} parameter must be one of the `In`, `NotIn`, `Exists` or "
+                f"`DoesNotExist` operators, such as {{'zone': In('a')}}, not {condition!r}"
+            )

@@ -88,7 +88,9 @@ def strategy_of(chosen: Any) -> Any:
                 chosen.node_id, chosen.soft, chosen._spill_on_unavailable, chosen._fail_on_unavailable
             )
         case ours.NodeLabelSchedulingStrategy():
-            return of_ray.NodeLabelSchedulingStrategy(_conditions(chosen.hard), soft=_conditions(chosen.soft or {}))
+            return of_ray.NodeLabelSchedulingStrategy(
+                _conditions(chosen.hard or {}), soft=_conditions(chosen.soft or {})
+            )
         case ours.PlacementGroupSchedulingStrategy():
             group = chosen.placement_group
             if group is None or getattr(group, "is_empty", False):
@@ -106,8 +108,8 @@ def _is_no_id(node_id: str) -> bool:
     return len(node_id) != 2 * ray.NodeID.size() or bool(set(node_id) - set("0123456789abcdefABCDEF"))
 
 
-def _conditions(conditions: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: _condition(condition) for key, condition in conditions.items()}
+def _conditions(conditions: Mapping[str, Any] | None) -> dict[str, Any]:
+    return {key: _condition(condition) for key, condition in (conditions or {}).items()}
 
 
 def _condition(condition: Any) -> Any:

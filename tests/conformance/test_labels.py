@@ -178,25 +178,27 @@ def test_wrong_selectors_are_refused(options, message):
         where.options(**options)
 
 
-def test_conditions_need_values():
-    for condition in (In, NotIn):
-        with pytest.raises(ValueError, match="one or more values"):
-            condition()
+@pytest.mark.parametrize("condition", [In, NotIn])
+def test_conditions_need_values(condition):
+    with pytest.raises(ValueError, match=f"The variadic parameter of the {condition.__name__} operator must be a non-"):
+        condition()
+    with pytest.raises(ValueError, match=f"Type of value in position 1 for the {condition.__name__} operator must be"):
+        condition("a", 3)
 
 
 @pytest.mark.parametrize(
-    ("given", "error", "words"),
+    ("given", "words"),
     [
         (
             {"hard": {"zone": "a"}},
-            ValueError,
-            "hard: the condition 'a' of label 'zone' must be In, NotIn, Exists or DoesNotExist",
+            "value for key zone of the hard parameter must be one of the `In`, `NotIn`, `Exists`",
         ),
-        ({"hard": {}, "soft": {"zone": 3}}, ValueError, "soft: the condition 3 of label 'zone' must be In"),
-        ({"hard": {1: Exists()}}, ValueError, "hard: the key 1 must be a str"),
-        ({"hard": ["zone"]}, TypeError, "must be a dict"),
+        ({"hard": None, "soft": {"zone": 3}}, "value for key zone of the soft parameter must be one of the `In`"),
+        ({"hard": {1: Exists()}}, "The map key of the hard parameter must be of type str"),
+        ({"hard": None, "soft": ["zone"]}, "The soft parameter must be a map"),
+        ({"hard": {}}, "cannot both be empty"),
     ],
 )
-def test_conditions_are_checked_where_they_are_written(given, error, words):
-    with pytest.raises(error, match=words):
+def test_conditions_are_checked_where_they_are_written(given, words):
+    with pytest.raises(ValueError, match=words):
         NodeLabelSchedulingStrategy(**given)
