@@ -350,7 +350,7 @@ def test_what_comes_of_a_stream_that_was_given_up_is_refused(host: Start) -> Non
     source.send_pieces(b, 8, 2, 11)
     wait_for(lambda: b.heard(ObjectReceived), "the new one is taken")
     assert b.content() == CONTENT
-    assert (TAKEN, 8, SIZE) in source.raw
+    wait_for(lambda: (TAKEN, 8, SIZE) in source.raw, "its source hears so")
 
 
 def test_a_piece_out_of_order_ends_the_pull_from_there(host: Start) -> None:
