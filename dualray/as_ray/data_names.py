@@ -21,10 +21,10 @@ _NAMES: Final = {
         *("KafkaAuthConfig", "SinkMode", "ReaderFormat", "ResolvedSource"),
     ),
     _FORMAT: (
-        *("read_audio", "read_avro", "read_lerobot", "read_mcap", "read_tfrecords", "read_videos"),
-        *("read_webdataset", "read_zarr", "TFXReadOptions"),
+        *("read_audio", "read_avro", "read_lerobot", "read_mcap", "read_videos"),
+        *("read_zarr", "TFXReadOptions"),
     ),
-    _FRAMES: ("from_daft", "from_dask", "from_mars", "from_modin", "from_spark", "from_tf"),
+    _FRAMES: ("from_daft", "from_dask", "from_mars", "from_modin", "from_spark"),
     _OWN_SOURCE: (*("BlockBasedFileDatasink", "RowBasedFileDatasink", "block", "datasource"),),
     _KNOB: (
         *("DatasetSummary", "list_stats_summaries", "NodeIdStr", "checkpoint"),

@@ -46,6 +46,8 @@ from dualray.data.sources import (
     range_tensor,
     read_datasource,
 )
+from dualray.data.tfrecords import from_tf, read_tfrecords
+from dualray.data.webdataset import read_webdataset
 
 DatasetContext = DataContext
 DatasetIterator = DataIterator
@@ -88,6 +90,7 @@ __all__ = [
     "from_numpy_refs",
     "from_pandas",
     "from_pandas_refs",
+    "from_tf",
     "from_torch",
     "range",
     "range_tensor",
@@ -101,5 +104,7 @@ __all__ = [
     "read_parquet",
     "read_sql",
     "read_text",
+    "read_tfrecords",
+    "read_webdataset",
     "set_progress_bars",
 ]

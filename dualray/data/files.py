@@ -143,7 +143,7 @@ def read_parquet(
             `concurrency`, most tasks at a time; and options of the tasks: num_cpus, num_gpus, resources ...
     """
     asked = asked_of(paths, (".parquet",), options, "read_parquet")
-    _none_left(options, "read_parquet")
+    none_left(options, "read_parquet")
     groups: list[tuple[str, int, int, int]] = []  # file, row group, rows, bytes
     schemas: dict[str, pa.Schema] = {}
     wanted = None if columns is None else set(columns)
@@ -211,7 +211,7 @@ def read_csv(paths: Paths, **options: Any) -> Dataset:
         paths: as for `read_parquet`.
         options: those of `read_parquet`; others go to `pyarrow.csv.read_csv`.
     """
-    return _whole_files(paths, None, options, lambda path, more: pa.csv.read_csv(path, **more), "read_csv")
+    return whole_files(paths, None, options, lambda path, more: pa.csv.read_csv(path, **more), "read_csv")
 
 
 def read_json(paths: Paths, *, lines: bool = False, **options: Any) -> Dataset:
@@ -223,7 +223,7 @@ def read_json(paths: Paths, *, lines: bool = False, **options: Any) -> Dataset:
         options: those of `read_parquet`; others go to `pyarrow.json.read_json`.
     """
     endings = tuple(f".{kind}{packed}" for kind in ("json", "jsonl") for packed in ("", ".gz", ".br", ".zst", ".lz4"))
-    return _whole_files(paths, endings, options, _json_table, "read_json")
+    return whole_files(paths, endings, options, _json_table, "read_json")
 
 
 def read_text(paths: Paths, *, encoding: str = "utf-8", drop_empty_lines: bool = True, **options: Any) -> Dataset:
@@ -242,7 +242,7 @@ def read_text(paths: Paths, *, encoding: str = "utf-8", drop_empty_lines: bool =
             {"text": pa.array([line for line in lines if line.strip() or not drop_empty_lines], pa.string())}
         )
 
-    return _whole_files(paths, None, options, read, "read_text", takes_no_more=True)
+    return whole_files(paths, None, options, read, "read_text", takes_no_more=True)
 
 
 def read_binary_files(paths: Paths, **options: Any) -> Dataset:
@@ -251,7 +251,7 @@ def read_binary_files(paths: Paths, **options: Any) -> Dataset:
     def read(path: str, _more: Mapping[str, Any]) -> pa.Table:
         return pa.table({"bytes": pa.array([Path(path).read_bytes()], pa.binary())})
 
-    return _whole_files(paths, None, options, read, "read_binary_files", takes_no_more=True)
+    return whole_files(paths, None, options, read, "read_binary_files", takes_no_more=True)
 
 
 def read_numpy(paths: Paths, **options: Any) -> Dataset:
@@ -265,7 +265,7 @@ def read_numpy(paths: Paths, **options: Any) -> Dataset:
     def read(path: str, more: Mapping[str, Any]) -> pa.Table:
         return pa.table({"data": blocks.column_of(np.atleast_1d(np.load(path, **more)))})
 
-    return _whole_files(paths, (".npy",), options, read, "read_numpy")
+    return whole_files(paths, (".npy",), options, read, "read_numpy")
 
 
 def read_images(
@@ -288,7 +288,7 @@ def read_images(
             pixels = np.asarray(image if mode is None else image.convert(mode))
         return pa.table({"image": blocks.column_of(pixels[np.newaxis])})
 
-    return _whole_files(paths, _IMAGES, options, read, "read_images", takes_no_more=True)
+    return whole_files(paths, _IMAGES, options, read, "read_images", takes_no_more=True)
 
 
 def read_orc(paths: Paths, *, columns: Sequence[str] | None = None, **options: Any) -> Dataset:
@@ -297,7 +297,7 @@ def read_orc(paths: Paths, *, columns: Sequence[str] | None = None, **options: A
     def read(path: str, _more: Mapping[str, Any]) -> pa.Table:
         return pa.orc.read_table(path, columns=None if columns is None else list(columns))
 
-    return _whole_files(paths, (".orc",), options, read, "read_orc", takes_no_more=True)
+    return whole_files(paths, (".orc",), options, read, "read_orc", takes_no_more=True)
 
 
 def read_sql(sql: str, connection_factory: Callable[[], Any], *, sql_params: Any = None, **options: Any) -> Dataset:
@@ -333,7 +333,7 @@ def read_sql(sql: str, connection_factory: Callable[[], Any], *, sql_params: Any
     return Dataset(Plan((Read(function=read),), (), "read_sql"))
 
 
-def _whole_files(
+def whole_files(
     paths: Paths,
     endings: tuple[str, ...] | None,
     options: Mapping[str, Any],
@@ -345,7 +345,7 @@ def _whole_files(
     more = dict(options)
     asked = asked_of(paths, endings, more, name)
     if takes_no_more:
-        _none_left(more, name)
+        none_left(more, name)
 
     def part(path: str) -> Read:
         return Read(
@@ -414,7 +414,7 @@ def _check_columns(path: str, there: Iterable[str], wanted: Sequence[str] | None
         raise ValueError(f"{path} has no column {missing[0]!r}; the columns are {', '.join(map(repr, there))}")
 
 
-def _none_left(options: Mapping[str, Any], name: str) -> None:
+def none_left(options: Mapping[str, Any], name: str) -> None:
     if options:
         raise TypeError(f"{name} has no argument {next(iter(options))!r}")
 

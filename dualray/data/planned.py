@@ -114,6 +114,17 @@ class PlannedRows(DataIterator):
         """As `write_parquet`, in ORC; other options are those of `pyarrow.orc.write_table`."""
         self._write(path, "orc", options, lambda table, file, more: pa.orc.write_table(table, file, **more))
 
+    def write_tfrecords(self, path: str | Path, **options: Any) -> None:
+        """As `write_parquet`, TFRecord files with a `tf.train.Example` for each row. TensorFlow must be installed.
+
+        Args:
+            path: the directory, which every node sees.
+            options: `tf_schema`, as of `read_tfrecords`, and those of `write_parquet` for all formats.
+        """
+        from dualray.data.tfrecords import write_records  # noqa: PLC0415 - it imports this module
+
+        self._write(path, "tfrecords", options, write_records)
+
     def write_json(self, path: str | Path, **options: Any) -> None:
         """As `write_parquet`, a JSON object a line; other options are those of `pandas.DataFrame.to_json`."""
         self._write(path, "json", options, _write_json)
