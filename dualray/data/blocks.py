@@ -140,11 +140,26 @@ def table_of_batch(batch: Any, what: str) -> pa.Table:
             raise ValueError(f"{what} returned columns of different lengths: {lengths}")
         return pa.table(columns)
     if type(batch).__module__.partition(".")[0] == "pandas":
-        return pa.Table.from_pandas(batch, preserve_index=False)
+        return _table_of_frame(batch)
     raise NotRowsError(
         f"{what} must return a dict of arrays, a pandas DataFrame or an Arrow table, not {batch!r} "
         f"(type {type(batch).__name__})"
     )
+
+
+def _table_of_frame(frame: Any) -> pa.Table:
+    """A table of a DataFrame. Columns with arrays of one shape stay such columns, as in Ray."""
+    arrays = {}
+    for name, values in frame.items():
+        cells = list(values) if values.dtype == object else []
+        if cells and all(isinstance(cell, np.ndarray) and cell.size for cell in cells):
+            kinds = {(cell.shape, cell.dtype) for cell in cells}
+            if len(kinds) == 1 and kinds.pop()[1].kind in "biuf":
+                arrays[name] = column_of(cells)
+    if not arrays:
+        return pa.Table.from_pandas(frame, preserve_index=False)
+    others = pa.Table.from_pandas(frame.drop(columns=list(arrays)), preserve_index=False)
+    return pa.table({str(name): arrays[name] if name in arrays else others[str(name)] for name in frame.columns})
 
 
 def numpy_of(column: pa.ChunkedArray) -> NDArray[Any]:

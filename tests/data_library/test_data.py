@@ -122,6 +122,17 @@ def test_columns_and_their_numbers(numbers):
     assert ray.data.range(0).sum("id") is None
 
 
+def test_arrays_in_a_dataframe_are_columns_of_arrays():
+    frame = pd.DataFrame({"x": [1, 2], "vector": list(np.arange(6.0).reshape(2, 3)), "y": ["a", "b"]})
+    data = ray.data.from_pandas(frame)
+    assert data.columns() == ["x", "vector", "y"]
+    [_, row] = data.map_batches(lambda batch: batch.assign(x=batch["x"] + 1), batch_format="pandas").take_all()
+    assert isinstance(row["vector"], np.ndarray)
+    assert (row["x"], row["vector"].tolist(), row["y"]) == (3, [3, 4, 5], "b")
+    ragged = pd.DataFrame({"vector": [np.ones(1), np.ones(2)]})
+    assert [len(row["vector"]) for row in ray.data.from_pandas(ragged).take_all()] == [1, 2]
+
+
 def test_arrays_are_columns():
     images = np.arange(24.0).reshape(6, 2, 2)
     data = ray.data.from_numpy(images)
