@@ -30,7 +30,6 @@ _NAMES: Final = {
         *("DatasetSummary", "list_stats_summaries", "NodeIdStr", "checkpoint"),
         *("stats", "random_access_dataset"),
     ),
-    "dualray.data has no preprocessors; transform rows with map_batches()": ("Preprocessor", "preprocessors"),
     "dualray has no library for language models": ("llm",),
 }
 

@@ -30,6 +30,7 @@ from dualray.data.files import (
 from dualray.data.grouped import GroupedData
 from dualray.data.interfaces import BlockMetadata, Datasink, Datasource, ReadTask, TaskContext, WriteResult
 from dualray.data.iterator import DataIterator
+from dualray.data.preprocessors import Preprocessor
 from dualray.data.schema import Schema
 from dualray.data.sources import (
     from_arrow,
@@ -72,6 +73,7 @@ __all__ = [
     "MixStoppingCondition",
     "NumpyBatchCollateFn",
     "PandasBatchCollateFn",
+    "Preprocessor",
     "RandomSeedConfig",
     "ReadTask",
     "SaveMode",
