@@ -15,7 +15,10 @@ from dualray.data.preprocessors import (
     Categorizer,
     Chain,
     Concatenator,
+    CountVectorizer,
     CustomKBinsDiscretizer,
+    FeatureHasher,
+    HashingVectorizer,
     LabelEncoder,
     MaxAbsScaler,
     MinMaxScaler,
@@ -140,6 +143,18 @@ def test_columns_are_joined_and_texts_are_split():
     with pytest.raises(ValueError, match=r"Missing columns specified in .*'w'"):
         Concatenator(["x", "w"], raise_if_missing=True).transform(dataset(x=[1])).materialize()
     assert column(Tokenizer(["x"]).transform(dataset(x=["a b", "c"]))) == [["a", "b"], ["c"]]
+
+
+def test_words_are_counted():
+    texts = dataset(x=["a b a", "b c"])
+    assert column(CountVectorizer(["x"]).fit_transform(texts)) == [[2, 1, 0], [0, 1, 1]]
+    assert column(CountVectorizer(["x"], str.split, max_features=1).fit_transform(texts)) == [[2], [0]]
+    hashed = column(HashingVectorizer(["x"], num_features=5).transform(texts))
+    assert [sum(row) for row in hashed] == [3, 2] and {len(row) for row in hashed} == {5}
+    counts = dataset(a=[2, 0], b=[1, 1])
+    assert column(FeatureHasher(["a", "b"], num_features=1, output_column="x").transform(counts)) == [[3], [1]]
+    [[*pair]] = column(FeatureHasher(["a", "b"], num_features=64, output_column="x").transform(counts.limit(1)))
+    assert sorted(pair)[-2:] == [1, 2]
 
 
 def test_a_chain_fits_each_on_what_the_one_before_made():

@@ -7,7 +7,7 @@
 The names are those of Ray Data. Each needs pandas, of `pip install 'dualray[data]'`. See docs/data.md.
 """
 
-from dualray.data.preprocessors.columns import Chain, Concatenator, SimpleImputer, Tokenizer
+from dualray.data.preprocessors.columns import Chain, Concatenator, SimpleImputer
 from dualray.data.preprocessors.discretizers import CustomKBinsDiscretizer, UniformKBinsDiscretizer
 from dualray.data.preprocessors.encoders import (
     Categorizer,
@@ -25,12 +25,16 @@ from dualray.data.preprocessors.scalers import (
     RobustScaler,
     StandardScaler,
 )
+from dualray.data.preprocessors.texts import CountVectorizer, FeatureHasher, HashingVectorizer, Tokenizer
 
 __all__ = [
     "Categorizer",
     "Chain",
     "Concatenator",
+    "CountVectorizer",
     "CustomKBinsDiscretizer",
+    "FeatureHasher",
+    "HashingVectorizer",
     "LabelEncoder",
     "MaxAbsScaler",
     "MinMaxScaler",

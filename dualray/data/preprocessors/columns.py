@@ -1,10 +1,10 @@
-"""Preprocessors that fill, join and split columns, and one of several others."""
+"""Preprocessors that fill and join columns, and one of several others."""
 
 from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import reduce
 from typing import Any, Final
 
@@ -128,35 +128,6 @@ class Concatenator(Preprocessor):
 
     def __repr__(self) -> str:
         return f"Concatenator(columns={self.columns!r}, output_column_name={self.output_column_name!r})"
-
-
-class Tokenizer(OfColumns):
-    """Split texts into lists of words.
-
-    Args:
-        columns, output_columns: the columns that it reads and writes; by default the same.
-        tokenization_fn: a function of a text that returns a list. Default: it splits at spaces.
-    """
-
-    _is_fittable = False
-
-    def __init__(
-        self,
-        columns: Sequence[str],
-        tokenization_fn: Callable[[str], list[str]] | None = None,
-        output_columns: Sequence[str] | None = None,
-    ) -> None:
-        super().__init__(columns, output_columns)
-        self.tokenization_fn = tokenization_fn or _split_at_spaces
-
-    def _transform_pandas(self, df: Any) -> Any:
-        for column, output in self._pairs():
-            df[output] = df[column].map(self.tokenization_fn)
-        return df
-
-
-def _split_at_spaces(text: str) -> list[str]:
-    return text.split(" ")
 
 
 class Chain(Preprocessor):
