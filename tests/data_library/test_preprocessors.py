@@ -192,9 +192,33 @@ def test_one_of_your_own():
     assert column(AddOne().transform(dataset(x=[1, 2]))) == [2, 3]
 
 
+def test_which_of_two_methods_is_called():
+    class Both(Preprocessor):
+        _is_fittable = False
+
+        def _transform_pandas(self, df: Any) -> Any:
+            return df.assign(x="pandas")
+
+        def _transform_numpy(self, np_data: Any) -> Any:
+            return {"x": np.array([f"numpy, {len(np_data['x'])}"])}
+
+        def _get_transform_config(self) -> dict[str, Any]:
+            return {"batch_size": 2}
+
+    class PrefersNumpy(Both):
+        @classmethod
+        def preferred_batch_format(cls) -> str:
+            return "numpy"
+
+    data = ray.data.from_items([{"x": 1}, {"x": 2}, {"x": 3}], override_num_blocks=1)
+    assert column(Both().transform(data)) == ["pandas"] * 3
+    assert column(PrefersNumpy().transform(data)) == ["numpy, 2", "numpy, 1"]
+    assert column(PrefersNumpy().transform(data, batch_size=3)) == ["numpy, 3"]
+
+
 def test_a_second_fit_warns_and_forgets_the_first():
     scaler = MinMaxScaler(["x"]).fit(dataset(x=[0, 1]))
-    with pytest.warns(UserWarning, match="`fit` has already been called on MinMaxScaler"):
+    with pytest.warns(UserWarning, match="`fit` has already been called on the preprocessor"):
         scaler.fit(dataset(x=[0, 4]))
     assert scaler.stats_["max(x)"] == 4
 

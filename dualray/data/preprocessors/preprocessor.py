@@ -57,7 +57,8 @@ class Preprocessor:
             return self
         if status != Preprocessor.FitStatus.NOT_FITTED:
             warnings.warn(
-                f"`fit` has already been called on {type(self).__name__}. All previously fitted state is overwritten.",
+                "`fit` has already been called on the preprocessor (or at least one contained preprocessors if this is "
+                "a chain). All previously fitted state will be overwritten!",
                 stacklevel=2,
             )
         self.stats_ = {}
@@ -151,19 +152,33 @@ class Preprocessor:
     def _transform_numpy(self, np_data: Any) -> Any:
         raise NotImplementedError
 
+    def _get_transform_config(self) -> dict[str, Any]:
+        """Arguments of `map_batches`, such as `batch_size`."""
+        return {}
+
+    @classmethod
+    def preferred_batch_format(cls) -> str:
+        """Return "pandas" or "numpy": which method to call, where there are both."""
+        return "pandas"
+
     # ----------------------------------------------------------------------------------------------------------------
 
     def _transform(self, ds: Dataset, options: Mapping[str, Any]) -> Dataset:
         function, kind = self._function()
-        return ds.map_batches(function, batch_format=kind, **options)
+        return ds.map_batches(function, batch_format=kind, **{**self._get_transform_config(), **options})
 
     def _function(self) -> tuple[Any, str]:
         """What transforms a batch, and the batches that it takes."""
-        if type(self)._transform_pandas is not Preprocessor._transform_pandas:
-            return self._transform_pandas, "pandas"
-        if type(self)._transform_numpy is not Preprocessor._transform_numpy:
-            return self._transform_numpy, "numpy"
-        raise NotImplementedError(f"{type(self).__name__} has no method _transform_pandas or _transform_numpy")
+        of = type(self)
+        functions: dict[str, Any] = {}
+        if of._transform_pandas is not Preprocessor._transform_pandas:
+            functions["pandas"] = self._transform_pandas
+        if of._transform_numpy is not Preprocessor._transform_numpy:
+            functions["numpy"] = self._transform_numpy
+        if not functions:
+            raise NotImplementedError(f"{of.__name__} has no method _transform_pandas or _transform_numpy")
+        kind = self.preferred_batch_format() if len(functions) > 1 else next(iter(functions))
+        return functions[kind], kind
 
     def _transform_batch(self, data: Any) -> Any:
         import pandas as pd  # noqa: PLC0415 - only programs with preprocessors pay for it
