@@ -149,17 +149,26 @@ def table_of_batch(batch: Any, what: str) -> pa.Table:
 
 def _table_of_frame(frame: Any) -> pa.Table:
     """A table of a DataFrame. Columns with arrays of one shape stay such columns, as in Ray."""
-    arrays = {}
-    for name, values in frame.items():
-        cells = list(values) if values.dtype == object else []
-        if cells and all(isinstance(cell, np.ndarray) and cell.size for cell in cells):
-            kinds = {(cell.shape, cell.dtype) for cell in cells}
-            if len(kinds) == 1 and kinds.pop()[1].kind in "biuf":
-                arrays[name] = column_of(cells)
-    if not arrays:
-        return pa.Table.from_pandas(frame, preserve_index=False)
-    others = pa.Table.from_pandas(frame.drop(columns=list(arrays)), preserve_index=False)
-    return pa.table({str(name): arrays[name] if name in arrays else others[str(name)] for name in frame.columns})
+    chosen = {name for name, values in frame.items() if values.dtype == object and _are_arrays_of_one_shape(values)}
+    others = frame.drop(columns=list(chosen)) if chosen else frame
+    try:
+        table = pa.Table.from_pandas(others, preserve_index=False)
+    except (pa.ArrowInvalid, pa.ArrowTypeError):  # values for which Arrow has no type
+        objects = {name for name, values in others.items() if values.dtype == object}
+        table = pa.Table.from_pandas(others.drop(columns=list(objects)), preserve_index=False)
+        chosen |= objects
+    if not chosen:
+        return table
+    return pa.table(
+        {str(name): column_of(list(frame[name])) if name in chosen else table[str(name)] for name in frame.columns}
+    )
+
+
+def _are_arrays_of_one_shape(values: Any) -> bool:
+    cells = list(values)
+    if not all(isinstance(cell, np.ndarray) and cell.size and cell.dtype.kind in "biuf" for cell in cells):
+        return False
+    return len({(cell.shape, cell.dtype) for cell in cells}) == 1
 
 
 def numpy_of(column: pa.ChunkedArray) -> NDArray[Any]:

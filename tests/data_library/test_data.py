@@ -131,6 +131,8 @@ def test_arrays_in_a_dataframe_are_columns_of_arrays():
     assert (row["x"], row["vector"].tolist(), row["y"]) == (3, [3, 4, 5], "b")
     ragged = pd.DataFrame({"vector": [np.ones(1), np.ones(2)]})
     assert [len(row["vector"]) for row in ray.data.from_pandas(ragged).take_all()] == [1, 2]
+    mixed = pd.DataFrame({"x": [1, 2], "value": [[1, "a"], {"b"}]})
+    assert ray.data.from_pandas(mixed).take_all() == [{"x": 1, "value": [1, "a"]}, {"x": 2, "value": {"b"}}]
 
 
 def test_arrays_are_columns():
