@@ -29,11 +29,11 @@ def write(path: Path, rows: list[dict[str, list[Any]]], compression: str = "") -
             writer.write(tf.train.Example(features=features).SerializeToString())
 
 
-ROWS = [
+ROWS: list[dict[str, list[Any]]] = [
     {"name": [b"a"], "size": [1], "parts": [1.5, 2.5], "nothing": []},
     {"name": [], "size": [2], "parts": [], "nothing": []},
 ]
-READ = [
+READ: list[dict[str, Any]] = [
     {"name": b"a", "size": 1, "parts": [1.5, 2.5], "nothing": None},
     {"name": None, "size": 2, "parts": [], "nothing": None},
 ]

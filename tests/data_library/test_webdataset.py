@@ -7,6 +7,7 @@ import json
 import pickle
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import msgpack
 import numpy as np
@@ -70,7 +71,7 @@ def test_what_is_decoded(tmp_path: Path):
 
 def test_decoders_and_names_of_the_program(tmp_path: Path):
     write(tmp_path / "a.tar", {"1.txt": b"one", "1.raw": b"\2"})
-    decoders = [True, lambda row: {**row, "raw": row["raw"][0]}]
+    decoders: list[Any] = [True, lambda row: {**row, "raw": row["raw"][0]}]
     read = ray.data.read_webdataset(tmp_path, decoder=decoders, filerename=lambda name: name.replace("1.", "first."))
     [row] = read.take_all()
     assert (row["__key__"], row["txt"], row["raw"]) == ("first", "one", 2)
