@@ -29,6 +29,7 @@ from dualray.data.interfaces import BlockEntry, BlockMetadata, Datasink, RefBund
 from dualray.data.iterator import DataIterator
 from dualray.data.plan import Held, Plan
 from dualray.data.targets import write_with
+from dualray.data.tf_examples import write_records
 from dualray.exceptions import DualrayError
 
 Write = Callable[[pa.Table, str, Mapping[str, Any]], Any]
@@ -121,8 +122,6 @@ class PlannedRows(DataIterator):
             path: the directory, which every node sees.
             options: `tf_schema`, as of `read_tfrecords`, and those of `write_parquet` for all formats.
         """
-        from dualray.data.tfrecords import write_records  # noqa: PLC0415 - it imports this module
-
         self._write(path, "tfrecords", options, write_records)
 
     def write_json(self, path: str | Path, **options: Any) -> None:
