@@ -92,6 +92,7 @@ NAMED: Final = {
     "reconstruction_2.py::test_nested": "a copy on another node outlives the node",
     "reference_counting_2.py::test_lineage_leak": "without spilling, Ray still writes new values to disk",
     "reconstruction_2.py::test_object_reconstruction_dead_actor": "a lost object is made again when somebody needs it",
+    "reference_counting.py::test_actor_holding_serialized_reference": "a put before earlier frees evicts a value",
     "reference_counting_2.py::test_borrowed_id_failure": "a reference that an actor passed on outlives the actor",
     "reference_counting_2.py::test_out_of_band_actor_handle_bypass_reference_counting": PRIVATE,
     "runtime_env_env_vars.py::test_environment_variables_env_caching": "a lease keeps its worker for one function",
