@@ -14,6 +14,7 @@ __all__ = ["COMPRESSIONS", "examples_of", "kinds_of", "table_of", "write_records
 _TYPES: Final = {"bytes_list": pa.binary(), "float_list": pa.float32(), "int64_list": pa.int64()}
 _OF_SCHEMA: Final = {1: "bytes_list", 2: "int64_list", 3: "float_list"}
 """The types of a feature in a schema of TensorFlow Metadata, and the lists of `tf.train.Feature` for them."""
+_ARE_BYTES: Final = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_string, pa.types.is_large_string)
 COMPRESSIONS: Final = {"gzip": "GZIP", "zlib": "ZLIB"}
 
 
@@ -23,7 +24,7 @@ def kinds_of(schema: Any) -> dict[str, str]:
     for feature in schema.feature:
         kind = _OF_SCHEMA.get(feature.type)
         if kind is None:
-            raise ValueError(f"read_tfrecords: the type of feature {feature.name!r} must be BYTES, INT or FLOAT")
+            raise ValueError(f"tf_schema: the type of feature {feature.name!r} must be BYTES, INT or FLOAT")
         kinds[feature.name] = kind
     return kinds
 
@@ -54,8 +55,13 @@ def examples_of(path: str, compression: str) -> list[dict[str, tuple[str | None,
 def table_of(
     examples: Sequence[Mapping[str, tuple[str | None, list[Any]]]], kinds: Mapping[str, str] | None, path: str
 ) -> pa.Table:
+    """A table with a row for each record; without a schema (`kinds`), a feature with single values gives no lists."""
+    names = dict.fromkeys(name for example in examples for name in example)
+    unexpected = None if kinds is None else next((name for name in names if name not in kinds), None)
+    if unexpected is not None:
+        raise ValueError(f"feature {unexpected!r} of {path} is not in tf_schema")
     columns = {}
-    for name in kinds or dict.fromkeys(name for example in examples for name in example):
+    for name in names if kinds is None else kinds:
         found = [example.get(name, (None, [])) for example in examples]
         there = {kind for kind, values in found if kind is not None and values}
         if kinds is not None:
@@ -68,10 +74,6 @@ def table_of(
             columns[name] = pa.array([values[0] if values else None for _, values in found], type_)
         else:
             columns[name] = pa.array([values for _, values in found], pa.list_(type_))
-    if kinds is not None:
-        unexpected = next((name for example in examples for name in example if name not in kinds), None)
-        if unexpected is not None:
-            raise ValueError(f"feature {unexpected!r} of {path} is not in tf_schema")
     return pa.table(columns)
 
 
@@ -123,7 +125,7 @@ def _kind_of(type_: pa.DataType, name: str, wanted: str | None) -> str:
         return "int64_list"
     if pa.types.is_floating(type_):
         return "float_list"
-    if any(test(type_) for test in (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_string)):
+    if any(test(type_) for test in _ARE_BYTES):
         return "bytes_list"
     if pa.types.is_null(type_) and wanted is not None:
         return wanted

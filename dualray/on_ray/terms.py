@@ -88,9 +88,7 @@ def strategy_of(chosen: Any) -> Any:
                 chosen.node_id, chosen.soft, chosen._spill_on_unavailable, chosen._fail_on_unavailable
             )
         case ours.NodeLabelSchedulingStrategy():
-            return of_ray.NodeLabelSchedulingStrategy(
-                _conditions(chosen.hard or {}), soft=_conditions(chosen.soft or {})
-            )
+            return of_ray.NodeLabelSchedulingStrategy(_conditions(chosen.hard), soft=_conditions(chosen.soft))
         case ours.PlacementGroupSchedulingStrategy():
             group = chosen.placement_group
             if group is None or getattr(group, "is_empty", False):

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import dualray as ray
@@ -99,6 +100,8 @@ def test_rows_are_written_for_tensorflow(tmp_path: Path):
     assert np.array_equal(array, np.ones((2, 2)))
     back = plain(ray.data.read_tfrecords(tmp_path).drop_columns(["array"]).take_all())
     assert back[1] == {"text": b"x", "bytes": b"", "int": 4, "float": 1.5, "list": [3], "none": 7}
+    ray.data.from_pandas(pd.DataFrame({"text": ["of pandas"]})).write_tfrecords(tmp_path / "frame")
+    assert ray.data.read_tfrecords(tmp_path / "frame").take_all() == [{"text": b"of pandas"}]
     with pytest.raises(TypeError, match=r"column 'x' has the type struct.* convert the column with map_batches\(\)"):
         ray.data.from_items([{"x": {"y": 1}}]).write_tfrecords(tmp_path)
 

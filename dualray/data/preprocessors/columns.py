@@ -73,7 +73,7 @@ class SimpleImputer(OfColumns):
                 is_known = value in df[column].cat.categories
                 df[output] = (df[column] if is_known else df[column].cat.add_categories([value])).fillna(value)
             else:
-                df[output] = df[column].map(lambda each, filled=value: filled if each is None or each != each else each)
+                df[output] = df[column].fillna(value)
         return df
 
 

@@ -35,8 +35,11 @@ class _Bins(OfColumns):
         self.duplicates = duplicates
         self.dtypes = dict(dtypes or {})
 
-    def _edges(self, column: str) -> Any:
+    def _given(self, column: str) -> Any:
         return self.bins[column] if isinstance(self.bins, Mapping) else self.bins
+
+    def _edges(self, column: str) -> Any:
+        return self._given(column)
 
     def _transform_pandas(self, df: Any) -> Any:
         import pandas as pd  # noqa: PLC0415 - only programs with preprocessors pay for it
@@ -81,13 +84,11 @@ class UniformKBinsDiscretizer(_Bins):
 
     def _fit(self, ds: Dataset) -> None:
         for column in self.columns:
-            if not isinstance(super()._edges(column), int):
-                raise TypeError(f"`bins` must be an integer or a dict of integers, got {super()._edges(column)!r}")
+            if not isinstance(self._given(column), int):
+                raise TypeError(f"`bins` must be an integer or a dict of integers, got {self._given(column)!r}")
         found = learned(ds, [*map(Min, self.columns), *map(Max, self.columns)])
         self.stats_ = {
-            column: self._uniform(
-                found[f"min({column})"], found[f"max({column})"], super(UniformKBinsDiscretizer, self)._edges(column)
-            )
+            column: self._uniform(found[f"min({column})"], found[f"max({column})"], self._given(column))
             for column in self.columns
         }
 

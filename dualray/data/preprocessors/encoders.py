@@ -40,13 +40,15 @@ class OrdinalEncoder(OfColumns):
         return df
 
 
-class OneHotEncoder(OfColumns):
-    """Replace each value of a column by an array with a 1 at the position of the value, and 0 elsewhere.
+class _OfCategories(OfColumns):
+    """Base of those that give each value of a column a position in an array.
 
     Args:
         columns, output_columns: the columns that it reads and writes; by default the same.
         max_categories: for some columns, how many values have a position: the most frequent ones.
     """
+
+    _splits_lists = False
 
     def __init__(
         self,
@@ -59,7 +61,16 @@ class OneHotEncoder(OfColumns):
         self.max_categories = dict(max_categories or {})
 
     def _fit(self, ds: Dataset) -> None:
-        self.stats_ = _positions(ds, self.columns, splits_lists=False, most=self.max_categories)
+        self.stats_ = _positions(ds, self.columns, splits_lists=self._splits_lists, most=self.max_categories)
+
+
+class OneHotEncoder(_OfCategories):
+    """Replace each value of a column by an array with a 1 at the position of the value, and 0 elsewhere.
+
+    Args:
+        columns, output_columns: the columns that it reads and writes; by default the same.
+        max_categories: for some columns, how many values have a position: the most frequent ones.
+    """
 
     def _transform_pandas(self, df: Any) -> Any:
         _check_no_nulls(df, self.columns)
@@ -73,7 +84,7 @@ class OneHotEncoder(OfColumns):
         return df
 
 
-class MultiHotEncoder(OfColumns):
+class MultiHotEncoder(_OfCategories):
     """Replace each list of a column by an array with the number of times that the list has each value.
 
     Args:
@@ -81,18 +92,7 @@ class MultiHotEncoder(OfColumns):
         max_categories: for some columns, how many values have a position: the most frequent ones.
     """
 
-    def __init__(
-        self,
-        columns: Sequence[str],
-        *,
-        max_categories: Mapping[str, int] | None = None,
-        output_columns: Sequence[str] | None = None,
-    ) -> None:
-        super().__init__(columns, output_columns)
-        self.max_categories = dict(max_categories or {})
-
-    def _fit(self, ds: Dataset) -> None:
-        self.stats_ = _positions(ds, self.columns, splits_lists=True, most=self.max_categories)
+    _splits_lists = True
 
     def _transform_pandas(self, df: Any) -> Any:
         _check_no_nulls(df, self.columns)

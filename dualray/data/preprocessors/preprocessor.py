@@ -168,7 +168,7 @@ class Preprocessor:
         return ds.map_batches(function, batch_format=kind, **{**self._get_transform_config(), **options})
 
     def _function(self) -> tuple[Any, str]:
-        """What transforms a batch, and the batches that it takes."""
+        """The method that transforms a batch, and the format of its batches."""
         of = type(self)
         functions: dict[str, Any] = {}
         if of._transform_pandas is not Preprocessor._transform_pandas:
