@@ -109,7 +109,7 @@ def test_label_encoder_and_back():
 
 def test_nulls_are_refused_by_encoders_and_filled_by_the_imputer():
     data = dataset(x=["a", None, "a", "b"], y=[1.0, None, 3.0, 2.0])
-    with pytest.raises(ValueError, match="Unable to fit column 'x' because it contains null values"):
+    with pytest.raises(ValueError, match=r"Unable to fit column because it contains null values.* is 'x'"):
         LabelEncoder("x").fit(data)
     assert column(SimpleImputer(["x"], "most_frequent").fit_transform(data)) == ["a", "a", "a", "b"]
     assert column(SimpleImputer(["y"]).fit_transform(data), "y") == [1, 2, 3, 2]

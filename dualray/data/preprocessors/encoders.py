@@ -217,8 +217,8 @@ def _positions(
         values = [value for value in kept if not _is_null(value)]
         if len(values) < len(kept) and not takes_nulls:
             raise ValueError(
-                f"Unable to fit column {column!r} because it contains null values. Consider imputing missing values "
-                "first."
+                "Unable to fit column because it contains null values. Consider imputing missing values first. The "
+                f"column is {column!r}."
             )
         positions[_key(column)] = {value: position for position, value in enumerate(sorted(values))}
     return positions
