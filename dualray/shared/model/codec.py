@@ -77,6 +77,8 @@ _ADDED: dict[type, int] = {
     events.ActorSubscribed: 1,
     events.DrainAsked: 1,
     events.NodeDraining: 1,
+    events.NodeEmptied: 1,
+    events.NodeReleased: 1,
     events.PeerLost: 1,
     events.WorkerBlocked: 1,
     events.WorkerUnwanted: 1,

@@ -97,6 +97,26 @@ def test_when_the_leases_are_back_it_says_what_nothing_can_make_again(node):
     assert node.machine.drained
 
 
+def test_an_object_that_is_stored_after_its_lease_came_back_is_named_as_well(node):
+    """The news of the object comes from the worker, that of the lease from its owner: either may come first."""
+    node(DrainAsked())
+    node(LeaseReturned(lease_id=LeaseID("node-0~0/lease0")))
+    again = [NodeEmptied(node=N0, incarnation=0, needed=(X,), repeats=1)]
+    assert sent(node.store(X, remakeable=False), NodeEmptied, HEAD) == again
+    node(NodeReleased(node=N0, incarnation=0))
+    assert not node.machine.drained, "the head did not know of the object"
+    node(NodeReleased(node=N0, incarnation=0, repeats=1))
+    assert node.machine.drained
+
+
+def test_an_actor_that_goes_on_storing_objects_does_not_hold_it_up(node):
+    node(DrainAsked(), LeaseReturned(lease_id=LeaseID("node-0~0/lease0")))
+    repeats = [sent(node.store(oid(20 + number)), NodeEmptied, HEAD) for number in range(12)]
+    assert [len(each) for each in repeats] == [1] * 8 + [0] * 4
+    node(NodeReleased(node=N0, incarnation=0, repeats=8))
+    assert node.machine.drained
+
+
 def test_the_release_of_an_earlier_life_is_old_news():
     node = NodeStepper(incarnation=1)
     node(DrainAsked(), NodeReleased(node=N0, incarnation=0))
@@ -201,6 +221,17 @@ def test_what_only_it_has_goes_to_the_others_in_turn(head):
     assert sent(commands, CopyWanted, N2) == [CopyWanted(object_id=Y, owner=DRIVER, remakeable=True)]
     assert sent(head(CopyKept(object_id=X, node=N1)), NodeReleased) == []
     assert sent(head(CopyKept(object_id=Y, node=N2)), NodeReleased, N0) == [NodeReleased(node=N0, incarnation=0)]
+
+
+def test_an_object_that_it_names_later_is_moved_as_well_and_what_is_under_way_is_not_moved_twice(head):
+    head.added(X, "node-0")
+    assert sent(head(EMPTIED), CopyWanted, N1)
+    head.added(Y, "node-0")
+    commands = head(NodeEmptied(node=N0, incarnation=0, needed=(), repeats=1))
+    assert sent(commands, CopyWanted) == [CopyWanted(object_id=Y, owner=DRIVER, remakeable=True)]
+    assert sent(head(CopyKept(object_id=X, node=N1)), NodeReleased) == []
+    released = sent(head(CopyKept(object_id=Y, node=N2)), NodeReleased, N0)
+    assert released == [NodeReleased(node=N0, incarnation=0, repeats=1)]
 
 
 def test_a_keeper_that_leaves_as_well_is_replaced(head):

@@ -95,6 +95,14 @@ class Move:
 
 
 @dataclass(slots=True)
+class Leaving:
+    """A node that is about to leave: the objects that others must have first, and how often it has told of more."""
+
+    moves: dict[ObjectID, Move] = field(default_factory=dict)
+    repeats: int = 0
+
+
+@dataclass(slots=True)
 class Relay:
     """An object whose holders some nodes cannot reach: `via` is to fetch it for them, or its owner to make it again."""
 
@@ -176,13 +184,13 @@ class Directory:
         self.relays: dict[ObjectID, Relay] = {}
         self.away: dict[ObjectID, dict[NodeID, dict[NodeID, None]]] = {}
         """Of objects that some nodes cannot be brought, which nodes are out of the reach of these."""
-        self.leaving: dict[NodeID, dict[ObjectID, Move]] = {}
-        """Nodes that are about to leave, and the objects that others must have first."""
+        self.leaving: dict[NodeID, Leaving] = {}
         # Worklists that the head machine drains.
         self.copies_lost: list[ObjectID] = []
         self.parted: list[tuple[NodeID, NodeID]] = []
         """Who waits for an object, and who has a copy that is out of his reach."""
-        self.released: list[NodeID] = []
+        self.released: list[tuple[NodeID, int]] = []
+        """Nodes that may end, and how often each had repeated that it is empty."""
 
     def on_added(self, event: ObjectAdded) -> None:
         """A node holds a sealed copy."""
@@ -420,9 +428,11 @@ class Directory:
         """A node is about to leave: others take what only it has, in turn, and what nothing can make again."""
         others = self.staying()
         needed = frozenset(event.needed)  # membership only
-        moved = self.leaving[event.node] = {}
+        leaving = self.leaving.setdefault(event.node, Leaving())
+        leaving.repeats = event.repeats
+        moved = leaving.moves
         for object_id, entry in self.entries.items() if others else ():
-            if event.node not in entry.nodes:
+            if event.node not in entry.nodes or object_id in moved:
                 continue
             holders = [node for node in entry.nodes if node in others]
             if holders and object_id not in needed:
@@ -430,7 +440,7 @@ class Directory:
             keeper = holders[0] if holders else others[len(moved) % len(others)]
             self._move(moved, object_id, keeper, remakeable=object_id not in needed)
         if not moved:
-            self.released.append(event.node)
+            self.released.append((event.node, event.repeats))
         self._replace_keeper(event.node, others)
 
     def on_drain_given_up(self, node: NodeID) -> None:
@@ -440,7 +450,8 @@ class Directory:
     def needs(self, node: NodeID) -> bool:
         """Whether somebody has to hear at once that a node is gone: it did not leave in order, is the only one that has
         some object, or others get one from it."""
-        if self.leaving.get(node) != {} or self.away or self.relays:
+        leaving = self.leaving.get(node)
+        if leaving is None or leaving.moves or self.away or self.relays:
             return True
         for entry in self.entries.values():
             if node in entry.nodes and len(entry.nodes) == 1:
@@ -456,26 +467,27 @@ class Directory:
 
     def _replace_keeper(self, keeper: NodeID, others: Sequence[NodeID]) -> None:
         """A node that was to take objects from others leaves itself, or is dead: those who stay take them."""
-        for node, moved in self.leaving.items():
+        for node, leaving in self.leaving.items():
+            moved = leaving.moves
             theirs = [object_id for object_id, move in moved.items() if move.keeper == keeper]
             for turn, object_id in enumerate(theirs):
                 move = moved.pop(object_id)
                 if others and object_id in self.entries:
                     self._move(moved, object_id, others[turn % len(others)], remakeable=move.remakeable)
             if theirs and not moved:
-                self.released.append(node)
+                self.released.append((node, leaving.repeats))
 
     def on_kept(self, event: CopyKept) -> None:
         """A node has the copy that was wanted of it, or cannot have it."""
         relay = self.relays.get(event.object_id)
         if relay is not None and relay.via == event.node:
             self._pass_on(event.object_id, self.entries[event.object_id], relay)
-        for node, moved in self.leaving.items():
-            move = moved.get(event.object_id)
+        for node, leaving in self.leaving.items():
+            move = leaving.moves.get(event.object_id)
             if move is not None and move.keeper == event.node:
-                del moved[event.object_id]
-                if not moved:
-                    self.released.append(node)
+                del leaving.moves[event.object_id]
+                if not leaving.moves:
+                    self.released.append((node, leaving.repeats))
 
     def node_died(self, node: NodeID) -> None:
         """Its copies are gone; what others still wait for, and have no source for, is demanded of its owner."""

@@ -369,10 +369,9 @@ class Head(HeadQueries):
                 if self.autoscaler is not None:
                     self.autoscaler.on_joined(info)
             elif self.directory.released:
-                node = self.directory.released.pop(0)
-                self.out.send(
-                    Address(node), NodeReleased(node=node, incarnation=self.membership.members[node].info.incarnation)
-                )
+                node, repeats = self.directory.released.pop(0)
+                life = self.membership.members[node].info.incarnation
+                self.out.send(Address(node), NodeReleased(node=node, incarnation=life, repeats=repeats))
             elif self.membership.changed:
                 self._announce_cluster()
                 self.scheduler.on_node_changed(self.membership.changed.popleft())

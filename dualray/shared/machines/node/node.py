@@ -9,7 +9,10 @@ The node manager hands it events; what it may read is in queries.py.
 
 Draining. A node that is to leave in good order tells the head (which places nothing there any more), has its leases
 back, names the objects that nothing can make again, and leaves when the head says that others have what only it had;
-after `drain_timeout_ns` it leaves all the same. Actors end with it, and restart elsewhere as their options say.
+after `drain_timeout_ns` it leaves all the same. Actors end with it, and restart elsewhere as their options say. The
+news that a worker has stored an object may come after its lease is back, for that comes from another process: the node
+then names its objects again, and takes no notice of a release that was sent before. It does so `_REPEATS_MAX` times,
+for an actor may go on storing objects.
 
 A process of another machine that has leased workers here may be out of reach, though the head hears both (reach.py).
 When its connection has closed and nobody has told of its death for `link_patience_ns`, what it has leased here ends
@@ -115,6 +118,7 @@ from dualray.shared.model.states import WorkerState
 from dualray.shared.policies import load_policy
 
 _DRAIN_TIMER = "drain"
+_REPEATS_MAX = 8
 _LINKS_TIMER = "links"
 _KEEPER = "the head, for a node that leaves"
 
@@ -176,6 +180,7 @@ class Node(NodeQueries):
         self.has_given_up = False
         """It was: a release that was on its way means nothing any more."""
         self.has_emptied = False
+        self.repeats = 0  # of NodeEmptied, in this drain
         """Its tasks have ended, and the head was told."""
         self.doubts: dict[Address, dict[Address, None]] = {}
         """Dead processes that kept room, and the workers that have still to say what they read there."""
@@ -209,13 +214,14 @@ class Node(NodeQueries):
         self.may_stay = event.is_cancellable and (self.may_stay or not self.scheduler.is_draining)
         if not self.scheduler.is_draining:
             self.has_given_up = False
+            self.repeats = 0
             self.out.send(HEAD, NodeDraining(node=self.node, incarnation=self.incarnation))
             self.out.add(ArmTimer(timer=_DRAIN_TIMER, delay_ns=self.config.drain_timeout_ns))
             self.scheduler.start_draining()
             self.store.space.call_back()
 
     def _on_released_by_head(self, event: NodeReleased) -> None:
-        if not self.has_given_up:
+        if not self.has_given_up and event.repeats == self.repeats:
             self.drained = self.drained or event.incarnation == self.incarnation
 
     def _on_copy_wanted(self, event: CopyWanted) -> None:
@@ -453,7 +459,10 @@ class Node(NodeQueries):
             self.has_emptied = True
             objects = [*self.store.objects.values(), *self.store.spilled.values()]
             needed = tuple(stored.object_id for stored in objects if not (stored.remakeable or stored.is_room))
-            self.out.send(HEAD, NodeEmptied(node=self.node, incarnation=self.incarnation, needed=needed))
+            emptied = NodeEmptied(
+                node=self.node, incarnation=self.incarnation, needed=needed, repeats=self.repeats
+            )
+            self.out.send(HEAD, emptied)
 
     @property
     def _is_stirred(self) -> bool:
@@ -465,6 +474,7 @@ class Node(NodeQueries):
         store, space, transfer = self.store, self.store.space, self.transfer
         if store.sealed:
             object_id, writer = store.sealed.popleft()
+            _name_again(self)
             transfer.on_sealed(object_id)
             store.unpin(object_id, writer)
         elif space.granted:
@@ -517,6 +527,13 @@ class Node(NodeQueries):
         self.store.check_invariants()
         self.transfer.check_invariants()
         self.scheduler.check_invariants()
+
+
+def _name_again(node: Node) -> None:
+    """An object was stored: the head may have to know of it before this node leaves."""
+    if node.has_emptied and node.repeats < _REPEATS_MAX:
+        node.has_emptied = False
+        node.repeats += 1
 
 
 def _drain_has_taken_long(node: Node) -> None:

@@ -66,11 +66,13 @@ class NodeDraining:
 
 @dataclass(slots=True, kw_only=True)
 class NodeEmptied:
-    """To the head: no task runs here any more. `needed` are the objects here that nothing can make again."""
+    """To the head: no task runs here any more. `needed` are the objects here that nothing can make again. `repeats` is
+    how often the node has said so before: it says so again when an object was stored since."""
 
     node: NodeID
     incarnation: int
     needed: tuple[ObjectID, ...]
+    repeats: int = 0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -93,10 +95,11 @@ class CopyKept:
 
 @dataclass(slots=True, kw_only=True)
 class NodeReleased:
-    """From the head: nothing depends on this node any more; it may end."""
+    """From the head: nothing depends on this node any more; it may end. `repeats` is that of the last `NodeEmptied`."""
 
     node: NodeID
     incarnation: int
+    repeats: int = 0
 
 
 @dataclass(slots=True, kw_only=True)
