@@ -459,9 +459,7 @@ class Node(NodeQueries):
             self.has_emptied = True
             objects = [*self.store.objects.values(), *self.store.spilled.values()]
             needed = tuple(stored.object_id for stored in objects if not (stored.remakeable or stored.is_room))
-            emptied = NodeEmptied(
-                node=self.node, incarnation=self.incarnation, needed=needed, repeats=self.repeats
-            )
+            emptied = NodeEmptied(node=self.node, incarnation=self.incarnation, needed=needed, repeats=self.repeats)
             self.out.send(HEAD, emptied)
 
     @property
