@@ -120,6 +120,8 @@ def pids_of(kind: str, runtime: Any) -> list[int]:
     found = []
     for process in founder.children(recursive=True):
         with suppress(psutil.NoSuchProcess):
+            if process.ppid() in found and kind == "template":
+                continue  # a worker that has not named itself yet
             if any(word.endswith(wanted) for word in process.cmdline()):
                 found.append(process.pid)
     return found

@@ -52,6 +52,8 @@ def _absent(module: str, name: str) -> Any:
     def absent(*_args: Any, **_named: Any) -> Any:
         raise NotImplementedError(f"{module}.{name} is private to Ray")
 
+    if name[0].isupper():  # a class: nothing is an instance of it
+        return type(name, (), {"__new__": absent})
     absent.__name__ = name
     return absent
 
