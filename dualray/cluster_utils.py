@@ -22,7 +22,6 @@ from typing import Any, Self
 import psutil
 
 from dualray import api
-from dualray.as_ray.initializing import sessions_in
 from dualray.as_ray.system_config import all_limits_of_ray, limits_of_variables
 from dualray.cluster_address import ClusterAddress, planned
 from dualray.exceptions import DualrayError, rays_words
@@ -59,12 +58,11 @@ log_to_stderr max_worker_port metrics_agent_port metrics_export_port min_worker_
 node_ip_address node_manager_port node_name object_manager_port object_spilling_directory plasma_directory
 plasma_store_socket_name proxy_server_url ray_client_server_port ray_debugger_external raylet_socket_name
 redirect_output redis_address redis_max_clients redis_password redis_port redis_shard_ports redis_username
-resource_isolation_config runtime_env_agent_port runtime_env_dir_name session_name setup_worker_path
+resource_isolation_config runtime_env_agent_port runtime_env_dir_name session_name setup_worker_path temp_dir
 tracing_startup_hook webui worker_path worker_port_list _system_config
 """
 _WITHOUT_EFFECT = frozenset(_NAMES.split())
 """Arguments of a node that Ray's `Cluster.add_node` knows and that say nothing to dualray."""
-_TEMP_DIR = "temp_dir"
 _PORTS = frozenset(name for name in (*_WITHOUT_EFFECT, "metrics_port") if name.endswith("_port")) - {
     "max_worker_port",
     "min_worker_port",
@@ -355,9 +353,7 @@ class Cluster:
             autoscale: file of `dualray start --autoscale` with groups of nodes to launch, for the first node only.
             metrics_port: port of 127.0.0.1 on which to serve the node's metrics; 0 means any free port, None no
                 metrics.
-            of_ray: other arguments of Ray's `add_node`. Under the name `ray`, `temp_dir` is the directory in which a
-                node of real mode creates the directory of its session. All others, such as `dashboard_port`, have no
-                effect.
+            of_ray: other arguments of Ray's `add_node`, such as `dashboard_port`, which have no effect.
 
         Raises:
             TypeError: an argument is unknown to dualray and Ray; the message has the nearest name.
@@ -391,9 +387,7 @@ class Cluster:
         )
         of_us: dict[str, Any] = {"seed": seed, "takes_faults": self._takes_faults}
         options = dataclasses.replace(options, **of_us, record_directory=_made(decision_log))
-        with sessions_in(of_ray.get(_TEMP_DIR)):
-            started = start_node(options, self._secret, is_detached=not self._ends_with_us)
-        return self._take_in(ClusterNode(started), wait)
+        return self._take_in(ClusterNode(start_node(options, self._secret, is_detached=not self._ends_with_us)), wait)
 
     def _take_in(self, node: ClusterNode, wait: bool = False) -> ClusterNode:
         if self.head_node is None:
@@ -536,7 +530,7 @@ def _bytes(name: str, value: float | str | None) -> int | None:
 def _check_names(given: Mapping[str, Any]) -> None:
     """That Ray's `add_node` knows what dualray's does not."""
     for name in given:
-        if name not in _WITHOUT_EFFECT and name != _TEMP_DIR:
+        if name not in _WITHOUT_EFFECT:
             known = [each for each in inspect.signature(Cluster.add_node).parameters if each not in ("self", "of_ray")]
             raise TypeError(unknown_name("argument", name, known, "Cluster.add_node"))
 

@@ -120,7 +120,7 @@ def init(address: str | None = None, *, local_mode: bool = False, job_config: An
         said = {name: value for name, value in said.items() if name not in _OF_REAL_MODE}
     structured_logs.add(said, logging_config, is_simulated=is_simulated)
     directory = said.pop("_temp_dir", None)
-    with sessions_in(directory if address in (None, "local") else None):
+    with _sessions_in(directory if address in (None, "local") else None):
         is_first = not api.is_initialized()  # else it is a worker, or the cluster that the program already has
         context = _start_or_join(address, said, is_simulated=is_simulated)
         context.ray_version = RAYS_VERSION
@@ -129,8 +129,8 @@ def init(address: str | None = None, *, local_mode: bool = False, job_config: An
 
 
 @contextlib.contextmanager
-def sessions_in(directory: str | None) -> Iterator[None]:
-    """Under the name `ray`, create the directory of a new session in this one; None: where RAY_TMPDIR or TMPDIR says."""
+def _sessions_in(directory: str | None) -> Iterator[None]:
+    """Create the directory of a new session in this one (`_temp_dir`); None: where RAY_TMPDIR or TMPDIR says."""
     if not directory:
         yield
         return
