@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 import dualray as ray
 from dualray import whatif
+from dualray.cli.app import app
 from dualray.sim.kernel.cores import Cores
 from dualray.sim.kernel.kernel import Kernel
 from dualray.sim.replay.model_process import ModelProcess
@@ -286,8 +288,8 @@ def test_the_command_shows_a_table_and_answers(everything_recorded, tmp_path):
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line(everything_recorded, arguments, words):
-    done = subprocess.run([*COMMAND, everything_recorded, *arguments], capture_output=True, text=True, timeout=150)
-    assert done.returncode == 2
+    done = CliRunner().invoke(app, ["predict", str(everything_recorded), *arguments])
+    assert done.exit_code == 2
     refusals = [line for line in done.stderr.splitlines() if line.startswith("dualray: ")]
     assert len(refusals) == 1
     assert words in refusals[0]
