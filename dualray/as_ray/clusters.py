@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from dualray import cluster_utils
+from dualray.as_ray.global_state import GlobalState, state
 
 __all__ = ["Cluster"]
 
 
 class Cluster(cluster_utils.Cluster):
     """See `dualray.cluster_utils.Cluster`."""
+
+    @property
+    def global_state(self) -> GlobalState:
+        """Tables of nodes, actors, jobs and placement groups, such as `node_table()`; the program must be connected."""
+        return state
 
     def remove_node(self, node: cluster_utils.ClusterNode, allow_graceful: bool = True) -> None:
         """End a node at once. Its tasks fail or run again elsewhere, and what only it had is lost, whatever

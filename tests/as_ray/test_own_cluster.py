@@ -34,6 +34,7 @@ def cpus():
 
 
 ray.init()
+assert [node["NodeID"] for node in cluster.global_state.node_table()] == [cluster.head_node.node_id]
 assert cpus() == 3
 ray.init("auto")
 assert cpus() == 3

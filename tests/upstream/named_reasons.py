@@ -80,7 +80,7 @@ NAMED: Final = {
     "ray_init.py::test_auto_init_client": CLIENT,
     "ray_init.py::test_ray_init_credential": CLIENT,
     "ray_init.py::test_ray_init_no_local_instance": "address='auto' starts a cluster where none runs",
-    "ray_init.py::test_ray_init_using_hostname": PRIVATE,
+    "ray_init.py::test_ray_init_using_hostname": "a virtual node has the host name of no machine",
     "ray_init.py::test_ray_init_with_runtime_env_as_dict": PRIVATE,
     "ray_init.py::test_ray_init_with_runtime_env_as_object": PRIVATE,
     "ray_init_2.py::test_driver_node_ip_address_auto_configuration": "a virtual node has a virtual address",

@@ -225,6 +225,8 @@ def call_ray_start(request: pytest.FixtureRequest) -> Iterator[str | None]:
 
 @pytest.fixture
 def shutdown_only() -> Iterator[None]:
+    if not _ON_RAY:  # a plain init() joins no Cluster that another test has left, as with Ray's fixtures
+        importlib.import_module("dualray.cluster_address").planned.address_of = None
     yield
     ray.shutdown()
 
