@@ -44,6 +44,8 @@ RUN_VARIABLE = "PYTEST_DUALRAY_RUN"  # not DUALRAY_...: those are dualray's own 
 SESSION_VARIABLE = "DUALRAY_SESSION"
 NAME_PREFIX = "dualray"  # of session directories, and of segments in /dev/shm
 CLEAN_UP_S = 5.0
+_COLLECTING_PAUSE_S = 0.08
+"""Garbage is collected when what remains has stayed for as long as this: most is gone after a moment."""
 
 _RUN_PREFIX = "dr"  # of the temporary directory of a run
 _SHARED_MEMORY = Path("/dev/shm")  # Linux; elsewhere segments have no directory to look into
@@ -132,7 +134,8 @@ def leaked(before: Survey, *, timeout_s: float = CLEAN_UP_S) -> list[Holding]:
     while remaining := _news(before, survey()):
         if time.monotonic() >= deadline:
             return remaining
-        gc.collect()  # a descriptor may wait in a cycle; if nobody closed it, the ResourceWarning says so
+        if pause_s >= _COLLECTING_PAUSE_S:
+            gc.collect()  # a descriptor may wait in a cycle; if nobody closed it, the ResourceWarning says so
         time.sleep(pause_s)
         pause_s = min(2 * pause_s, 0.25)
     return []

@@ -34,7 +34,7 @@ SOON_S = 0.15
 
 
 @pytest.fixture(autouse=True)
-def nothing_is_held_by_cycles(cluster):
+def nothing_is_held_by_cycles(quick_collections, cluster):
     """An exception that was caught holds the frames of its test, and with them handles, until garbage collection: that
     comes before the cluster is looked at."""
     yield

@@ -20,7 +20,7 @@ SOON_S = 0.2
 
 
 @pytest.fixture(autouse=True)
-def nothing_is_held_by_cycles(start):
+def nothing_is_held_by_cycles(quick_collections, start):
     yield
     gc.collect()
 

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("cluster")
 
 
 @pytest.fixture(autouse=True)
-def nothing_is_held_by_cycles():
+def nothing_is_held_by_cycles(quick_collections):
     """An exception that was caught holds the frames of its test, and with them references, until garbage collection."""
     yield
     gc.collect()
