@@ -268,7 +268,7 @@ function drawWaits(run) {
   const rows = [...run.tables.waits.values()].sort((a, b) => b[1] - a[1]).slice(0, 50);
   $("waits").replaceChildren(...rows.map((row) => { const item = element("li", element("b", `${count(row[1])} ×`)); item.append(element("span", `${row[0]} (the first for ${time(Math.max(0, run.now - row[2]))})`)); return item; }));
   const unknown = run.head.knows_head && rows.length ? [...run.tables.nodes.values()].filter((row) => row[1] === "DEAD" && row[12] === null).map((row) => row[0]) : [];
-  if (unknown.length) $("waits").prepend(element("li", `The head has not detected yet that ${unknown.slice(0, 5).join(", ")}${unknown.length > 5 ? " and others" : ""} ${unknown.length > 1 ? "are" : "is"} dead. Work that was sent there, or needs an object from there, waits until the head detects it.`, { className: "note" }));
+  if (unknown.length) $("waits").prepend(element("li", `The head has not detected yet that ${unknown.slice(0, 5).join(", ")}${unknown.length > 5 ? " and others" : ""} ${unknown.length > 1 ? "are" : "is"} dead. If work was sent there, or needs an object from there, it waits until the head detects the death.`, { className: "note" }));
   if (!rows.length) $("waits").append(element("li", run.head.state === "over" ? "Nothing waited at the end." : "Nothing waits.", { className: "none" }));
 }
 function drawNodes(run) {
@@ -428,9 +428,9 @@ async function open(kind, key) {
   try {
     const story = await ask(`/api/${run.number}/story?id=${encodeURIComponent(key)}`);
     if (shown !== mine) return;
-    title.hidden = false; title.textContent = run.head.state === "over" ? "Its story" : `Its history until ${time(story.now_s)}`;
+    title.hidden = false; title.textContent = run.head.state === "over" ? "Its history" : `Its history until ${time(story.now_s)}`;
     $("detail-story").replaceChildren(...story.lines.map(([when, said, details]) => { const item = element("li", element("time", time(when))); item.append(" " + said); if (details.length) { const inner = element("ul"); inner.append(...details.map((each) => element("li", each))); item.append(inner); } return item; }));
-  } catch (error) { if (shown === mine) { title.hidden = false; title.textContent = "Its story"; $("detail-story").replaceChildren(element("li", error.message)); } }
+  } catch (error) { if (shown === mine) { title.hidden = false; title.textContent = "Its history"; $("detail-story").replaceChildren(element("li", error.message)); } }
 }
 // Draws the fields and links again when they have changed: the dialog shows the moment that the page shows.
 function drawDetail() {
@@ -508,7 +508,7 @@ function ofNode(run, row) {
     fields: [["state", words(state)], ["since", time(isDead ? ended : started)], ["joined", isDead ? time(started) : ""], ["incarnation", lives ? `${lives + 1}, after ${lives} restart${lives > 1 ? "s" : ""}` : ""], ["why it ended", isDead ? why : ""],
       ["the head detected it", !isDead ? "" : noticed !== null ? `at ${time(noticed)}${noticed > ended ? `, ${time(noticed - ended)} later` : ""}` : run.head.knows_head ? "not yet" : ""],
       ["CPUs in use", row[2] === null ? `${row[3]} tasks run` : `${count(row[3])} of ${count(row[2])}`], ["object store", row[6] === null ? bytes(row[7]) : `${bytes(row[7])} of ${bytes(row[6])}`], ["measured", row[11]],
-      ["what ran there", list || "nothing"], ["attempts lost there", lostCount ? count(lostCount) : "none"], ["objects lost there", lost && lost[0] ? `${count(lost[0])}: their only copies were there` : "none"]],
+      ["what ran there", list || "nothing"], ["attempts lost there", lostCount ? count(lostCount) : "none"], ["objects lost there", lost && lost[0] ? `${count(lost[0])}: their only copies were there` : "none whose only copy was there"]],
     links: [["Lost attempts", losses], ["Lost objects", objects], ["Runs there now", running], ["Actors there", actors], ["Workers", workers]],
   };
 }

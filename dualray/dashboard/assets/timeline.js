@@ -106,7 +106,8 @@ export function drawTimeline(canvas, run, view) {
     for (let i = 0; i < bars.count; i++) {
       const until = Math.min(bars.until[i], run.now);
       if (until < view.from || bars.from[i] > view.until) continue;
-      const a = Math.max(0, Math.floor((bars.from[i] - view.from) * scale)), b = Math.min(W, Math.max(a + 1, Math.ceil((until - view.from) * scale) - 1));
+      const a = Math.max(0, Math.floor((bars.from[i] - view.from) * scale)), end = Math.floor((until - view.from) * scale);
+      const b = Math.min(W, Math.max(a + 1, end - (end - a > 3 ? 1 : 0))); // a gap between bars that follow at once
       const line = lines > shown ? Math.floor(bars.line[bars.row[i]] * shown / lines) : bars.line[bars.row[i]];
       const top = Math.round(line * tall), bottom = Math.min(H, Math.max(top + 1, Math.round((line + 1) * tall) - (tall > 4 ? 1 : 0)));
       const flags = bars.flags[i], colour = flags & FAILED ? ink : flags & LOST ? bad : palette[bars.colour[i]], striped = flags & AGAIN && b - a > 5;
