@@ -405,6 +405,7 @@ def test_what_the_profile_is_taken_of_is_there(build):
     assert f'"/{build.TRAINING}"' in (ROOT / "pyproject.toml").read_text()  # and in the source distribution
 
 
+@pytest.mark.slow
 def test_the_environment_gives_processes_the_name_ray(environment, tmp_path):
     asks = "import importlib.util as it; print(it.find_spec('ray') is not None)"
     assert run(environment / "python", "-c", asks, cwd=tmp_path, DUALRAY_AS_RAY="1") == "True\n"

@@ -54,9 +54,13 @@ SHAPES: list[tuple[str, dict[str, Any]]] = [
 ]
 PARTS_OF_MIXED = ("bag_of_tasks", "chain", "nested", "tree_reduce")
 """`mixed` does what these do."""
+MARKED_SHAPES = [
+    pytest.param(name, kwargs, id=name, marks=pytest.mark.slow if name in PARTS_OF_MIXED else ())
+    for name, kwargs in SHAPES
+]
 
 
-@pytest.mark.parametrize(("name", "kwargs"), SHAPES, ids=[name for name, _ in SHAPES])
+@pytest.mark.parametrize(("name", "kwargs"), MARKED_SHAPES)
 def test_a_replay_takes_as_long_as_the_simulation_of_that_cluster(tmp_path, name, kwargs):
     record(tmp_path / "one.parquet", name, 1, kwargs)
     for nodes in (1, 3):
@@ -67,13 +71,7 @@ def test_a_replay_takes_as_long_as_the_simulation_of_that_cluster(tmp_path, name
         assert row.makespan_s == pytest.approx(simulated_s, rel=0.1)
 
 
-@pytest.mark.parametrize(
-    ("name", "kwargs"),
-    [
-        pytest.param(name, kwargs, id=name, marks=pytest.mark.slow if name in PARTS_OF_MIXED else ())
-        for name, kwargs in SHAPES
-    ],
-)
+@pytest.mark.parametrize(("name", "kwargs"), MARKED_SHAPES)
 def test_short_cuts_change_nothing(tmp_path, monkeypatch, name, kwargs):
     record(tmp_path / "run.parquet", name, 1, kwargs)
     found = []
