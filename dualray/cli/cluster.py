@@ -100,7 +100,7 @@ def start_command(
         Option(
             min=0,
             max=65535,
-            help="Network port for all connections to this node, which joins a cluster with --address."
+            help="Network port for all connections to this node, if the node joins a cluster with --address."
             " By default, dualray chooses a free port.",
         ),
     ] = None,

@@ -133,13 +133,15 @@ def _list(text: str | None) -> list[str] | None:
 CalibrationReport = Annotated[
     Path | None,
     Option(
-        help=f"{REPORT_HELP} The report of `dualray calibrate` compares measured times with "
-        "times that follow from the calibrated costs."
+        help=f"{REPORT_HELP} The report of `dualray calibrate` compares measured times with the "
+        "times that a simulation with the measured costs predicts."
     ),
 ]
 Seconds = Annotated[
     float,
-    Option(help="Longest time for all measurements, from 1 to 60 seconds. One round of measurements takes about 10 s."),
+    Option(
+        help="Longest total time of the measurements, from 1 to 60 seconds. One round of measurements takes about 10 s."
+    ),
 ]
 RayAddress = Annotated[
     str | None,
@@ -274,8 +276,8 @@ def predict_command(
     price: Annotated[
         str | None,
         Option(
-            help="Price of one node per hour. With --autoscale, the price of a node of each group, "
-            "such as cpu=0.40,gpu=2.80."
+            help="Price of one node per hour. With --autoscale, give the price of one node of each node group per "
+            "hour, such as cpu=0.40,gpu=2.80."
         ),
     ] = None,
     gpu_price: Annotated[
@@ -285,8 +287,8 @@ def predict_command(
         float | None,
         Option(
             min=0,
-            help="Price of a spot machine per hour. By default, a spot machine costs the price"
-            " in the JSON file about spot machines. If that file gives no price, a spot machine costs --price.",
+            help="Price of a spot machine per hour. By default, a spot machine costs the price in the JSON file about "
+            "spot machines. If the JSON file contains no price, a spot machine costs as much as --price says.",
         ),
     ] = None,
     deadline: Annotated[
@@ -327,7 +329,7 @@ def predict_command(
     idle_timeout: Annotated[
         str | None,
         Option(
-            help="Idle times to compare, after which the autoscaler removes a node, such as 1m,5m. By "
+            help="Idle times to compare, such as 1m,5m. The autoscaler removes a node that was idle for this time. By "
             "default, `dualray predict` uses the idle time in the --autoscale file."
         ),
     ] = None,
