@@ -134,13 +134,13 @@ class RuntimeEnv:
         if self.working_dir is not None and not Path(self.working_dir).is_dir():
             raise RuntimeEnvPathError(
                 f"runtime_env: working_dir={self.working_dir!r} is not a directory {where}. dualray does not copy "
-                f"directories: create the directory on each node"
+                f"directories, so create the directory on each node"
             )
         for module in self.py_modules:
             if not Path(module).exists():
                 raise RuntimeEnvPathError(
-                    f"runtime_env: py_modules has {module!r}, which does not exist {where}. dualray does not copy "
-                    f"modules: copy the module to each node"
+                    f"runtime_env: py_modules contains {module!r}, which does not exist {where}. dualray does not "
+                    f"copy modules, so copy the module to each node yourself"
                 )
 
 
@@ -284,7 +284,7 @@ def _place_of(module: Any) -> Any:
 
 def _path(what: str, said: Any) -> str:
     if not isinstance(said, str | Path):
-        raise TypeError(f"{what}={said!r} must be a path")
+        raise TypeError(f"{what}={said!r} must be a path: a str or a pathlib.Path")
     if "://" in str(said):
         raise ValueError(f"{what}={said!r} must be a local path, because dualray downloads no files")
     return str(Path(said).expanduser().absolute())

@@ -283,7 +283,7 @@ def _address(name: str, value: Any) -> str | None:
     if value is None:
         return None
     if not isinstance(value, str):
-        raise TypeError(f"{name}={value!r} must be a string such as '10.0.0.1:{DEFAULT_PORT}', 'auto' or 'local'")
+        raise TypeError(f"{name}={value!r} must be 'auto', 'local' or a string such as '10.0.0.1:{DEFAULT_PORT}'")
     if value == "local":
         return value
     if value.startswith("ray://"):
@@ -293,7 +293,7 @@ def _address(name: str, value: Any) -> str | None:
         )
     host, _, port = value.rpartition(":")
     if value != "auto" and not value.startswith("/") and not (host and port.isdigit() and 0 < int(port) < 65536):
-        raise ValueError(f"{name}={value!r} must be host:port, such as '10.0.0.1:{DEFAULT_PORT}', 'auto' or 'local'")
+        raise ValueError(f"{name}={value!r} must be host:port, as in '10.0.0.1:{DEFAULT_PORT}', or 'auto' or 'local'")
     return value
 
 
@@ -622,7 +622,7 @@ def _read_file() -> tuple[str, dict[str, Any]]:
     path = Path(named or CONFIG_FILE)
     if not path.exists():
         if named:
-            raise ValueError(f"DUALRAY_CONFIG names the file {named!r}, which does not exist")
+            raise ValueError(f"the variable DUALRAY_CONFIG names the file {named!r}, which does not exist")
         return "", {}
     content = read_config_file(path, is_named=bool(named))
     for key in content:

@@ -67,6 +67,10 @@ Subject = Annotated[
     str | None,
     Option("--id", help="Id of the task or actor whose output to print. With --id, leave out the argument WHICH."),
 ]
+Session = Annotated[
+    str | None,
+    Option(help="Name, or part of it, of the session whose logs to read. Each start of a cluster is a new session."),
+]
 
 
 @app.add("logs")
@@ -79,10 +83,7 @@ def logs_command(
     err: Annotated[bool, Option("--err", help="Print stderr instead of stdout.")] = False,
     tail: Tail = TAIL_LINES,
     follow: Follow = False,
-    session: Annotated[
-        str | None,
-        Option(help="Name of the session (one start of a cluster) whose logs to read, or a part of the name."),
-    ] = None,
+    session: Session = None,
     node: Annotated[str | None, Option("--node-id", "--node", help="Node whose logs to read, such as node-1.")] = None,
     directory: Annotated[Path | None, Option(help=KEPT_LOGS_HELP)] = None,
     as_json: AsJson = False,

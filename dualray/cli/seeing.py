@@ -162,7 +162,8 @@ def timeline_command(
 Wanted = Annotated[
     str,
     Argument(
-        metavar="ID", help="Id or beginning of the id of the task, actor or object to explain, or the name of a task."
+        metavar="ID",
+        help="Task, actor or object to explain, given by its id, the beginning of its id, or the name of a task.",
     ),
 ]
 
@@ -179,8 +180,8 @@ def explain_command(
         Path | None,
         Argument(
             metavar="[DIRECTORY|SCENARIO]",
-            help="Directory that a finished run wrote with --decision-log, or a scenario file to run "
-            "first. Without the argument SOURCE and without --log, `dualray explain` uses a running cluster.",
+            help="Directory that a finished run wrote with --decision-log, or a scenario file, which `dualray explain` "
+            "simulates first. Without the argument SOURCE and without --log, `dualray explain` uses a running cluster.",
         ),
     ] = None,
     seed: Annotated[int | None, Option(help=SCENARIO_SEED_HELP)] = None,

@@ -245,8 +245,8 @@ def predict_command(
     memory: Annotated[
         str,
         Option(
-            help="Amounts of memory per node to compare, such as 8GiB,16GiB. Objects and workers of a node "
-            "share this memory. A memory size of 0 means unlimited memory."
+            help="Amounts of memory per node to compare, such as 8GiB,16GiB. The object store and the workers of a "
+            "node share the node's memory. A memory size of 0 means unlimited memory."
         ),
     ] = "0",
     network: Annotated[
@@ -292,7 +292,11 @@ def predict_command(
         ),
     ] = None,
     deadline: Annotated[
-        str | None, Option(help="Choose the cheapest cluster on which the run ends within this time, such as 10min.")
+        str | None,
+        Option(
+            help="Longest time that the run may take, such as 10min. `dualray predict` chooses the cheapest cluster "
+            "that meets the deadline."
+        ),
     ] = None,
     probability: Annotated[
         float,
@@ -304,7 +308,10 @@ def predict_command(
     ] = None,
     cores: Annotated[
         float | None,
-        Option(min=0.01, help="Number of physical cores of each node. By default, a node has as many cores as CPUs."),
+        Option(
+            min=0.01,
+            help="Number of physical cores of each node. By default, a node has as many physical cores as CPUs.",
+        ),
     ] = None,
     host_cores: Annotated[
         float | None,
@@ -329,8 +336,8 @@ def predict_command(
     idle_timeout: Annotated[
         str | None,
         Option(
-            help="Idle times to compare, such as 1m,5m. The autoscaler removes a node that was idle for this time. By "
-            "default, `dualray predict` uses the idle time in the --autoscale file."
+            help="Idle times to compare, such as 1m,5m. The autoscaler removes a node that was idle for longer "
+            "than the idle time. By default, `dualray predict` uses the idle time in the --autoscale file."
         ),
     ] = None,
     causes: Annotated[
