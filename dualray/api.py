@@ -420,7 +420,9 @@ def _wait_with_generators(
 def _check_refs(verb: str, refs: Sequence[Any]) -> None:
     for index, ref in enumerate(refs):
         if not isinstance(ref, ObjectRef):
-            raise WrongTypeError(f"{verb} takes ObjectRefs, but item {index} is {ref!r} (type {type(ref).__name__})")
+            raise WrongTypeError(
+                f"{verb} takes a list of ObjectRefs, but item {index} is {ref!r} (type {type(ref).__name__})"
+            )
 
 
 def _check_one_usable(refs: Sequence[ObjectRef[Any]]) -> None:

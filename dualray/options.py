@@ -520,12 +520,12 @@ def is_generator(function: Any) -> bool:
 
 
 def _check_actor(options: ActorOptions, what: str) -> None:
-    for name, subject in (("name", "An Actor name"), ("namespace", "The namespace of an actor")):
+    for name, kind in (("name", "an Actor name"), ("namespace", "a namespace")):
         value = getattr(options, name)
         if value is not None and not isinstance(value, str):
             raise TypeError(f"{what}: {name}={value!r} must be a str")
         if value == "":
-            raise ValueError(f"{what}: {name}={value!r} is not allowed. {subject} cannot be an empty string")
+            raise ValueError(f"{what}: {name}={value!r} is not allowed, because {kind} cannot be an empty string")
     if options.lifetime not in (None, "detached", "non_detached"):
         raise ValueError(f"{what}: lifetime={options.lifetime!r} must be 'detached', 'non_detached' or None")
     if not isinstance(options.get_if_exists, bool):

@@ -251,23 +251,28 @@ def _setup_hook(what: str, said: Any) -> str:
         if said.startswith(_PICKLED) or (all(part.isidentifier() for part in said.split(".")) and "." in said):
             return said
         raise ValueError(
-            f"{what}: {HOOK}={said!r} must be the name of a function with its module, such as 'package.module.f'"
+            f"{what}: worker_process_setup_hook={said!r} must be the name of a function with its module, such as "
+            "'package.module.f'"
         )
     if not callable(said):
-        raise TypeError(f"{what}: {HOOK}={said!r} must be a function without arguments, or its name with its module")
+        raise TypeError(
+            f"{what}: worker_process_setup_hook={said!r} must be a function without arguments, or the name of a "
+            "function with its module"
+        )
     from cloudpickle import dumps  # noqa: PLC0415 - few give a function
 
     try:
         pickled = dumps(said)
     except Exception as error:
         raise RuntimeEnvSetupError(
-            f"{what}: Failed to export the setup function. dualray cannot pickle {HOOK}={said!r}: {error}"
+            f"{what}: Failed to export the setup function. dualray cannot pickle "
+            f"worker_process_setup_hook={said!r}: {error}"
         ) from error
     if len(pickled) > HOOK_BYTES_MAX:
         raise ValueError(
-            f"{what}: {HOOK}={said!r} has {len(pickled):,} bytes when it is pickled with the values that it captures, "
-            f"but at most {HOOK_BYTES_MAX:,} bytes are allowed. Give the name of a function with its module, such as "
-            "'package.module.f'"
+            f"{what}: the pickled function worker_process_setup_hook={said!r}, with the values that it captures, has "
+            f"{len(pickled):,} bytes, but at most {HOOK_BYTES_MAX:,} bytes are allowed. Give the name of a function "
+            "with its module, such as 'package.module.f'"
         )
     return _PICKLED + base64.b64encode(pickled).decode()
 
@@ -340,8 +345,8 @@ def run_setup_hook(text: str) -> None:
         call_hook(hook_of(hook))
     except Exception as error:
         raise RuntimeEnvSetupError(
-            f"runtime_env: Failed to execute the setup hook method. In this worker, {HOOK} raised "
-            f"{type(error).__name__}: {error}"
+            f"runtime_env: Failed to execute the setup hook method. worker_process_setup_hook raised an exception in "
+            f"this worker: {type(error).__name__}: {error}"
         ) from error
 
 

@@ -566,7 +566,7 @@ def _check_address(resolved: dict[str, Resolved]) -> None:
     if isinstance(address, ClusterAddress):
         given = [name for name in given if name not in address.settings]
         if mode != address.settings["mode"]:
-            raise ValueError(f"mode={mode!r} must be {address.settings['mode']!r}, the mode of the Cluster at address=")
+            raise ValueError(f"mode={mode!r} must be {address.settings['mode']!r}, the mode of the Cluster in address=")
     elif mode not in ("real", "ray") or address == "local":
         return
     if mode == "ray":
@@ -622,7 +622,7 @@ def _read_file() -> tuple[str, dict[str, Any]]:
     path = Path(named or CONFIG_FILE)
     if not path.exists():
         if named:
-            raise ValueError(f"the variable DUALRAY_CONFIG names the file {named!r}, which does not exist")
+            raise ValueError(f"the environment variable DUALRAY_CONFIG names the file {named!r}, which does not exist")
         return "", {}
     content = read_config_file(path, is_named=bool(named))
     for key in content:

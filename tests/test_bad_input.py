@@ -160,7 +160,7 @@ def test_remote_of_something_else(make, words):
         (lambda: ray.get("abc"), "get takes an ObjectRef or a list of ObjectRefs, not 'abc' (type str)"),
         (lambda: ray.get(None), "not None (type NoneType)"),
         (lambda: ray.get({ray.put(1)}), "(type set)"),
-        (lambda: ray.get([ray.put(1), 7]), "get takes ObjectRefs, but item 1 is 7 (type int)"),
+        (lambda: ray.get([ray.put(1), 7]), "get takes a list of ObjectRefs, but item 1 is 7 (type int)"),
         (lambda: ray.get(f), "(type RemoteFunction)"),
         (lambda: ray.get(A.remote()), "(type ActorHandle)"),
         (lambda: ray.get(ray.put(1), timeout="1"), "timeout='1' must be a number of seconds, or None"),
@@ -168,7 +168,7 @@ def test_remote_of_something_else(make, words):
         (lambda: ray.get(ray.put(1), timeout=float("nan")), "timeout=nan must not be negative"),
         (lambda: ray.wait(ray.put(1)), "wait takes a list of ObjectRefs, not ObjectRef("),
         (lambda: ray.wait((ray.put(1),)), "(type tuple)"),
-        (lambda: ray.wait([1]), "wait takes ObjectRefs, but item 0 is 1 (type int)"),
+        (lambda: ray.wait([1]), "wait takes a list of ObjectRefs, but item 0 is 1 (type int)"),
         (
             lambda: ray.wait([ray.put(1)], num_returns=0),
             "num_returns=0 must be between 1 and 1, the number of references",

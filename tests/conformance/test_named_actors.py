@@ -347,7 +347,7 @@ def test_named_actors_are_listed():
 
 def test_options_that_an_actor_cannot_have():
     for options, error in (
-        ({"name": ""}, r"name='' is not allowed\. An Actor name cannot be an empty string"),
+        ({"name": ""}, r"name='' is not allowed, because an Actor name cannot be an empty string"),
         ({"namespace": ""}, r"namespace='' is not allowed"),
         ({"lifetime": "forever"}, r"lifetime='forever' must be 'detached'"),
         ({"get_if_exists": True}, r"get_if_exists=True needs name="),
