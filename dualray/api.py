@@ -154,7 +154,8 @@ def init(
         if ignore_reinit_error:
             return ClusterContext(existing, __version__)
         raise AlreadyInitializedError(
-            "dualray.init() was called before. Call dualray.shutdown() first, or pass ignore_reinit_error=True."
+            "This program has already called dualray.init(). Call dualray.shutdown() first, or pass "
+            "ignore_reinit_error=True."
         )
     return ClusterContext(_start(resolve(given), of_ray), __version__)
 
@@ -182,7 +183,7 @@ def init_for(verb: str) -> None:
     if not settings["auto_init"].value:
         raise NotInitializedError(
             f"{verb} was called before dualray.init(), and auto_init=False (set by: "
-            f"{settings['auto_init'].source}) forbids {verb} to start a cluster. Call dualray.init() first."
+            f"{settings['auto_init'].source}) does not allow {verb} to start a cluster. Call dualray.init() first."
         )
     _start(settings)
 
@@ -201,7 +202,8 @@ OF_RAY = frozenset(
 def _check_arguments_of_ray(given: Mapping[str, Any]) -> None:
     if given.get("local_mode"):
         raise TypeError(
-            "init has no argument local_mode, which Ray removed. To run a cluster in this process, use init(mode='sim')"
+            "init has no argument local_mode, because Ray removed this argument. To simulate a cluster within this "
+            "process, use init(mode='sim')"
         )
     known = inspect.signature(init).parameters
     for name in given:
@@ -251,12 +253,12 @@ def remote(*targets: Any, **options: Any) -> Any:
     """
     if options or not targets:
         if targets:
-            raise TypeError("@remote takes either a function or class, or keyword options, not both")
+            raise TypeError("@remote takes either a function or a class, or keyword options, but not both")
         if not options:
             raise TypeError("@remote() has no options in its parentheses: write @remote, or @remote(num_cpus=2)")
         return lambda target: _make_remote(target, options)
     if len(targets) > 1:
-        raise TypeError(f"remote takes one function or class, not {len(targets)}")
+        raise TypeError(f"remote takes one function or one class, but got {len(targets)} arguments")
     return _make_remote(targets[0], {})
 
 
@@ -264,7 +266,7 @@ def _make_remote(target: Any, options: Mapping[str, Any]) -> RemoteFunction[Any]
     if inspect.isclass(target):
         return ActorClass(target, with_changes(ActorOptions(), options, f"actor class {target.__name__}"))
     if isinstance(target, RemoteFunction | ActorClass):
-        raise TypeError(f"{target!r} is remote already; leave out the second @remote")
+        raise TypeError(f"{target!r} is already remote; leave out the second @remote")
     if not callable(target):
         raise TypeError(f"@remote takes a function or a class, not {target!r}")
     name = getattr(target, "__name__", type(target).__name__)
@@ -314,7 +316,9 @@ def get(refs: Any, *, timeout: float | None = None) -> Any:
     if isinstance(refs, ObjectRefGenerator):
         return refs
     if not isinstance(refs, list | tuple):
-        raise WrongTypeError(f"get takes an ObjectRef or a list of them, not {refs!r} (type {type(refs).__name__})")
+        raise WrongTypeError(
+            f"get takes an ObjectRef or a list of ObjectRefs, not {refs!r} (type {type(refs).__name__})"
+        )
     _check_refs("get", refs)
     for ref in refs:
         ref._check_usable(_UNKNOWN_OWNERS)
@@ -377,15 +381,17 @@ def wait(
     usable = [ref for ref in refs if not ref.holder.is_closed]
     for index, ref in enumerate(usable):
         if ref in seen:
-            raise ValueError(f"wait was given duplicates: {ref!r} at index {seen[ref]} and at index {index}")
+            raise ValueError(
+                f"wait takes distinct ObjectRefs, but {ref!r} is at index {seen[ref]} and at index {index}"
+            )
         seen[ref] = index
     if not refs and num_returns == 1:
         return [], []
     num_returns = _plain(num_returns, int)
     if isinstance(num_returns, bool) or not isinstance(num_returns, int):
-        raise TypeError(f"num_returns={num_returns!r} must be an int")
+        raise TypeError(f"wait: num_returns={num_returns!r} must be an int")
     if not 1 <= num_returns <= len(refs):
-        raise ValueError(f"num_returns={num_returns} must be between 1 and the number of references, {len(refs)}")
+        raise ValueError(f"wait: num_returns={num_returns} must be between 1 and {len(refs)}, the number of references")
     done = verbs.wait(
         [ref.ref for ref in usable],
         num_returns=min(num_returns, len(usable)),
@@ -414,7 +420,9 @@ def _wait_with_generators(
 def _check_refs(verb: str, refs: Sequence[Any]) -> None:
     for index, ref in enumerate(refs):
         if not isinstance(ref, ObjectRef):
-            raise WrongTypeError(f"{verb}: item {index} is {ref!r} (type {type(ref).__name__}), not an ObjectRef")
+            raise WrongTypeError(
+                f"{verb} takes a list of ObjectRefs, but item {index} is {ref!r} (type {type(ref).__name__})"
+            )
 
 
 def _check_one_usable(refs: Sequence[ObjectRef[Any]]) -> None:

@@ -273,8 +273,8 @@ def _in_todays_names(changes: Mapping[str, Any], what: str, before: Any) -> dict
         found["scheduling_strategy"] = _GroupOfOldOption(None)  # out of the group that captures children
     if group is None and index not in (-1, None):
         raise ValueError(
-            f"{what}: placement_group_bundle_index={index!r} needs placement_group=, the placement group that has "
-            "this bundle. (If the placement group is not specified, the bundle index must be -1.)"
+            f"{what}: placement_group_bundle_index={index!r} was given without placement_group=. If no placement group "
+            "is given, the bundle index must be -1. Pass the bundle's placement group as placement_group="
         )
     if group is None or group == "default":
         return found
@@ -304,11 +304,13 @@ def _check(options: TaskOptions | ActorOptions | MethodOptions, what: str) -> No
         if value is None and isinstance(options, MethodOptions):
             continue  # the class says
         if isinstance(value, bool) or not isinstance(value, int):
-            raise TypeError(f"{what}: {name}={value!r} must be an int. ({_type_in_rays_words(name, value)})")
+            rays_message = _type_in_rays_words(name, value)
+            raise TypeError(f"{what}: {name}={value!r} must be an int. (Ray's message: {rays_message})")
         if value < least:
-            rays = "None, 0, -1 or a positive integer, where -1 represents infinity" if least else _RAYS_COUNTS
+            allowed = "None, 0, -1 or a positive integer, where -1 represents infinity" if least else _RAYS_COUNTS
             raise ValueError(
-                f"{what}: {name}={value!r} must be at least {least}. (The keyword '{name}' only accepts {rays}.)"
+                f"{what}: {name}={value!r} must be at least {least}. (Ray's message: The keyword '{name}' only accepts "
+                f"{allowed}.)"
             )
         _check_at_most({name: value}, what)
     if options.name is not None and not isinstance(options.name, str):
@@ -323,8 +325,8 @@ def _check(options: TaskOptions | ActorOptions | MethodOptions, what: str) -> No
     elif duration is not None and not callable(duration) and duration != "measured":
         if isinstance(duration, bool) or not isinstance(duration, int | float):
             raise TypeError(
-                f"{what}: duration={duration!r} must be a number of seconds, a text such as '2s', or a function of the "
-                "arguments"
+                f"{what}: duration={duration!r} must be a number of seconds, a string such as '2s', or a function that "
+                "gets the arguments of the call"
             )
         if not duration >= 0:
             raise ValueError(f"{what}: duration={duration!r} must not be negative")
@@ -374,7 +376,7 @@ def _check_retried(retried: Any, what: str) -> None:
         raise TypeError(f"{what}: retry_exceptions={retried!r} must be True, False or a list of exception types")
     for each in retried:
         if not (isinstance(each, type) and issubclass(each, BaseException)):
-            raise TypeError(f"{what}: retry_exceptions has {each!r}, which is not an exception class")
+            raise TypeError(f"{what}: retry_exceptions contains {each!r}, which is not an exception class")
 
 
 def _check_modelled(options: TaskOptions, what: str) -> None:
@@ -384,7 +386,7 @@ def _check_modelled(options: TaskOptions, what: str) -> None:
         for name in ("returns", "returns_size"):
             if getattr(options, name) is not None:
                 raise ValueError(
-                    f"{what}: {name}= is only for calls that the simulation does not execute; add execute=False"
+                    f"{what}: {name}= works only for calls that the simulation does not execute; add execute=False"
                 )
         return
     if isinstance(options.num_returns, str):
@@ -404,7 +406,7 @@ def returned_bytes(options: TaskOptions, what: str) -> int:
     if isinstance(size, str):
         return parse_size_bytes(size, f"{what}: returns_size")
     if isinstance(size, bool) or not isinstance(size, int):
-        raise TypeError(f"{what}: returns_size={size!r} must be a number of bytes, or a text such as '2GiB'")
+        raise TypeError(f"{what}: returns_size={size!r} must be a number of bytes, or a string such as '2GiB'")
     if size < 0:
         raise ValueError(f"{what}: returns_size={size!r} must not be negative")
     return size
@@ -424,12 +426,14 @@ def _check_returns(options: TaskOptions | MethodOptions, what: str) -> None:
         if number not in (STREAMING, DYNAMIC):
             raise ValueError(f"{what}: num_returns={number!r} must be a number, 'streaming' or 'dynamic'")
     elif number is not None and (isinstance(number, bool) or not isinstance(number, int)):
-        rays = _type_in_rays_words("num_returns", number, int, str)
-        raise TypeError(f"{what}: num_returns={number!r} must be an int, 'streaming' or 'dynamic'. ({rays})")
+        rays_message = _type_in_rays_words("num_returns", number, int, str)
+        raise TypeError(
+            f"{what}: num_returns={number!r} must be an int, 'streaming' or 'dynamic'. (Ray's message: {rays_message})"
+        )
     elif number is not None and number < 0:
         raise ValueError(
-            f"{what}: num_returns={number!r} must be at least 0. (The keyword 'num_returns' only accepts None, a "
-            f"non-negative integer, 'streaming' (for generators), or 'dynamic'.)"
+            f"{what}: num_returns={number!r} must be at least 0. (Ray's message: The keyword 'num_returns' only "
+            f"accepts None, a non-negative integer, 'streaming' (for generators), or 'dynamic'.)"
         )
     elif number is not None:
         _check_at_most({"num_returns": number}, what, most=_RETURNS_MAX)
@@ -440,8 +444,8 @@ def _check_returns(options: TaskOptions | MethodOptions, what: str) -> None:
         raise TypeError(f"{what}: _generator_backpressure_num_objects={ahead!r} must be an int")
     if ahead < 1 and ahead != -1:
         raise ValueError(
-            f"{what}: _generator_backpressure_num_objects={ahead!r} must be at least 1, or -1 for any number. "
-            f"(backpressure_num_objects={ahead!r} is not allowed.)"
+            f"{what}: _generator_backpressure_num_objects={ahead!r} is not allowed. Give a number of at least 1, or -1 "
+            "for no limit"
         )
     _check_at_most({"_generator_backpressure_num_objects": ahead}, what)
 
@@ -487,13 +491,13 @@ def returns_of(options: TaskOptions | MethodOptions, function: Any, what: str) -
     if isinstance(number, str):
         if ahead > 0 and number == DYNAMIC:
             raise ValueError(
-                f"{what}: _generator_backpressure_num_objects cannot be used with num_returns='dynamic', which returns "
-                f"all items at once"
+                f"{what}: _generator_backpressure_num_objects cannot be used with num_returns='dynamic', because a "
+                f"'dynamic' generator returns all items at once"
             )
         return Returns(1, number, max(ahead, 0))
     if ahead > 0:
         raise ValueError(
-            f"{what}: _generator_backpressure_num_objects is only for generators, but num_returns is {number}"
+            f"{what}: _generator_backpressure_num_objects works only for generators, but num_returns is {number}"
         )
     return Returns(number)
 
@@ -516,23 +520,27 @@ def is_generator(function: Any) -> bool:
 
 
 def _check_actor(options: ActorOptions, what: str) -> None:
-    for name in ("name", "namespace"):
+    for name, kind in (("name", "an Actor name"), ("namespace", "a namespace")):
         value = getattr(options, name)
         if value is not None and not isinstance(value, str):
             raise TypeError(f"{what}: {name}={value!r} must be a str")
         if value == "":
-            raise ValueError(f"{what}: {name}={value!r} must not be empty. (Actor name cannot be an empty string.)")
+            raise ValueError(f"{what}: {name}={value!r} is not allowed, because {kind} cannot be an empty string")
     if options.lifetime not in (None, "detached", "non_detached"):
         raise ValueError(f"{what}: lifetime={options.lifetime!r} must be 'detached', 'non_detached' or None")
     if not isinstance(options.get_if_exists, bool):
         raise TypeError(f"{what}: get_if_exists={options.get_if_exists!r} must be True or False")
     groups: Any = options.concurrency_groups
     if groups is not None and not isinstance(groups, Mapping):
-        raise TypeError(f"{what}: concurrency_groups={groups!r} must be a dict of name to limit, such as {{'io': 2}}")
+        raise TypeError(
+            f"{what}: concurrency_groups={groups!r} must be a dict from names to limits, such as {{'io': 2}}"
+        )
     limits = {f"concurrency_groups[{name!r}]": value for name, value in (groups or {}).items()}
     for name in groups or {}:
         if not isinstance(name, str) or not name:
-            raise TypeError(f"{what}: concurrency_groups: the name {name!r} must be a str that is not empty")
+            raise TypeError(
+                f"{what}: concurrency_groups has the name {name!r}, but a name must be a str that is not empty"
+            )
     concurrency: Any = options.max_concurrency
     if concurrency is not None and (isinstance(concurrency, bool) or concurrency != 0):  # 0: the default
         limits["max_concurrency"] = concurrency
@@ -546,5 +554,5 @@ def _check_actor(options: ActorOptions, what: str) -> None:
     if isinstance(limit, bool) or not isinstance(limit, int):
         raise TypeError(f"{what}: max_pending_calls={limit!r} must be an int")
     if limit < -1:
-        raise ValueError(f"{what}: max_pending_calls={limit!r} must be at least 1, or 0 or -1 for any number")
+        raise ValueError(f"{what}: max_pending_calls={limit!r} must be at least 1, or 0 or -1 for no limit")
     _check_at_most({"max_pending_calls": limit}, what)

@@ -113,7 +113,7 @@ class RuntimeEnv:
             RuntimeEnvSetupError: naming it, with the way out.
         """
         for key, _ in self.elsewhere:
-            raise RuntimeEnvSetupError(f"runtime_env: dualray does not set up {key!r}. {_ELSEWHERE[key]}")
+            raise RuntimeEnvSetupError(f"runtime_env: dualray cannot set up {key!r} for a worker. {_ELSEWHERE[key]}")
         self.check_paths("on this node")
         if self.pip:
             from dualray.installed_packages import missing  # noqa: PLC0415 - few ask for packages
@@ -121,8 +121,8 @@ class RuntimeEnv:
             if absent := missing(self.pip):
                 why = ", ".join(f"{asked!r} {words} on this node" for asked, words in absent.items())
                 raise RuntimeEnvSetupError(
-                    f"runtime_env: pip: {why}, but dualray installs no packages. Run `pip install "
-                    f"{' '.join(map(shlex.quote, absent))}` on each node before the cluster starts"
+                    f"runtime_env: pip: {why}, and dualray installs no packages. Run `pip install "
+                    f"{' '.join(map(shlex.quote, absent))}` on each node before you start the cluster"
                 )
 
     def check_paths(self, where: str) -> None:
@@ -134,13 +134,13 @@ class RuntimeEnv:
         if self.working_dir is not None and not Path(self.working_dir).is_dir():
             raise RuntimeEnvPathError(
                 f"runtime_env: working_dir={self.working_dir!r} is not a directory {where}. dualray does not copy "
-                f"directories: create the directory on each node"
+                f"directories, so create the directory on each node"
             )
         for module in self.py_modules:
             if not Path(module).exists():
                 raise RuntimeEnvPathError(
-                    f"runtime_env: py_modules has {module!r}, which does not exist {where}. dualray does not copy "
-                    f"modules: copy the module to each node"
+                    f"runtime_env: py_modules contains {module!r}, which does not exist {where}. dualray does not "
+                    f"copy modules, so copy the module to each node yourself"
                 )
 
 
@@ -174,7 +174,7 @@ def parse(what: str, said: Mapping[str, Any] | None) -> RuntimeEnv:
             nearest = difflib.get_close_matches(str(key), KEYS, n=1)
             hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
             if (words := rays_words()) is None:
-                raise ValueError(f"{what} has no key {key!r}.{hint} Known: {', '.join(KEYS)}.")
+                raise ValueError(f"{what} has no key {key!r}.{hint} The known keys are {', '.join(KEYS)}.")
             words.warn_of_unknown_key(what, key, hint)
     _check_conda(what, said)
     found = RuntimeEnv(
@@ -202,10 +202,10 @@ def _env_vars(what: str, said: Any) -> tuple[tuple[str, str], ...]:
     if said is None:
         return ()
     if not isinstance(said, Mapping):
-        raise TypeError(f"{what}: env_vars={said!r} must be a dict whose names and values are str")
+        raise TypeError(f"{what}: env_vars={said!r} must be a dict whose keys and values are str")
     for name, value in said.items():
         if not isinstance(name, str) or not isinstance(value, str):
-            raise TypeError(f"{what}: env_vars has {name!r}: {value!r}, but the name and the value must be str")
+            raise TypeError(f"{what}: env_vars has {name!r}: {value!r}, but both the key and the value must be str")
         if not name or "=" in name or "\0" in name + value or not _has_bytes(name + value):
             raise ValueError(f"{what}: env_vars has {name!r}: {value!r}, which cannot be an environment variable")
     return tuple(sorted(said.items()))
@@ -215,7 +215,7 @@ def _py_modules(what: str, said: Any) -> tuple[str, ...]:
     if said is None:
         return ()
     if isinstance(said, str | Path | ModuleType) or not isinstance(said, Sequence):
-        raise TypeError(f"{what}: py_modules={said!r} must be a list of paths, or of modules")
+        raise TypeError(f"{what}: py_modules={said!r} must be a list of paths or of modules")
     return tuple(_path(f"{what}: py_modules", _place_of(module)) for module in said)
 
 
@@ -224,7 +224,7 @@ def _pip(what: str, pip: Any, uv: Any) -> tuple[str, ...]:
     if pip is None and uv is None:
         return ()
     if pip is not None and uv is not None:
-        raise ValueError(f"{what} has both 'pip' and 'uv'. Put all packages in one of them")
+        raise ValueError(f"{what} has both 'pip' and 'uv'. Put all packages into one of these two keys")
     from dualray.installed_packages import requirements  # noqa: PLC0415 - as above
 
     return requirements(what, "uv", uv) if pip is None else requirements(what, "pip", pip)
@@ -235,7 +235,9 @@ def _check_conda(what: str, said: Mapping[str, Any]) -> None:
     if conda is not None and not isinstance(conda, str | Mapping):
         raise TypeError(f"{what}: conda={conda!r} must be a str or a dict")
     if conda is not None and (said.get("pip") is not None or said.get("uv") is not None):
-        raise ValueError(f"{what}: give either conda or pip or uv. (They cannot be specified at the same time.)")
+        raise ValueError(
+            f"{what}: conda cannot be specified at the same time as pip or uv. Give only one of the three keys"
+        )
 
 
 def _elsewhere(said: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
@@ -248,22 +250,29 @@ def _setup_hook(what: str, said: Any) -> str:
     if isinstance(said, str):
         if said.startswith(_PICKLED) or (all(part.isidentifier() for part in said.split(".")) and "." in said):
             return said
-        raise ValueError(f"{what}: {HOOK}={said!r} must name a function with its module, such as 'package.module.f'")
+        raise ValueError(
+            f"{what}: worker_process_setup_hook={said!r} must be the name of a function with its module, such as "
+            "'package.module.f'"
+        )
     if not callable(said):
-        raise TypeError(f"{what}: {HOOK}={said!r} must be a function without arguments, or its name with its module")
+        raise TypeError(
+            f"{what}: worker_process_setup_hook={said!r} must be a function without arguments, or the name of a "
+            "function with its module"
+        )
     from cloudpickle import dumps  # noqa: PLC0415 - few give a function
 
     try:
         pickled = dumps(said)
     except Exception as error:
         raise RuntimeEnvSetupError(
-            f"{what}: {HOOK}={said!r} cannot be pickled: {error}. (Failed to export the setup function.)"
+            f"{what}: Failed to export the setup function. dualray cannot pickle "
+            f"worker_process_setup_hook={said!r}: {error}"
         ) from error
     if len(pickled) > HOOK_BYTES_MAX:
         raise ValueError(
-            f"{what}: the function {HOOK}={said!r} and the values that the function captures have {len(pickled):,} "
-            f"pickled bytes, but the limit is {HOOK_BYTES_MAX:,}. Give the name of a function with its module, such as "
-            "'package.module.f'"
+            f"{what}: the pickled function worker_process_setup_hook={said!r}, with the values that it captures, has "
+            f"{len(pickled):,} bytes, but at most {HOOK_BYTES_MAX:,} bytes are allowed. Give the name of a function "
+            "with its module, such as 'package.module.f'"
         )
     return _PICKLED + base64.b64encode(pickled).decode()
 
@@ -280,7 +289,7 @@ def _place_of(module: Any) -> Any:
 
 def _path(what: str, said: Any) -> str:
     if not isinstance(said, str | Path):
-        raise TypeError(f"{what}={said!r} must be a path")
+        raise TypeError(f"{what}={said!r} must be a path: a str or a pathlib.Path")
     if "://" in str(said):
         raise ValueError(f"{what}={said!r} must be a local path, because dualray downloads no files")
     return str(Path(said).expanduser().absolute())
@@ -336,8 +345,8 @@ def run_setup_hook(text: str) -> None:
         call_hook(hook_of(hook))
     except Exception as error:
         raise RuntimeEnvSetupError(
-            f"runtime_env: {HOOK} failed in this worker: {type(error).__name__}: {error}. (Failed to execute the "
-            f"setup hook method.)"
+            f"runtime_env: Failed to execute the setup hook method. worker_process_setup_hook raised an exception in "
+            f"this worker: {type(error).__name__}: {error}"
         ) from error
 
 

@@ -102,7 +102,7 @@ def _bytes(name: str, value: Any) -> int | None:
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{name}={value!r} must be a number of bytes, or a text such as '2GiB'")
+        raise TypeError(f"{name}={value!r} must be a number of bytes, or a string such as '2GiB'")
     if value < 1024 * 1024:
         raise ValueError(f"{name}={value!r} must be at least 1 MiB (1,048,576 bytes)")
     return value
@@ -140,14 +140,14 @@ def _json(name: str, text: str) -> Any:
     try:
         return json.loads(text)
     except (json.JSONDecodeError, RecursionError) as error:
-        raise ValueError(f"{name}={text[:200]!r} must be JSON: {error}") from None
+        raise ValueError(f"{name}={text[:200]!r} must be valid JSON: {error}") from None
 
 
 def _resources(name: str, value: Any) -> dict[str, float] | None:
     if isinstance(value, str):
         value = _json(name, value)
     if value is not None and not isinstance(value, Mapping):
-        raise TypeError(f"{name}={value!r} must be a dict of name to amount, such as {{'disk': 1}}")
+        raise TypeError(f"{name}={value!r} must be a dict from names to amounts, such as {{'disk': 1}}")
     return None if value is None else dict(value)
 
 
@@ -230,7 +230,7 @@ def _task_profile(name: str, value: Any) -> Any:
 def _pace(name: str, value: Any) -> float | None:
     pace = _amount(name, value)
     if pace == 0:
-        raise ValueError(f"{name}={value!r} must be above 0: seconds of virtual time in a second of real time")
+        raise ValueError(f"{name}={value!r} must be above 0: {name} is the number of virtual seconds in a real second")
     return pace
 
 
@@ -240,11 +240,11 @@ def _port(name: str, value: Any) -> int | None:
     try:
         number = int(value) if isinstance(value, str) else value
     except ValueError:
-        raise ValueError(f"{name}={value!r} must be a port, a whole number") from None
+        raise ValueError(f"{name}={value!r} must be a port number between 0 and 65,535") from None
     if isinstance(number, bool) or not isinstance(number, int):
         raise TypeError(f"{name}={value!r} must be an int")
     if not 0 <= number < 65536:
-        raise ValueError(f"{name}={value!r} must be between 0 and 65,535; 0 means any free port")
+        raise ValueError(f"{name}={value!r} must be between 0 and 65,535, where 0 means any free port")
     return number
 
 
@@ -265,7 +265,7 @@ def _directory(name: str, value: Any) -> Path | None:
         return None
     path = Path(value)
     if path.exists() and not path.is_dir():
-        raise ValueError(f"{name}={str(path)!r} is a file; give a directory, which may be new")
+        raise ValueError(f"{name}={str(path)!r} is a file; give a directory, which need not exist yet")
     return path
 
 
@@ -283,17 +283,17 @@ def _address(name: str, value: Any) -> str | None:
     if value is None:
         return None
     if not isinstance(value, str):
-        raise TypeError(f"{name}={value!r} must be a text such as '10.0.0.1:{DEFAULT_PORT}', 'auto' or 'local'")
+        raise TypeError(f"{name}={value!r} must be 'auto', 'local' or a string such as '10.0.0.1:{DEFAULT_PORT}'")
     if value == "local":
         return value
     if value.startswith("ray://"):
         raise ValueError(
-            f"{name}={value!r} is an address of Ray Client, which dualray does not use; run the program on the "
+            f"{name}={value!r} is an address of Ray Client, which dualray does not support; run the program on the "
             f"cluster, for example with `ray job submit`"
         )
     host, _, port = value.rpartition(":")
     if value != "auto" and not value.startswith("/") and not (host and port.isdigit() and 0 < int(port) < 65536):
-        raise ValueError(f"{name}={value!r} must be host:port, such as '10.0.0.1:{DEFAULT_PORT}', 'auto' or 'local'")
+        raise ValueError(f"{name}={value!r} must be host:port, as in '10.0.0.1:{DEFAULT_PORT}', or 'auto' or 'local'")
     return value
 
 
@@ -323,13 +323,13 @@ def _limits(name: str, value: Any) -> dict[str, Any]:
     if isinstance(value, str):
         value = _json(name, value)
     if value is not None and not isinstance(value, Mapping):
-        raise TypeError(f"{name}={value!r} must be a dict of name to value, such as {{'push_window_max': 8}}")
+        raise TypeError(f"{name}={value!r} must be a dict from names to values, such as {{'push_window_max': 8}}")
     known = [row[0] for row in Config.describe()]
     for key in value or {}:
         if key not in known:
             nearest = difflib.get_close_matches(str(key), known, n=1)
             hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
-            raise ValueError(f"{name} has no {key!r}.{hint} `dualray config` lists all limits.")
+            raise ValueError(f"{name} has the unknown limit {key!r}.{hint} `dualray config` lists all limits.")
     return dict(value or {})
 
 
@@ -566,7 +566,7 @@ def _check_address(resolved: dict[str, Resolved]) -> None:
     if isinstance(address, ClusterAddress):
         given = [name for name in given if name not in address.settings]
         if mode != address.settings["mode"]:
-            raise ValueError(f"mode={mode!r} must be {address.settings['mode']!r}, the mode of the Cluster to join")
+            raise ValueError(f"mode={mode!r} must be {address.settings['mode']!r}, the mode of the Cluster in address=")
     elif mode not in ("real", "ray") or address == "local":
         return
     if mode == "ray":
@@ -574,8 +574,8 @@ def _check_address(resolved: dict[str, Resolved]) -> None:
     if given and address is not None:
         it = "them" if len(given) > 1 else "it"
         raise ValueError(
-            f"init(address={address!r}) joins a cluster, and cannot set {', '.join(given)} for this cluster. Leave "
-            f"{it} out, or pass {it} to `{'ray' if mode == 'ray' else 'dualray'} start`"
+            f"init(address={address!r}) joins a running cluster, and cannot set {', '.join(given)} for this cluster. "
+            f"Leave {it} out, or pass {it} to `{'ray' if mode == 'ray' else 'dualray'} start` as you start the cluster"
         )
 
 
@@ -602,7 +602,7 @@ def _check_modes(resolved: dict[str, Resolved]) -> None:
         is_local = name == "address" and (given.value is None or isinstance(given.value, ClusterAddress))
         if given.source == "argument" and mode not in setting.modes and not is_local:
             if mode_in_code and mode == "ray" and name in _NOT_ON_RAY:
-                raise ValueError(f"init({name}=...) has no counterpart in mode='ray': {_NOT_ON_RAY[name]}")
+                raise ValueError(f"init({name}=...) is not possible with mode='ray': {_NOT_ON_RAY[name]}")
             if mode_in_code:
                 raise ValueError(
                     f"init({name}=...) works only in {setting.modes[0]} mode, but mode={mode!r} was given; leave out "
@@ -622,7 +622,7 @@ def _read_file() -> tuple[str, dict[str, Any]]:
     path = Path(named or CONFIG_FILE)
     if not path.exists():
         if named:
-            raise ValueError(f"DUALRAY_CONFIG names the file {named!r}, which does not exist")
+            raise ValueError(f"the environment variable DUALRAY_CONFIG names the file {named!r}, which does not exist")
         return "", {}
     content = read_config_file(path, is_named=bool(named))
     for key in content:

@@ -136,10 +136,13 @@ def test_a_wrong_option(make, words):
     ("make", "words"),
     [
         (lambda: ray.remote(3), "@remote takes a function or a class, not 3"),
-        (lambda: ray.remote(f), "is remote already"),
-        (lambda: ray.remote(A), "is remote already"),
-        (lambda: ray.remote(len, print), "remote takes one function or class, not 2"),
-        (lambda: ray.remote(len, num_cpus=1), "remote takes either a function or class, or keyword options, not both"),
+        (lambda: ray.remote(f), "is already remote"),
+        (lambda: ray.remote(A), "is already remote"),
+        (lambda: ray.remote(len, print), "remote takes one function or one class, but got 2 arguments"),
+        (
+            lambda: ray.remote(len, num_cpus=1),
+            "remote takes either a function or a class, or keyword options, but not both",
+        ),
     ],
 )
 def test_remote_of_something_else(make, words):
@@ -153,11 +156,11 @@ def test_remote_of_something_else(make, words):
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: ray.get(5), "get takes an ObjectRef or a list of them, not 5 (type int)"),
-        (lambda: ray.get("abc"), "get takes an ObjectRef or a list of them, not 'abc' (type str)"),
+        (lambda: ray.get(5), "get takes an ObjectRef or a list of ObjectRefs, not 5 (type int)"),
+        (lambda: ray.get("abc"), "get takes an ObjectRef or a list of ObjectRefs, not 'abc' (type str)"),
         (lambda: ray.get(None), "not None (type NoneType)"),
         (lambda: ray.get({ray.put(1)}), "(type set)"),
-        (lambda: ray.get([ray.put(1), 7]), "get: item 1 is 7 (type int), not an ObjectRef"),
+        (lambda: ray.get([ray.put(1), 7]), "get takes a list of ObjectRefs, but item 1 is 7 (type int)"),
         (lambda: ray.get(f), "(type RemoteFunction)"),
         (lambda: ray.get(A.remote()), "(type ActorHandle)"),
         (lambda: ray.get(ray.put(1), timeout="1"), "timeout='1' must be a number of seconds, or None"),
@@ -165,10 +168,10 @@ def test_remote_of_something_else(make, words):
         (lambda: ray.get(ray.put(1), timeout=float("nan")), "timeout=nan must not be negative"),
         (lambda: ray.wait(ray.put(1)), "wait takes a list of ObjectRefs, not ObjectRef("),
         (lambda: ray.wait((ray.put(1),)), "(type tuple)"),
-        (lambda: ray.wait([1]), "wait: item 0 is 1 (type int), not an ObjectRef"),
+        (lambda: ray.wait([1]), "wait takes a list of ObjectRefs, but item 0 is 1 (type int)"),
         (
             lambda: ray.wait([ray.put(1)], num_returns=0),
-            "num_returns=0 must be between 1 and the number of references, 1",
+            "num_returns=0 must be between 1 and 1, the number of references",
         ),
         (lambda: ray.wait([ray.put(1)], num_returns=2), "num_returns=2 must be between 1 and"),
         (lambda: ray.wait([ray.put(1)], num_returns=True), "num_returns=True must be an int"),
@@ -194,7 +197,7 @@ def test_an_infinite_timeout_waits_without_end():
 def test_duplicates_in_wait():
     a, b = ray.put(1), ray.put(2)
     message = message_of(ValueError, ray.wait, [a, b, a])
-    assert message == f"wait was given duplicates: {a!r} at index 0 and at index 2"
+    assert message == f"wait takes distinct ObjectRefs, but {a!r} is at index 0 and at index 2"
 
 
 @pytest.mark.usefixtures("cluster")

@@ -18,7 +18,7 @@ def test_a_setting_that_ray_has_no_counterpart_of_is_refused_with_the_way_out(na
         "log_directory": tmp_path,
         "redirect_output": True,
     }
-    with pytest.raises(ValueError, match=rf"init\({name}=\.\.\.\) has no counterpart in mode='ray': "):
+    with pytest.raises(ValueError, match=rf"init\({name}=\.\.\.\) is not possible with mode='ray': "):
         dualray.init(mode="ray", **{name: values.get(name, 1)})
 
 

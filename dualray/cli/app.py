@@ -24,7 +24,7 @@ GROUPS: Final[dict[str, dict[str, tuple[str, str]]]] = {
         "scenario": ("scenario", "Run, check, list and create scenario files."),
         "explore": ("explore", "Run a scenario with many seeds of random faults."),
         "examples": ("examples", "List or copy the examples and scenarios."),
-        "sim": ("sim", "Simulate generated programs, or show a simulation's assumptions."),
+        "sim": ("sim", "Simulate built-in workloads, or show a simulation's assumptions."),
     },
     "Inspect": {
         "list": ("state", "List tasks, actors, objects, nodes or workers."),

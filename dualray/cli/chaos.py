@@ -51,7 +51,7 @@ Workload = Annotated[
     str,
     Option(
         help="Test program to run: mixed (with tasks, large objects and actors), or another of "
-        "dualray's generated programs."
+        "dualray's test programs, such as shuffle."
     ),
 ]
 Records = Annotated[

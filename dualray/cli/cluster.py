@@ -100,7 +100,7 @@ def start_command(
         Option(
             min=0,
             max=65535,
-            help="Network port for all connections to this node, which joins a cluster with --address."
+            help="Network port for all connections to this node, if the node joins a cluster with --address."
             " By default, dualray chooses a free port.",
         ),
     ] = None,
@@ -131,8 +131,8 @@ def start_command(
     tls: Annotated[
         bool | None,
         Option(
-            help="Encrypt connections to other machines with TLS 1.3. All nodes of a cluster must use "
-            "TLS, or none. By default, TLS is on unless --node-ip is a loopback address.",
+            help="Encrypt connections to other machines with TLS 1.3. Either all nodes of a cluster use TLS, or no "
+            "node uses TLS. By default, TLS is on unless --node-ip is a loopback address.",
         ),
     ] = None,
     tls_cert: Annotated[
@@ -254,7 +254,7 @@ def labels_of(text: str | None) -> dict[str, str] | None:
 
 @app.add("stop")
 def stop_command() -> None:
-    """Stop every node that this user started with `dualray start`, or with `ray start` under the name ray.
+    """Stop every node that you started with `dualray start`, or with `ray start` under the name ray.
 
     Example: dualray stop
     """

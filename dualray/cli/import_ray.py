@@ -27,20 +27,23 @@ def import_ray_command(
     ] = None,
     timeline: Annotated[
         Path | None,
-        Option(help="JSON file that `ray timeline` wrote, with times that the exported events do not contain."),
+        Option(
+            help="JSON file that `ray timeline` wrote. If Ray's exported events lack the times of a task, "
+            "`dualray import-ray` takes the times from the JSON file of `ray timeline`."
+        ),
     ] = None,
     sizes: Annotated[
         Path | None,
         Option(
-            help='JSON file with the size of each function\'s results, {"function": bytes}. By '
-            "default, dualray estimates the sizes of results."
+            help='JSON file with the size in bytes of each function\'s results, such as {"train": 2048}. By '
+            "default, `dualray import-ray` estimates the sizes of results."
         ),
     ] = None,
     edges: Annotated[
         Path | None,
         Option(
             help='JSON file with the dependencies of tasks, [["id of a task", "id of the task that '
-            'takes its result"]]. By default, dualray infers the dependencies of tasks.'
+            'takes its result"]]. By default, `dualray import-ray` infers the dependencies of tasks.'
         ),
     ] = None,
 ) -> None:

@@ -42,30 +42,34 @@ What = Annotated[
 Which = Annotated[
     str | None,
     Argument(
-        help="Id of the task or actor whose output to print, or the beginning of the id. For a "
-        "worker, give its address, such as node-0/w3.",
+        help="Id of the task or actor whose output to print, or the beginning of the id. To print the output of a "
+        "worker, give the worker's address, such as node-0/w3.",
     ),
 ]
 Tail = Annotated[
     int, Option(help="Number of lines to print from the end of the output, or -1 to print all lines.", min=-1)
 ]
 Follow = Annotated[
-    bool, Option("--follow", "-f", help="Keep printing new lines until you press Ctrl-C or the cluster's session ends.")
+    bool, Option("--follow", "-f", help="Keep printing new lines until you press Ctrl-C or the cluster stops.")
 ]
 Attempt = Annotated[
     int | None,
     Option(
         "--attempt-number",
         "-a",
-        help="Which attempt of the task printed the output. The first attempt has the number 0. By default, "
-        "`dualray logs` prints the output of all attempts.",
+        help="Number of the task attempt whose output to print, where the first attempt has the number 0. By default, "
+        "`dualray logs` prints the output of all attempts of a task.",
         min=0,
     ),
 ]
 
 Subject = Annotated[
     str | None,
-    Option("--id", help="Id of the task or actor that printed the output. With --id, leave out the argument WHICH."),
+    Option("--id", help="Id of the task or actor whose output to print. With --id, leave out the argument WHICH."),
+]
+Session = Annotated[
+    str | None,
+    Option(help="Name, or part of it, of the session whose logs to read. Each start of a cluster is a new session."),
 ]
 
 
@@ -79,10 +83,7 @@ def logs_command(
     err: Annotated[bool, Option("--err", help="Print stderr instead of stdout.")] = False,
     tail: Tail = TAIL_LINES,
     follow: Follow = False,
-    session: Annotated[
-        str | None,
-        Option(help="Name of the session (one start of a cluster) whose logs to read, or a part of the name."),
-    ] = None,
+    session: Session = None,
     node: Annotated[str | None, Option("--node-id", "--node", help="Node whose logs to read, such as node-1.")] = None,
     directory: Annotated[Path | None, Option(help=KEPT_LOGS_HELP)] = None,
     as_json: AsJson = False,

@@ -75,10 +75,10 @@ def workload_command(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Simulate one of dualray's generated programs on a virtual cluster of any size. The tasks of a generated program
-    take virtual time, but run no code.
+    """Simulate a built-in workload, such as a shuffle, on a virtual cluster of any size. The tasks of a built-in
+    workload take virtual time, but run no code.
 
-    Set the parameters of the generated program with further options, such as --tasks 1e6.
+    Set the parameters of a built-in workload with options, such as --tasks 1e6.
 
     Example: dualray sim workload bag --tasks 1e6 --seconds 0.5 --nodes 1000
     """

@@ -55,9 +55,9 @@ FORMAT_HELP: Final = "Format of the output: table or json."
 JOBS_HELP: Final = "Number of processes that run simulations at the same time."
 JSON_HELP: Final = "Print JSON instead of text."
 KEPT_LOGS_HELP: Final = "Directory with log files that a run wrote with init(log_directory=DIR)."
-LOG_HELP: Final = "Directory that a finished run wrote with --decision-log."
+LOG_HELP: Final = "Decision log directory, which a finished run wrote with --decision-log."
 MODE_HELP: Final = (
-    "Where the program of this command runs: real (on processes of this machine), sim (in a simulation) or ray "
+    "Mode in which dualray runs the program: real (on processes of this machine), sim (in a simulation) or ray "
     "(on a Ray cluster)."
 )
 NODES_HELP: Final = "Number of nodes."
@@ -66,7 +66,7 @@ OUTPUT_HELP: Final = "File to write to."
 PORT_HELP: Final = "Network port to listen on, or 0 to choose a free port."
 REPORT_HELP: Final = "HTML file to write."
 SCRIPT_ARGS_HELP: Final = (
-    "Arguments of the script. The script also gets all arguments that follow `--` on the command line."
+    "Arguments of the script. dualray passes all arguments after `--` to the script, even options."
 )
 SEED_HELP: Final = "Seed for the random choices that dualray makes while the program runs."
 SEEDS_HELP: Final = "Number of simulations to run, each with a different seed."

@@ -33,9 +33,9 @@ def replay_command(
 
     The decision log of a process contains each event that the process received, and the decisions of that process after
     the event. `dualray replay` computes the decisions again from the logged events, and compares them with the logged
-    decisions. `dualray replay` also checks that each action of the run, such as the start of a task, has a logged
-    decision. `dualray replay` lists the processes whose decisions differ, and the processes that were killed or left no
-    decision log. With -v, `dualray replay` also lists the processes without differences.
+    decisions. `dualray replay` checks that each action of the run, such as the start of a task, has a logged decision.
+    `dualray replay` lists the processes whose decisions differ, and the processes that were killed or left no decision
+    log. With -v, `dualray replay` lists all processes, with or without differences.
 
     Example: dualray replay run1
     """

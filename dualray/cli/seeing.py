@@ -162,14 +162,15 @@ def timeline_command(
 Wanted = Annotated[
     str,
     Argument(
-        metavar="ID", help="Id of the task, actor or object to explain, the beginning of the id, or a task's name."
+        metavar="ID",
+        help="Task, actor or object to explain, given by its id, the beginning of its id, or the name of a task.",
     ),
 ]
 
 
 ExplainedLog = Annotated[
     Path | None,
-    Option(help=f"{LOG_HELP} `dualray explain` also takes the directory of a finished run as its second argument."),
+    Option(help=f"{LOG_HELP} `dualray explain ID DIR` means the same as `dualray explain ID --log DIR`."),
 ]
 
 
@@ -179,8 +180,8 @@ def explain_command(
         Path | None,
         Argument(
             metavar="[DIRECTORY|SCENARIO]",
-            help="Directory that a finished run wrote with --decision-log, or a scenario file to run "
-            "first. Without the argument SOURCE and without --log, `dualray explain` uses a running cluster.",
+            help="Directory that a finished run wrote with --decision-log, or a scenario file, which `dualray explain` "
+            "simulates first. Without the argument SOURCE and without --log, `dualray explain` uses a running cluster.",
         ),
     ] = None,
     seed: Annotated[int | None, Option(help=SCENARIO_SEED_HELP)] = None,
@@ -189,8 +190,8 @@ def explain_command(
         bool,
         Option(
             "--regret",
-            help="Run the scenario again for each other node that could run the task, and show the "
-            "time that each node would save.",
+            help="Simulate the scenario again with the task on each other node that could run it, and show how much "
+            "time each node would save.",
         ),
     ] = False,
     address: Address = "auto",

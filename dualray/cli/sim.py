@@ -10,14 +10,14 @@ from dualray.cli.printing import AsJson, print_json, show, table_of
 from dualray.sim.cost.cost_model import CostModel, Param
 from dualray.sim.params import fixed_params, node_params
 
-sim = Commands("sim", help="Simulate generated programs, or show a simulation's assumptions.")
+sim = Commands("sim", help="Simulate built-in workloads, or show a simulation's assumptions.")
 modelled.add_to(sim)
 
 
 @sim.add("params")
 def sim_params_command(as_json: AsJson = False) -> None:
-    """Show the numbers that a simulation assumes: the costs of operations, the default hardware of a node, and fixed
-    values.
+    """Show the numbers that a simulation assumes: the costs of operations, the default hardware of a node, and values
+    that no setting can change.
 
     Example: dualray sim params --json
     """

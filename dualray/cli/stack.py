@@ -14,7 +14,7 @@ app = Commands()
 @app.add("stack")
 def stack_command(
     full: Annotated[
-        bool, Option("--full", help="Also show the threads and stack frames of dualray's own code.")
+        bool, Option("--full", help="Include the threads and stack frames of dualray's own code in each stack.")
     ] = False,
     timeout: Annotated[
         float, Option(help="Longest time, in seconds, to wait for the stacks of the workers.", min=0.1)

@@ -99,7 +99,7 @@ def list_command(
     as_json: AsJson = False,
     format_: Format = "table",
     verbose: Verbose = False,
-    quiet: Annotated[bool, Option("--quiet", "-q", help="Print only the ids of what the command lists.")] = False,
+    quiet: Annotated[bool, Option("--quiet", "-q", help="Print only the ids of the listed rows.")] = False,
     address: Address = "auto",
     log: Log = None,
 ) -> None:
@@ -139,9 +139,7 @@ def get_command(
     ],
     id_: Annotated[
         str,
-        Argument(
-            metavar="ID", help="Id of the task, actor or other thing to show, the beginning of the id, or a name."
-        ),
+        Argument(metavar="ID", help="Id, beginning of the id, or name of the task, actor or other thing to show."),
     ],
     as_json: AsJson = False,
     format_: Format = "table",

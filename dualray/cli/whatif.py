@@ -133,13 +133,15 @@ def _list(text: str | None) -> list[str] | None:
 CalibrationReport = Annotated[
     Path | None,
     Option(
-        help=f"{REPORT_HELP} The report of `dualray calibrate` compares measured times with "
-        "times that follow from the calibrated costs."
+        help=f"{REPORT_HELP} The report of `dualray calibrate` compares measured times with the "
+        "times that a simulation with the measured costs predicts."
     ),
 ]
 Seconds = Annotated[
     float,
-    Option(help="Longest time for all measurements, from 1 to 60 seconds. One round of measurements takes about 10 s."),
+    Option(
+        help="Longest total time of the measurements, from 1 to 60 seconds. One round of measurements takes about 10 s."
+    ),
 ]
 RayAddress = Annotated[
     str | None,
@@ -243,8 +245,8 @@ def predict_command(
     memory: Annotated[
         str,
         Option(
-            help="Amounts of memory per node to compare, such as 8GiB,16GiB. Objects and workers of a node "
-            "share this memory. A memory size of 0 means unlimited memory."
+            help="Amounts of memory per node to compare, such as 8GiB,16GiB. The object store and the workers of a "
+            "node share the node's memory. A memory size of 0 means unlimited memory."
         ),
     ] = "0",
     network: Annotated[
@@ -274,8 +276,8 @@ def predict_command(
     price: Annotated[
         str | None,
         Option(
-            help="Price of one node per hour. With --autoscale, the price of a node of each group, "
-            "such as cpu=0.40,gpu=2.80."
+            help="Price of one node per hour. With --autoscale, give the price of one node of each node group per "
+            "hour, such as cpu=0.40,gpu=2.80."
         ),
     ] = None,
     gpu_price: Annotated[
@@ -285,12 +287,16 @@ def predict_command(
         float | None,
         Option(
             min=0,
-            help="Price of a spot machine per hour. By default, a spot machine costs the price"
-            " in the JSON file about spot machines. If that file gives no price, a spot machine costs --price.",
+            help="Price of a spot machine per hour. By default, a spot machine costs the price in the JSON file about "
+            "spot machines. If the JSON file contains no price, a spot machine costs as much as --price says.",
         ),
     ] = None,
     deadline: Annotated[
-        str | None, Option(help="Choose the cheapest cluster on which the run ends within this time, such as 10min.")
+        str | None,
+        Option(
+            help="Longest time that the run may take, such as 10min. `dualray predict` chooses the cheapest cluster "
+            "that meets the deadline."
+        ),
     ] = None,
     probability: Annotated[
         float,
@@ -302,7 +308,10 @@ def predict_command(
     ] = None,
     cores: Annotated[
         float | None,
-        Option(min=0.01, help="Number of physical cores of each node. By default, a node has as many cores as CPUs."),
+        Option(
+            min=0.01,
+            help="Number of physical cores of each node. By default, a node has as many physical cores as CPUs.",
+        ),
     ] = None,
     host_cores: Annotated[
         float | None,
@@ -327,8 +336,8 @@ def predict_command(
     idle_timeout: Annotated[
         str | None,
         Option(
-            help="Idle times to compare, after which the autoscaler removes a node, such as 1m,5m. By "
-            "default, `dualray predict` uses the idle time in the --autoscale file."
+            help="Idle times to compare, such as 1m,5m. The autoscaler removes a node that was idle for longer "
+            "than the idle time. By default, `dualray predict` uses the idle time in the --autoscale file."
         ),
     ] = None,
     causes: Annotated[

@@ -195,7 +195,7 @@ def test_what_init_refuses():
     with pytest.raises(RuntimeError, match="has no argument '_nonsense'"):
         init(_nonsense=3)
     init()
-    with pytest.raises(RuntimeError, match="was called before"):
+    with pytest.raises(RuntimeError, match="has already called"):
         init()
     assert init(ignore_reinit_error=True).ray_version == "2.60.0"
 

@@ -68,7 +68,7 @@ DIFFERENCES = {
     "On Ray, an actor handle that the program pickles with cloudpickle does not keep its actor alive.": (
         "test_references.py::test_an_actor_whose_handle_cloudpickle_pickles_is_kept_and_by_pickle_it_is_not",
     ),
-    "On Ray, a task that is submitted to a removed placement group may wait for ever.": (
+    "On Ray, a task that is submitted to a removed placement group may wait forever.": (
         "test_placement_groups.py::test_a_worker_of_a_removed_group_gets_nothing_more",
     ),
     "Ray cannot create an actor whose constructor has an argument with the name `self`.": (
@@ -84,8 +84,8 @@ DIFFERENCES = {
     ),
     "If the constructor of a named actor raises an error on Ray, the name becomes available for a new actor "
     "only after some time.": ("test_named_actors.py::test_an_actor_whose_constructor_raises_frees_its_name",),
-    "If each item that a generator task yields has several results, Ray does not retry the task after its first "
-    "item.": ("test_generator_results.py::test_a_generator_is_tried_again_as_often_as_it_may",),
+    "If a generator task has `num_returns` of 2 or more, Ray does not retry the task after the task has yielded its "
+    "first value.": ("test_generator_results.py::test_a_generator_is_tried_again_as_often_as_it_may",),
     "On Ray, `get(g.completed())` of a generator `g` raises no error even if `g` has raised an error. On Ray, "
     "`get` of the reference after a generator's last item raises the generator's error.": (
         "test_generators.py::test_an_error_in_the_middle_is_the_next_item",
@@ -116,7 +116,7 @@ DIFFERENCES = {
         "test_values.py::test_what_is_shared_inside_a_value_stays_shared",
     ),
     "Ray ignores serializers that a program registers with `dualray.util.register_serializer`. In Ray mode, "
-    "register your serializers with `ray.util.register_serializer`, too.": (
+    "register each serializer both with dualray and with `ray.util.register_serializer`.": (
         "test_util.py::test_a_registered_serializer_is_used_everywhere",
     ),
     "Ray does not always call the functions that an actor registered with `atexit`.": (
@@ -207,7 +207,7 @@ DIFFERENCES = {
         "test_progress.py::test_on_a_terminal_bars_stand_below_what_is_printed",
         "test_progress.py::test_without_a_terminal_a_bar_writes_few_lines",
     ),
-    "On Ray, amounts of custom resources are whole numbers. On Ray, `cluster_resources()` also contains the "
+    "On Ray, amounts of custom resources are whole numbers. On Ray, the result of `cluster_resources()` includes the "
     "bytes of each node's object store.": (
         "test_resources.py::test_cluster_resources_are_those_of_all_nodes",
         "test_resources.py::test_nodes_says_what_each_node_has",

@@ -155,9 +155,9 @@ def test_a_number_of_returns_splits_a_generator():
 def test_options_that_no_generator_can_have():
     with pytest.raises(ValueError, match="'streaming' or 'dynamic'"):
         count.options(num_returns="stream")
-    with pytest.raises(ValueError, match="is only for generators, but num_returns is 1"):
+    with pytest.raises(ValueError, match="works only for generators, but num_returns is 1"):
         add.options(_generator_backpressure_num_objects=2).remote()
-    with pytest.raises(ValueError, match="must be at least 1"):
+    with pytest.raises(ValueError, match="backpressure_num_objects=0 is not allowed"):
         count.options(_generator_backpressure_num_objects=0)
 
 

@@ -79,7 +79,7 @@ def test_shutdown_before_init_does_nothing():
 def test_init_twice(start, mode):
     start()
     message = message_of(AlreadyInitializedError, ray.init, mode=mode)
-    assert "was called before" in message
+    assert "has already called dualray.init()" in message
     assert "dualray.shutdown()" in message
     assert "ignore_reinit_error=True" in message
     assert ray.init(mode=mode, ignore_reinit_error=True) == ray.init(ignore_reinit_error=True)
@@ -175,7 +175,10 @@ def test_references_of_a_cluster_that_is_gone(mode):
         ({"resources": {"disk": -1}}, "resources['disk']=-1 must be between"),
         ({"resources": {"disk": "lots"}}, "resources['disk']='lots' must be a number"),
         ({"object_store_memory": 10}, "at least 1 MiB"),
-        ({"limits": {"push_windw_max": 1}}, "limits has no 'push_windw_max'. Did you mean 'push_window_max'?"),
+        (
+            {"limits": {"push_windw_max": 1}},
+            "limits has the unknown limit 'push_windw_max'. Did you mean 'push_window_max'?",
+        ),
         ({"limits": {"placement_policy": "nowhere:Policy"}}, "module 'nowhere' cannot be imported"),
         ({"limits": {"eviction_policy": "dualray.shared.policies.eviction.lru:Lru"}}, "has no 'Lru'"),
         ({"limits": {"retry_policy": "no colon"}}, "must be written 'package.module:Class'"),

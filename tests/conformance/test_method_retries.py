@@ -95,7 +95,7 @@ def test_a_dynamic_generator_is_repeated_for_the_errors_that_it_names(tally):
     [
         ({"max_task_retries": -2}, "max_task_retries=-2 must be at least -1"),
         ({"max_task_retries": "3"}, "max_task_retries='3' must be an int"),
-        ({"retry_exceptions": [3]}, "retry_exceptions has 3, which is not an exception class"),
+        ({"retry_exceptions": [3]}, "retry_exceptions contains 3, which is not an exception class"),
         ({"retry_exception": True}, "has no option 'retry_exception'. Did you mean 'retry_exceptions'?"),
     ],
 )

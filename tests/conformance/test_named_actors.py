@@ -347,8 +347,8 @@ def test_named_actors_are_listed():
 
 def test_options_that_an_actor_cannot_have():
     for options, error in (
-        ({"name": ""}, r"name='' must not be empty"),
-        ({"namespace": ""}, r"namespace='' must not be empty"),
+        ({"name": ""}, r"name='' is not allowed, because an Actor name cannot be an empty string"),
+        ({"namespace": ""}, r"namespace='' is not allowed"),
         ({"lifetime": "forever"}, r"lifetime='forever' must be 'detached'"),
         ({"get_if_exists": True}, r"get_if_exists=True needs name="),
         ({"max_pending_calls": -2}, r"max_pending_calls=-2 must be at least 1"),

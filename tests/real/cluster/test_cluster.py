@@ -96,7 +96,7 @@ def test_where_no_cluster_runs_a_driver_is_told_how_to_start_one() -> None:
 
 
 def test_a_driver_that_joins_brings_no_resources() -> None:
-    with pytest.raises(ValueError, match=r"joins a cluster, and cannot set num_cpus, seed"):
+    with pytest.raises(ValueError, match=r"joins a running cluster, and cannot set num_cpus, seed"):
         dualray.init(address="127.0.0.1:9", num_cpus=2, seed=1)
 
 

@@ -146,5 +146,5 @@ def test_the_number_of_shards_belongs_to_the_cluster():
         ray.init(num_redis_shards=65)
     with pytest.raises(TypeError, match=r"num_redis_shards=1\.5 must be an int"):
         ray.init(num_redis_shards=1.5)
-    with pytest.raises(ValueError, match="joins a cluster, and cannot set num_redis_shards"):
+    with pytest.raises(ValueError, match="joins a running cluster, and cannot set num_redis_shards"):
         ray.init(address="127.0.0.1:1", num_redis_shards=1)

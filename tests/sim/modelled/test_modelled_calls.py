@@ -77,9 +77,9 @@ def test_large_results_take_no_memory_of_this_machine():
         ({"execute": 1}, "execute=1 must be True or False"),
         (
             {"execute": True, "returns": 1},
-            "returns= is only for calls that the simulation does not execute; add execute=False",
+            "returns= works only for calls that the simulation does not execute; add execute=False",
         ),
-        ({"execute": True, "returns_size": 1}, "returns_size= is only for calls"),
+        ({"execute": True, "returns_size": 1}, "returns_size= works only for calls"),
         ({"returns_size": -1}, "returns_size=-1 must not be negative"),
         ({"returns_size": "2 apples"}, "returns_size"),
         ({"returns_size": 1.5}, "must be a number of bytes"),
