@@ -10,8 +10,9 @@ seen of it, and only when that is less than nearly everything.
 
 from __future__ import annotations
 
+import contextlib
 import io
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any
 
@@ -28,6 +29,8 @@ Batch = Any
 
 FORMATS = ("numpy", "pandas", "pyarrow")
 _SHARE_KEPT = 0.8
+_OF_FRAME = b"dualray.dataframe"
+"""Key of the schema's metadata: the table was a DataFrame."""
 
 
 def check_format(batch_format: str | None) -> str:
@@ -157,11 +160,21 @@ def _table_of_frame(frame: Any) -> pa.Table:
         objects = {name for name, values in others.items() if values.dtype == object}
         table = pa.Table.from_pandas(others.drop(columns=list(objects)), preserve_index=False)
         chosen |= objects
+    table = _as_ray_types(table)
     if not chosen:
         return table
-    return pa.table(
-        {str(name): column_of(list(frame[name])) if name in chosen else table[str(name)] for name in frame.columns}
-    )
+    columns = {
+        str(name): column_of(list(frame[name])) if name in chosen else table[str(name)] for name in frame.columns
+    }
+    return pa.table(columns).replace_schema_metadata(table.schema.metadata)
+
+
+def _as_ray_types(table: pa.Table) -> pa.Table:
+    """Columns of text as other sources have them, and the mark that a missing float of a DataFrame is NaN in a row."""
+    fields = [field.with_type(pa.string()) if pa.types.is_large_string(field.type) else field for field in table.schema]
+    with contextlib.suppress(pa.ArrowInvalid):  # more than 2 GiB of text in a column
+        table = table.cast(pa.schema(fields, table.schema.metadata))
+    return table.replace_schema_metadata({**(table.schema.metadata or {}), _OF_FRAME: b"1"})
 
 
 def _are_arrays_of_one_shape(values: Any) -> bool:
@@ -210,14 +223,31 @@ def batch_of(table: pa.Table, batch_format: str) -> Batch:
 
 def rows_of(table: pa.Table) -> list[Row]:
     """The rows, as dicts of Python's own values; of tensors, arrays."""
-    special = tensors(table)
-    if not special:
+    return _rows(table, tensors(table))
+
+
+def rows_for_function(table: pa.Table) -> list[Row]:
+    """The rows that a function of the user gets: as `rows_of`, but a missing float of a DataFrame is NaN, as in Ray."""
+    return _rows(table, tensors(table), _with_nan(table))
+
+
+def _rows(table: pa.Table, special: Collection[str], with_nan: Collection[str] = ()) -> list[Row]:
+    if not special and not with_nan:
         rows: list[Row] = table.to_pylist()
         return rows
     columns = {
         name: numpy_of(table[name]) if name in special else table[name].to_pylist() for name in table.schema.names
     }
+    for name in with_nan:
+        columns[name] = numpy_of(table[name]).tolist()
     return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+
+
+def _with_nan(table: pa.Table) -> list[str]:
+    """The names of the columns of floats that come from a DataFrame, and lack values: pandas calls them NaN."""
+    if _OF_FRAME not in (table.schema.metadata or {}):
+        return []
+    return [field.name for field in table.schema if pa.types.is_floating(field.type) and table[field.name].null_count]
 
 
 def tensors(table: pa.Table) -> list[str]:

@@ -107,6 +107,12 @@ def mix_step(others: Sequence[Plan], weights: Sequence[float], ends: MixStopping
     return Exchange(name=f"Mix({len(others) + 1})", run=run, keeps_rows=False, schema_after=kept)
 
 
+def _with_equal_keys(sides: Sequence[pa.Table], keys: Sequence[str]) -> list[pa.Table]:
+    """The tables, their keys of the types that hold the values of both."""
+    common = pa.unify_schemas([side.select(keys).schema for side in sides], promote_options="permissive")
+    return [side.cast(pa.schema([*common, side.schema.field(len(keys))])) for side in sides]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Join:
     """What a join is to do; all of its functions run in tasks."""
@@ -130,6 +136,8 @@ class Join:
             side.rename_columns(keys).append_column(name, pa.array(np.arange(side.num_rows)))
             for side, name in zip(sides, ("left", "right"), strict=True)
         ]
+        if numbered[0].schema.types[:-1] != numbered[1].schema.types[:-1]:
+            numbered = _with_equal_keys(numbered, keys)
         found = numbered[0].join(numbered[1], keys, join_type=self.kind.replace("_", " "), use_threads=False)
         order = [(name, "ascending") for name in ("left", "right") if name in found.column_names]
         found = found.take(pa.compute.sort_indices(found, sort_keys=order))

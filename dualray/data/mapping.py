@@ -95,7 +95,7 @@ def rows_mapped(call: Call) -> Map | ActorMap:
 
     def transform_of(fn: Callable[..., Any]) -> Transform:
         def transform(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
-            return (blocks.table_of_rows([fn(row) for row in blocks.rows_of(table)]) for table in tables)
+            return (blocks.table_of_rows([fn(row) for row in blocks.rows_for_function(table)]) for table in tables)
 
         return transform
 
@@ -107,7 +107,10 @@ def rows_expanded(call: Call) -> Map | ActorMap:
 
     def transform_of(fn: Callable[..., Any]) -> Transform:
         def transform(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
-            return (blocks.table_of_rows([new for row in blocks.rows_of(table) for new in fn(row)]) for table in tables)
+            return (
+                blocks.table_of_rows([new for row in blocks.rows_for_function(table) for new in fn(row)])
+                for table in tables
+            )
 
         return transform
 
@@ -120,7 +123,7 @@ def rows_kept(call: Call) -> Map | ActorMap:
     def transform_of(fn: Callable[..., Any]) -> Transform:
         def transform(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
             for table in tables:
-                keep = [index for index, row in enumerate(blocks.rows_of(table)) if fn(row)]
+                keep = [index for index, row in enumerate(blocks.rows_for_function(table)) if fn(row)]
                 yield blocks.taken(table, np.array(keep, np.int64))
 
         return transform

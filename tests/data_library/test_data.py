@@ -145,6 +145,25 @@ def test_arrays_are_columns():
     assert doubled.to_pandas()["data"][5].tolist() == (images[5] * 2).tolist()
 
 
+def test_a_function_of_rows_gets_nan_for_what_a_dataframe_lacks():
+    """And None for what another source lacks; whoever reads the rows gets None from both, as in Ray."""
+    of_frame = ray.data.from_pandas(pd.DataFrame({"x": [2.0, None], "s": ["a", None]}))
+    of_items = ray.data.from_items([{"x": 2.0}, {"x": None}])
+    assert of_frame.take_all() == [{"x": 2.0, "s": "a"}, {"x": None, "s": None}]
+    assert [repr(row["y"]) for row in of_frame.map(lambda row: {"y": row["x"] * 2}).take_all()] == ["4.0", "nan"]
+    assert of_frame.filter(lambda row: row["x"] is None).count() == 0
+    assert of_frame.flat_map(lambda row: [{"n": row["s"] is None}]).take_all() == [{"n": False}, {"n": True}]
+    assert of_items.filter(lambda row: row["x"] is None).count() == 1
+
+
+def test_text_of_a_dataframe_joins_text_of_another_source():
+    of_frame = ray.data.from_pandas(pd.DataFrame({"k": ["x", "y"], "n": [1, 2]}))
+    assert str(of_frame.schema().types[0]) == "string"
+    wide = ray.data.from_arrow(pa.table({"k": pa.array(["y", "z"], pa.large_string()), "w": [3, 4]}))
+    joined = of_frame.join(wide, join_type="inner", num_partitions=2, on=("k",))
+    assert joined.take_all() == [{"k": "y", "n": 2, "w": 3}]
+
+
 def test_sort(numbers):
     mixed = numbers.random_shuffle(seed=3).map(lambda row: {"a": row["id"] % 3, "b": str(row["id"])})
     rows = mixed.sort(["a", "b"], descending=[True, False]).take_all()
