@@ -169,8 +169,8 @@ ENTRIES: Final[dict[str, Entry]] = {
         "arrive.",
         cause="In a simulation, the program is stuck if tasks wait for one another, for resources that idle actors "
         "hold, or for a lost message.",
-        fix="SimulationDeadlockError says what each task waits for. Free the resources that the waiting tasks "
-        "need, or give get() and wait() a timeout.",
+        fix="SimulationDeadlockError says what each task waits for. If a simulation is stuck, free the resources that "
+        "its waiting tasks need, or give get() and wait() a timeout.",
     ),
     "store-full": Entry(
         errors=("ObjectStoreFullError", "OutOfDiskError"),
@@ -211,7 +211,8 @@ ENTRIES: Final[dict[str, Entry]] = {
         cause="A task or actor is unschedulable if it demands more CPUs, GPUs or memory than any node has. A demand "
         "for a node or label that does not exist makes a task or actor unschedulable.",
         fix="TaskUnschedulableError and ActorUnschedulableError name the most suitable node and its missing "
-        "resources. Reduce the resources that the task or actor demands, or start another node with `dualray start`.",
+        "resources. Reduce the resources that the unschedulable task or actor demands, or start another node with "
+        "`dualray start`.",
     ),
     "worker-crashed": Entry(
         errors=("WorkerCrashedError",),
@@ -219,8 +220,8 @@ ENTRIES: Final[dict[str, Entry]] = {
         "retry left.",
         cause="A worker process dies if a library crashes (SIGSEGV), if the operating system kills the process "
         "(SIGKILL), or if the code calls os._exit.",
-        fix="The command `dualray logs` prints the output of a worker process that died. If the task may safely "
-        "run twice, set max_retries=N for the task.",
+        fix="The command `dualray logs` prints the output of a worker process that died. If a task may safely run "
+        "twice, set max_retries=N for the task.",
     ),
 }
 """The entries by key."""
