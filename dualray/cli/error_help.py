@@ -29,10 +29,10 @@ class Entry:
 ENTRIES: Final[dict[str, Entry]] = {
     "actor-died": Entry(
         errors=("ActorDiedError",),
-        means="ActorDiedError means that an actor has ended and will not restart. All further calls of the actor "
-        "also raise ActorDiedError.",
-        cause="An actor ends if its constructor raises an error, if a program calls kill(), or if it dies more "
-        "often than max_restarts allows.",
+        means="ActorDiedError means that an actor has ended and will not restart. Every later call of an ended actor "
+        "raises ActorDiedError.",
+        cause="An actor ends if its constructor raises an error, if a program calls kill(), or if the actor's process "
+        "dies more often than max_restarts allows.",
         fix="To let an actor survive the death of its process, give its class the options max_restarts=N and "
         "max_task_retries=N. A restarted actor runs __init__ again and loses its state, so let the actor save "
         "its state outside the process.",
@@ -43,8 +43,8 @@ ENTRIES: Final[dict[str, Entry]] = {
         "repeat the call.",
         cause="ActorUnavailableError occurs if the actor has a restart left (max_restarts), but the call has no "
         "retry left (max_task_retries).",
-        fix="After an ActorUnavailableError, the program may call the actor's method again. If the method may "
-        "safely run twice, set max_task_retries=N, so that dualray repeats the call.",
+        fix="After an ActorUnavailableError, the program may call the method of the actor again. If an actor's "
+        "methods may safely run twice, set the actor's option max_task_retries=N, so that dualray repeats lost calls.",
     ),
     "actor-name": Entry(
         errors=("ActorAlreadyExistsError", "ActorHandleNotFoundError"),
@@ -67,14 +67,14 @@ ENTRIES: Final[dict[str, Entry]] = {
     ),
     "object-lost": Entry(
         errors=("ObjectLostError", "ObjectReconstructionFailedError", "OwnerDiedError"),
-        means="ObjectLostError means that the value of a reference is lost, and that dualray cannot compute the "
-        "value again. ObjectReconstructionFailedError means that an attempt to recompute a lost value failed. "
-        "OwnerDiedError means that the process that created the reference died.",
+        means="ObjectLostError means that the value of a reference is lost, and that dualray cannot compute the value "
+        "again. ObjectReconstructionFailedError means that an attempt to recompute a lost value failed. "
+        "OwnerDiedError means that the process that created a reference died.",
         cause="dualray loses a value if the node with the last copy of the value dies. dualray cannot recompute a "
         "value from put(), from an actor, or from a task without a retry left.",
-        fix="So that dualray can recompute a large value, compute the value in a task with max_retries. The "
-        "command `dualray explain ID DIRECTORY` prints the history of an object from the decision log of a "
-        "run.",
+        fix="So that dualray can recompute a lost value, compute the value in a task with max_retries, instead of "
+        "passing it to put(). The command `dualray explain ID DIRECTORY` prints the history of an object from the "
+        "decision log of a run.",
     ),
     "reference-ended": Entry(
         errors=("ReferenceEndedError", "ActorHandleEndedError"),
@@ -90,10 +90,10 @@ ENTRIES: Final[dict[str, Entry]] = {
         errors=("OufOfBandObjectRefSerializationException",),
         means="OufOfBandObjectRefSerializationException means that the program pickled a reference, although "
         "RAY_allow_out_of_band_object_ref_serialization=0 is set.",
-        cause="dualray cannot count the copies of a reference that pickle.dumps(ref) makes. A process that pickles "
-        "a reference therefore keeps the object until the process ends.",
-        fix="Instead of pickling a reference, pass the reference to a task or an actor as an argument, or return "
-        "the reference from a task. To let the program pickle references itself, unset "
+        cause="dualray cannot count the copies of a reference that pickle.dumps(ref) makes. A process that pickles a "
+        "reference keeps the reference's object in the object store until the process ends.",
+        fix="Instead of pickling a reference, pass the reference to a task or an actor as an argument, or return the "
+        "reference from a task. To allow pickle.dumps(ref) in the program, unset "
         "RAY_allow_out_of_band_object_ref_serialization.",
     ),
     "out-of-memory": Entry(
@@ -130,14 +130,14 @@ ENTRIES: Final[dict[str, Entry]] = {
             "ActorPlacementGroupRemoved",
         ),
         means="PlacementGroupUnschedulableError means that the cluster can never place a placement group. "
-        "PlacementGroupAlreadyExistsError means that another placement group has the name. "
-        "TaskPlacementGroupRemoved, RunningTaskPlacementGroupRemoved and ActorPlacementGroupRemoved mean that "
-        "the program removed a placement group that a task or an actor used.",
+        "PlacementGroupAlreadyExistsError means that the program created a placement group with a name that another "
+        "placement group has. TaskPlacementGroupRemoved, RunningTaskPlacementGroupRemoved and "
+        "ActorPlacementGroupRemoved mean that the program removed a placement group that a task or an actor used.",
         cause="The cluster cannot place a placement group if its bundles demand more resources than the nodes can "
         "ever offer. A placement group is removed when a program calls remove_placement_group(), or when the "
         "creator of the group ends.",
-        fix="Compare the bundles of the placement group with the nodes' resources in the output of `dualray "
-        "status`. Remove a placement group only after all tasks and actors that use the group have ended.",
+        fix="Compare the bundles of a placement group with the nodes' resources in the output of `dualray status`. "
+        "Remove a placement group only after all tasks and actors that use the group have ended.",
     ),
     "runtime-env": Entry(
         errors=("RuntimeEnvSetupError",),
@@ -169,8 +169,8 @@ ENTRIES: Final[dict[str, Entry]] = {
         "arrive.",
         cause="In a simulation, the program is stuck if tasks wait for one another, for resources that idle actors "
         "hold, or for a lost message.",
-        fix="SimulationDeadlockError says what each task waits for. Free the resources that the waiting tasks "
-        "need, or give get() and wait() a timeout.",
+        fix="SimulationDeadlockError says what each task waits for. If a simulation is stuck, free the resources that "
+        "its waiting tasks need, or give get() and wait() a timeout.",
     ),
     "store-full": Entry(
         errors=("ObjectStoreFullError", "OutOfDiskError"),
@@ -194,8 +194,8 @@ ENTRIES: Final[dict[str, Entry]] = {
         means="TaskError means that a function or method of your program raised an error in a worker process.",
         cause="The first traceback of a TaskError shows the line that called get(). The second traceback of a "
         "TaskError shows the line that failed in the worker.",
-        fix="To debug the failing task, run the program in one process with `dualray run script.py --mode sim`. "
-        "In a simulation, a debugger stops inside tasks.",
+        fix="To debug a failing task, run the program in one process with `dualray run script.py --mode sim`. In a "
+        "simulation, a debugger stops inside tasks.",
     ),
     "timeout": Entry(
         errors=("GetTimeoutError",),
@@ -208,10 +208,11 @@ ENTRIES: Final[dict[str, Entry]] = {
         errors=("TaskUnschedulableError", "ActorUnschedulableError"),
         means="TaskUnschedulableError and ActorUnschedulableError mean that no node of the cluster can ever meet "
         "the demand of a task or an actor.",
-        cause="A task or actor is unschedulable if it demands more CPUs, GPUs or memory than any node has. A task "
-        "or actor is also unschedulable if it demands a node or label that does not exist.",
+        cause="A task or actor is unschedulable if it demands more CPUs, GPUs or memory than any node has. A demand "
+        "for a node or label that does not exist makes a task or actor unschedulable.",
         fix="TaskUnschedulableError and ActorUnschedulableError name the most suitable node and its missing "
-        "resources. Demand fewer resources for the task or actor, or start another node with `dualray start`.",
+        "resources. Reduce the resources that the unschedulable task or actor demands, or start another node with "
+        "`dualray start`.",
     ),
     "worker-crashed": Entry(
         errors=("WorkerCrashedError",),
@@ -219,8 +220,8 @@ ENTRIES: Final[dict[str, Entry]] = {
         "retry left.",
         cause="A worker process dies if a library crashes (SIGSEGV), if the operating system kills the process "
         "(SIGKILL), or if the code calls os._exit.",
-        fix="The command `dualray logs` prints the output of a worker process that died. If the task may safely "
-        "run twice, set max_retries=N for the task.",
+        fix="The command `dualray logs` prints the output of a worker process that died. If a task may safely run "
+        "twice, set max_retries=N for the task.",
     ),
 }
 """The entries by key."""
