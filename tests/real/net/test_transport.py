@@ -25,6 +25,8 @@ from dualray.real.net.loop import Loop
 from dualray.real.net.transport import Transport, TransportLimits
 from tests.real.net.support import DEADLINE_S, wait_for
 
+pytestmark = pytest.mark.usefixtures("quick_collections")
+
 SECRET = b"a secret of the cluster"
 
 
@@ -93,16 +95,6 @@ def sockets(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 Start = Callable[..., Process]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def without_the_garbage_of_others() -> Iterator[None]:
-    """What earlier modules have left in circles closes its descriptors now, and what they keep is not looked at again:
-    that took most of a second before each test."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 @pytest.fixture
