@@ -46,10 +46,10 @@ def dashboard_command(
         list[str] | None,
         Argument(
             metavar="[SOURCE]...",
-            help="What the dashboard shows: a decision log directory, a scenario file, the host:port "
-            "of a cluster, or a script with options of `dualray run`. To compare two runs, give "
-            "the decision log directories of both runs. Without SOURCE, the dashboard shows the "
-            "cluster on this machine.",
+            help="Source of the dashboard's data: the path of a decision log directory or of a scenario "
+            "file, the host:port of a cluster, or a script with the options of `dualray run`. To compare "
+            "two runs, give the decision log directories of both runs. Without SOURCE, the dashboard "
+            "shows the cluster on this machine.",
         ),
     ] = None,
     host: Annotated[
