@@ -382,7 +382,7 @@ def wait(
     for index, ref in enumerate(usable):
         if ref in seen:
             raise ValueError(
-                f"wait takes distinct ObjectRefs, but {ref!r} is at index {seen[ref]} and at index {index}"
+                f"wait accepts no duplicates, but {ref!r} is at index {seen[ref]} and at index {index}"
             )
         seen[ref] = index
     if not refs and num_returns == 1:

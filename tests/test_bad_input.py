@@ -197,7 +197,7 @@ def test_an_infinite_timeout_waits_without_end():
 def test_duplicates_in_wait():
     a, b = ray.put(1), ray.put(2)
     message = message_of(ValueError, ray.wait, [a, b, a])
-    assert message == f"wait takes distinct ObjectRefs, but {a!r} is at index 0 and at index 2"
+    assert message == f"wait accepts no duplicates, but {a!r} is at index 0 and at index 2"
 
 
 @pytest.mark.usefixtures("cluster")
