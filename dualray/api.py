@@ -381,9 +381,7 @@ def wait(
     usable = [ref for ref in refs if not ref.holder.is_closed]
     for index, ref in enumerate(usable):
         if ref in seen:
-            raise ValueError(
-                f"wait accepts no duplicates, but {ref!r} is at index {seen[ref]} and at index {index}"
-            )
+            raise ValueError(f"wait accepts no duplicates, but {ref!r} is at index {seen[ref]} and at index {index}")
         seen[ref] = index
     if not refs and num_returns == 1:
         return [], []
