@@ -52,6 +52,17 @@ function fit(canvas, height) {
   context.font = "11px system-ui, sans-serif";
   return { context, width, height, ratio };
 }
+/** What the bars are drawn on, kept from frame to frame: new memory for each frame lets the browser collect garbage. */
+function layerOf(canvas, width, height) {
+  let layer = canvas.layer;
+  if (!layer || layer.picture.width !== width || layer.picture.height !== height) {
+    const context = Object.assign(document.createElement("canvas"), { width, height }).getContext("2d", { willReadFrequently: true });
+    const picture = context.createImageData(width, height);
+    layer = canvas.layer = { context, picture, pixels: new Uint32Array(picture.data.buffer) };
+  }
+  layer.pixels.fill(0);
+  return layer;
+}
 export function moment(s, span) {
   if (span < 1e-3) return (s * 1e6).toFixed(0) + " us";
   if (span < 1) return (s * 1e3).toFixed(span < .01 ? 2 : 1) + " ms";
@@ -101,7 +112,7 @@ export function drawTimeline(canvas, run, view) {
   canvas.geometry = { each, lines, shown, width, span, view: { ...view } };
   deadStretches(context, run, view, { workers, shown, lines, each, width, height }, tint);
   if (bars.count && W > 0 && H > 0) {
-    const picture = context.getImageData(x0, y0, W, H), pixels = new Uint32Array(picture.data.buffer);
+    const layer = layerOf(canvas, W, H), pixels = layer.pixels;
     const scale = W / span, palette = [...run.names.keys()].map((name) => pixel(run.colours.get(name) || OTHERS)), bad = pixel("#d1242f"), ink = pixel("#7a0c14"), tall = each * ratio;
     for (let i = 0; i < bars.count; i++) {
       const until = Math.min(bars.until[i], run.now);
@@ -116,7 +127,8 @@ export function drawTimeline(canvas, run, view) {
         for (let x = a; x < b; x++) pixels[y * W + x] = (x + y) % 6 < 2 ? 0xffffffff : colour;
       }
     }
-    context.putImageData(picture, x0, y0);
+    layer.context.putImageData(layer.picture, 0, 0);
+    context.drawImage(layer.context.canvas, x0 / ratio, y0 / ratio, W / ratio, H / ratio);
   }
   context.textAlign = "right"; context.fillStyle = tint.ink;
   let last = -20, node = "";
