@@ -30,7 +30,7 @@ def before() -> leaks.Survey:
 
 
 def kinds(before: leaks.Survey) -> list[str]:
-    """What is left after a moment: a segment of another run may look like ours while its session ends."""
+    """What is left after 0.3 s. While a session of another run ends, its segment may look like one of ours."""
     return [holding.kind for holding in leaks.leaked(before, timeout_s=0.3)]
 
 

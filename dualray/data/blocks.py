@@ -171,9 +171,10 @@ def _table_of_frame(frame: Any) -> pa.Table:
 
 def _as_ray_types(table: pa.Table) -> pa.Table:
     """Columns of text as other sources have them, and the mark that a missing float of a DataFrame is NaN in a row."""
-    fields = [field.with_type(pa.string()) if pa.types.is_large_string(field.type) else field for field in table.schema]
-    with contextlib.suppress(pa.ArrowInvalid):  # more than 2 GiB of text in a column
-        table = table.cast(pa.schema(fields, table.schema.metadata))
+    for index, field in enumerate(table.schema):
+        if pa.types.is_large_string(field.type):
+            with contextlib.suppress(pa.ArrowInvalid):  # more than 2 GiB of text in one column stay as they are
+                table = table.set_column(index, field.with_type(pa.string()), table[field.name].cast(pa.string()))
     return table.replace_schema_metadata({**(table.schema.metadata or {}), _OF_FRAME: b"1"})
 
 

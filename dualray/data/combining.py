@@ -108,8 +108,19 @@ def mix_step(others: Sequence[Plan], weights: Sequence[float], ends: MixStopping
 
 
 def _with_equal_keys(sides: Sequence[pa.Table], keys: Sequence[str]) -> list[pa.Table]:
-    """The tables, their keys of the types that hold the values of both."""
-    common = pa.unify_schemas([side.select(keys).schema for side in sides], promote_options="permissive")
+    """The tables, their keys of the types that hold the values of both.
+
+    Raises:
+        ValueError: no type holds both.
+    """
+    schemas = [side.select(keys).schema for side in sides]
+    try:
+        common = pa.unify_schemas(schemas, promote_options="permissive")
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        left, right = (", ".join(map(str, schema.types)) for schema in schemas)
+        raise ValueError(
+            f"join: the keys have the types {left} in the first dataset, but {right} in the second; cast one of them"
+        ) from error
     return [side.cast(pa.schema([*common, side.schema.field(len(keys))])) for side in sides]
 
 

@@ -146,7 +146,7 @@ def test_arrays_are_columns():
 
 
 def test_a_function_of_rows_gets_nan_for_what_a_dataframe_lacks():
-    """And None for what another source lacks; whoever reads the rows gets None from both, as in Ray."""
+    """The function gets None for what another source lacks. `take_all` gives None for both, as in Ray."""
     of_frame = ray.data.from_pandas(pd.DataFrame({"x": [2.0, None], "s": ["a", None]}))
     of_items = ray.data.from_items([{"x": 2.0}, {"x": None}])
     assert of_frame.take_all() == [{"x": 2.0, "s": "a"}, {"x": None, "s": None}]
@@ -162,6 +162,9 @@ def test_text_of_a_dataframe_joins_text_of_another_source():
     wide = ray.data.from_arrow(pa.table({"k": pa.array(["y", "z"], pa.large_string()), "w": [3, 4]}))
     joined = of_frame.join(wide, join_type="inner", num_partitions=2, on=("k",))
     assert joined.take_all() == [{"k": "y", "n": 2, "w": 3}]
+    numbers = ray.data.from_items([{"k": 1}])
+    with pytest.raises(ValueError, match="keys have the types string in the first dataset, but int64 in the second"):
+        of_frame.join(numbers, join_type="inner", num_partitions=2, on=("k",)).take_all()
 
 
 def test_sort(numbers):
