@@ -274,8 +274,9 @@ class FlippingProxy:
         with suppress(OSError):
             while True:
                 near, _ = self._listener.accept()
+                self._sockets.append(near)
                 far = socket.create_connection(self._target)
-                self._sockets += [near, far]
+                self._sockets.append(far)
                 for pair in ((near, far), (far, near)):
                     self._threads.append(threading.Thread(target=self._pump, args=pair))
                     self._threads[-1].start()
@@ -289,12 +290,17 @@ class FlippingProxy:
                 sock.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        for sock in (self._listener, *self._sockets):
-            with suppress(OSError):
-                sock.shutdown(socket.SHUT_RDWR)
-            sock.close()
-        for thread in self._threads:
+        self._end(self._listener)
+        self._threads[0].join(DEADLINE_S)  # it may be connecting
+        for sock in self._sockets:
+            self._end(sock)
+        for thread in self._threads[1:]:
             thread.join(DEADLINE_S)
+
+    def _end(self, sock: socket.socket) -> None:
+        with suppress(OSError):
+            sock.shutdown(socket.SHUT_RDWR)
+        sock.close()
 
 
 def test_a_bit_that_is_flipped_on_the_way_ends_the_connection(tmp_path: Path) -> None:
