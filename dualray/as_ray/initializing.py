@@ -78,7 +78,8 @@ def init(address: str | None = None, *, local_mode: bool = False, job_config: An
     Args:
         address: "local" starts a cluster; so does None, unless RAY_ADDRESS names one, this process has made a
             `Cluster`, or `ray start` has started one here, which is joined; "auto" joins that of RAY_ADDRESS, or any
-            that runs here, and starts one when there is none, as it does in sim mode; "host:port" joins.
+            that runs here; "host:port" joins. In sim mode, and where there is none under `dualray run`, "auto" starts a
+            cluster.
         local_mode: simulate a cluster of one node in this process.
         job_config: a JobConfig; `runtime_env` and `ray_namespace` are taken from it unless they are given, and
             `default_actor_lifetime` where the program starts the cluster.
@@ -388,14 +389,21 @@ def _checked(address: str | None) -> str | None:
 
 def _join(address: str, said: dict[str, Any]) -> ClusterContext:
     try:
-        if address == "auto":
-            found = _found_here()
-            return api.init(**_starting(said)) if found is None else api.init(address=found, **said)
-        return api.init(address=address, **said)
+        if address != "auto":
+            return api.init(address=address, **said)
+        found = _found_here()
+        if found is not None:
+            return api.init(address=found, **said)
     except AlreadyInitializedError:
         raise
     except DualrayError as error:
         raise ConnectionError(str(error)) from error
+    if resolve({})["run_summary"].value is not None:
+        return api.init(**_starting(said))  # `dualray run` is asked to run the program as it is
+    raise ConnectionError(
+        "ray.init(address='auto'): no cluster runs on this machine for this user. Call ray.init() to start one in this "
+        "program, run `ray start --head` first, or run the program with `dualray run --as-ray`"
+    )
 
 
 def _found_here() -> str | None:

@@ -6,6 +6,8 @@ import logging
 import multiprocessing
 import pickle
 import signal
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -182,11 +184,20 @@ def test_where_the_cluster_is(monkeypatch):
         assert len(dualray.nodes()) == 1
 
 
-def test_auto_starts_a_cluster_where_none_runs(monkeypatch):
+def test_auto_finds_no_cluster(monkeypatch):
     monkeypatch.setenv("DUALRAY_MODE", "real")
     monkeypatch.setattr("dualray.real.cluster.joining.sessions.running", list)
-    with init(address="auto", num_cpus=1) as context:
-        assert context.runtime.mode == "real"
+    with pytest.raises(ConnectionError, match=r"no cluster runs on this machine for this user. Call ray.init\(\) to"):
+        init(address="auto", num_cpus=1)
+    assert not dualray.is_initialized()
+
+
+def test_auto_starts_a_cluster_under_dualray_run(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text("import ray\n\nray.init(address='auto', num_cpus=3)\nprint(ray.cluster_resources()['CPU'])\n")
+    command = [sys.executable, "-m", "dualray", "run", "--as-ray", "--mode", "real", str(program)]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert ran.stdout == "3.0\n", ran.stderr
 
 
 def test_what_init_refuses():
