@@ -103,6 +103,7 @@ _YOUNGER: frozenset[str] = frozenset(
         "CollectionWanted",
         "LaunchNodes",
         "LaunchesFailed",
+        "LeasePassedOn",
         "NodesDied",
         "ResourcesWanted",
         "SettleRecords",

@@ -50,6 +50,7 @@ from dualray.shared.model.events import (
     CopyWanted,
     DrainAsked,
     GpuLost,
+    LeasePassedOn,
     LeaseRequested,
     LeaseReturned,
     LeasesRecalled,
@@ -546,6 +547,13 @@ def _drain_has_taken_long(node: Node) -> None:
         node.out.send(HEAD, NodeDraining(node=node.node, incarnation=node.incarnation, given_up=why))
 
 
+def _lease_passed_on(node: Node, event: LeasePassedOn) -> None:
+    """The owner uses a lease for another function, whose name is told to people from now on."""
+    lease = node.scheduler.leases.get(event.lease_id)
+    if lease is not None:
+        lease.name = event.name
+
+
 def _worker_not_started(node: Node, event: WorkerNotStarted) -> None:
     """The machine has no room for one more worker process."""
     pool = node.scheduler.worker_pool
@@ -569,6 +577,7 @@ _TABLE: Final[Mapping[type[Any], Callable[[Any, Any], object]]] = {
     LeaseRequested: Node._on_lease_requested,
     GpuLost: Node._on_gpu_lost,
     MemoryExceeded: lambda node, event: node.scheduler.worker_pool.on_memory_exceeded(event),
+    LeasePassedOn: _lease_passed_on,
     LeaseReturned: lambda node, event: node.scheduler.on_returned(event),
     LeasesReturned: lambda node, event: node.scheduler.on_several_returned(event),
     RowsRequested: Node._on_rows_requested,

@@ -7,7 +7,8 @@ another it asks for one lease, one more, two, four and so on, and for the rest w
 use one worker with its resources: the owner pushes tasks of that shape straight to the worker, as many ahead as
 `push_window_ns` of work (1 while the mean is unknown), so that short tasks are pipelined and long ones are not stuck
 behind one another. Tasks without retries are pushed one by one: of several that were lost with a node, nobody knows
-which had begun. Leases that stay idle go back after `lease_idle_ns`, those of one node together.
+which had begun. Leases that stay idle go back after `lease_idle_ns`, those of one node together. Before that, an idle
+lease goes to tasks of another function with the same resources (lease_queues.py).
 
 A worker that blocks in `get` recalls what it has not started, and gets nothing more before its task is done: what it
 waits for may be the very task that would wait behind it. A task may also run for much longer than its predecessors, or
@@ -27,6 +28,7 @@ from collections.abc import Callable
 from typing import Final
 
 from dualray.shared.machines.base import Outbox, ensure
+from dualray.shared.machines.owner.lease_queues import AllPeers, Lease, ShapeQueue
 from dualray.shared.model.commands import ArmTimer
 from dualray.shared.model.config import Config
 from dualray.shared.model.errors import ErrorInfo
@@ -34,6 +36,7 @@ from dualray.shared.model.events import (
     BacklogReported,
     LeasedWorkerDied,
     LeaseGranted,
+    LeasePassedOn,
     LeaseRefused,
     LeaseRequested,
     LeaseReturned,
@@ -63,75 +66,6 @@ _MEAN_WEIGHT: Final = 8
 """The mean task time follows the last eight tasks or so."""
 
 
-class Lease:
-    """A leased worker and the tasks pushed to it, oldest first."""
-
-    __slots__ = (
-        "blocked",
-        "device_ids",
-        "has_room",
-        "idle_since_ns",
-        "in_flight",
-        "incarnation",
-        "is_wanted",
-        "lease_id",
-        "node",
-        "progress_ns",
-        "queue",
-        "worker",
-    )
-
-    def __init__(self, event: LeaseGranted, queue: ShapeQueue) -> None:
-        self.lease_id = event.lease_id
-        self.worker = event.worker
-        self.node = event.node
-        self.incarnation = event.incarnation
-        self.device_ids = event.device_ids
-        self.queue = queue
-        self.in_flight: dict[TaskID, None] = {}
-        self.has_room = False
-        self.blocked = False
-        self.is_wanted = False
-        """By its node: nothing more is pushed, and it goes back when what was pushed is done."""
-        self.idle_since_ns = 0
-        self.progress_ns = 0
-        """When the oldest task in flight was pushed, or the one before it finished."""
-
-
-class ShapeQueue:
-    """The tasks of one shape that wait, and the leases that serve them. Those that may not run twice have a queue of
-    their own."""
-
-    __slots__ = (
-        "leases",
-        "may_ask",
-        "mean_ns",
-        "requested",
-        "room",
-        "runs_once",
-        "shape",
-        "tasks",
-        "together",
-        "window",
-    )
-
-    def __init__(self, shape: LeaseShape, *, runs_once: bool) -> None:
-        self.shape = shape
-        self.runs_once = runs_once
-        self.tasks: deque[TaskID] = deque()
-        self.leases: dict[LeaseID, Lease] = {}
-        self.room: deque[Lease] = deque()
-        """Leases that can take a task now: idle ones at the right end, last used first."""
-        self.requested = 0
-        self.may_ask = True
-        """Not while more than half of as many as may be asked for are still to come."""
-        self.mean_ns = 0
-        self.together = 1
-        """Tasks that are not divided among leases."""
-        self.window = 1
-        """Tasks that a lease may have in flight."""
-
-
 class Leases:
     """See the module."""
 
@@ -154,6 +88,7 @@ class Leases:
         self._window_max = config.push_window_max
         self.queues: dict[tuple[LeaseShape, bool], ShapeQueue] = {}
         """By shape, and by whether their tasks may not run twice."""
+        self._peers = AllPeers()
         self._queue_of_template: dict[FunctionTemplate, ShapeQueue] = {}
         self._last: tuple[FunctionTemplate, ShapeQueue] | None = None
         """The function that was called last, and where its calls queue: most programs call it again."""
@@ -207,7 +142,8 @@ class Leases:
             runs_once = template.max_retries == 0
             queue = self.queues.get((shape, runs_once))
             if queue is None:
-                queue = self.queues[shape, runs_once] = ShapeQueue(shape, runs_once=runs_once)
+                queue = ShapeQueue(shape, self._peers.of(shape), runs_once=runs_once)
+                self.queues[shape, runs_once] = queue
             if not deps:
                 self._queue_of_template[template] = queue
         if not deps:
@@ -234,6 +170,9 @@ class Leases:
             self.fill(queue)
         elif is_new and queue.may_ask and queue.requested:
             is_burst = self._is_burst()
+        if queue.tasks and queue.peers.queues > 1 and queue.peers.wait(queue):
+            self.dirty[queue] = None
+            self.out.needs_drain = True
         if queue.tasks and queue.may_ask:
             if is_burst and len(queue.tasks) < 2 * queue.requested:  # in a burst, as many again as were asked for
                 if queue not in self.unasked or not self._push_timer_armed:
@@ -254,6 +193,8 @@ class Leases:
         """Match waiting tasks with leases that have room, and ask for more leases where tasks are left."""
         for queue in self.dirty:
             self.fill(queue)
+            if queue.tasks and queue.peers.idle and not queue.shape.deps:
+                self._take_idle(queue)
             if queue.tasks:
                 self._ask(queue)
             elif queue.shape.deps:
@@ -352,6 +293,7 @@ class Leases:
         self._request_counter += 1
         queue.requested += wanted
         queue.may_ask = queue.requested < self._requests_max
+        queue.peers.wait(queue)
         self.requests[request_id] = (queue, wanted)
         self.out.send(
             self.node_manager,
@@ -522,6 +464,7 @@ class Leases:
     def _drop(self, lease: Lease) -> list[TaskID]:
         del self.leases[lease.lease_id]
         del lease.queue.leases[lease.lease_id]
+        lease.queue.peers.idle.pop(lease.lease_id, None)
         self._withdraw(lease)
         self.dirty[lease.queue] = None
         self.out.needs_drain = True
@@ -541,12 +484,43 @@ class Leases:
             self._drop(lease)
             self.out.send(Address(lease.node), LeaseReturned(lease_id=lease.lease_id))
             return
+        peers = lease.queue.peers
+        if not lease.device_ids and peers.queues > 1:
+            queue = peers.next_waiting() if peers.waiting and not lease.queue.tasks else None
+            if queue is not None:
+                self._pass_on(lease, queue)
+            else:
+                peers.idle[lease.lease_id] = lease
         lease.idle_since_ns = self.out.now_ns
         self._idle.pop(lease.lease_id, None)
         self._idle[lease.lease_id] = lease
         if not self._idle_timer_armed:
             self._idle_timer_armed = True
             self.out.add(ArmTimer(timer=IDLE_TIMER, delay_ns=self.config.lease_idle_ns))
+
+    def _take_idle(self, queue: ShapeQueue) -> None:
+        """Have idle leases of other functions serve the tasks that wait in a queue."""
+        idle, left = queue.peers.idle, len(queue.tasks)
+        while idle and left:
+            _, lease = idle.popitem()
+            if not (lease.in_flight or lease.queue.tasks or lease.queue is queue):
+                self._pass_on(lease, queue)
+                left -= 1
+        self.fill(queue)
+
+    def _pass_on(self, lease: Lease, queue: ShapeQueue) -> None:
+        """An idle lease serves another function from now on; its node hears for which."""
+        before = lease.queue
+        self._withdraw(lease)
+        del before.leases[lease.lease_id]
+        lease.queue = queue
+        queue.leases[lease.lease_id] = lease
+        self._offer(lease)
+        self.out.send(Address(lease.node), LeasePassedOn(lease_id=lease.lease_id, name=queue.shape.name))
+        self.dirty[queue] = None
+        self.out.needs_drain = True
+        if before.shape.deps:
+            self._retire_if_unused(before)
 
     def on_idle_timer(self) -> None:
         """Give back the leases that have been idle for long enough."""

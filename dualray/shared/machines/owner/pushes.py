@@ -11,7 +11,7 @@ Guarantees: what is sent is noted as pushed, in the order in which it is sent.
 from __future__ import annotations
 
 from dualray.shared.machines.base import Outbox
-from dualray.shared.machines.owner.leases import Lease
+from dualray.shared.machines.owner.lease_queues import Lease
 from dualray.shared.machines.owner.reserved_space import Rooms
 from dualray.shared.machines.owner.task_records import TaskRecord
 from dualray.shared.machines.owner.tasks import Tasks

@@ -41,6 +41,7 @@ from dualray.shared.model.events.leases import (
     BundleWanted,
     LeasedWorkerDied,
     LeaseGranted,
+    LeasePassedOn,
     LeaseRefused,
     LeaseRequested,
     LeaseReturned,
@@ -236,6 +237,7 @@ __all__ = [
     "ItemsRead",
     "LaunchesFailed",
     "LeaseGranted",
+    "LeasePassedOn",
     "LeaseRefused",
     "LeaseRequested",
     "LeaseReturned",
@@ -459,6 +461,7 @@ ProcessMessage: TypeAlias = (
 
 NodeMessage: TypeAlias = (
     LeaseRequested
+    | LeasePassedOn
     | LeaseReturned
     | LeasesReturned
     | TurnWanted

@@ -76,6 +76,14 @@ class LeaseWanted:
 
 
 @dataclass(slots=True, kw_only=True)
+class LeasePassedOn:
+    """Owner to node: the lease serves another function from now on."""
+
+    lease_id: LeaseID
+    name: str
+
+
+@dataclass(slots=True, kw_only=True)
 class LeasedWorkerDied:
     """The worker of a lease died with whatever it ran."""
 

@@ -14,13 +14,14 @@ from dualray.shared.model.commands import SpillObject
 from dualray.shared.model.events import (
     DrainAsked,
     GpuLost,
+    LeasePassedOn,
     LeaseRequested,
     MemoryExceeded,
     ObjectRequested,
     ObjectSpilled,
     WorkerExited,
 )
-from dualray.shared.model.ids import Address, NodeID, RequestID
+from dualray.shared.model.ids import Address, LeaseID, NodeID, RequestID
 from dualray.shared.model.resources import UNITS
 from dualray.shared.model.specs import Strategy, StrategyKind
 from dualray.shared.model.states import WorkerState
@@ -105,6 +106,14 @@ def test_what_is_taken_is_named_with_its_holders(node):
     [reason] = why(node)
     assert reason.startswith("0 of 2 CPU free, and it needs 1; held by 2 x ")
     assert why(node, placed=True) == [reason]
+
+
+def test_a_lease_that_serves_another_function_has_its_name(node):
+    node.ask(count=2)
+    lease_id = next(iter(node.machine.scheduler.leases))
+    node(LeasePassedOn(lease_id=lease_id, name="another"), LeasePassedOn(lease_id=LeaseID("gone"), name="late"))
+    [reason] = why(node)
+    assert "1 x another" in reason
 
 
 def test_a_node_that_drains_says_so(node):

@@ -10,11 +10,13 @@ from dualray.shared.model.config import Config
 from dualray.shared.model.errors import ErrorInfo, ErrorKind
 from dualray.shared.model.events import (
     LeaseGranted,
+    LeasePassedOn,
     LeaseRefused,
     LeaseRequested,
     LeaseReturned,
     LeasesGranted,
     LeasesReturned,
+    LeaseWanted,
     PlacementGroupRemovalAsked,
     TaskPushed,
     TasksFinished,
@@ -86,7 +88,6 @@ def test_tasks_of_another_shape_do_not_share_a_lease(driver):
         {"resources": cpus(2)},
         {"placement": cpus(2)},
         {"strategy": Strategy(kind=StrategyKind.SPREAD)},
-        {"name": "g"},
     ],
     ids=lambda options: next(iter(options)),
 )
@@ -101,6 +102,87 @@ def test_an_idle_lease_is_reused_without_asking(driver):
     driver.run(1)
     commands = driver.submit(task(2))
     assert sends(commands) == [(WORKER, "TaskPushed")]
+
+
+SLOW_NS = 10 * Config().push_window_ns
+"""Nothing is pushed behind a task that takes so long."""
+
+
+def test_an_idle_lease_serves_another_function_with_the_same_resources(driver):
+    driver.run(1)
+    driver.submit(task(2, name="g"))  # from now on it is known that there are two
+    driver.grant(1, request=1)
+    driver.finish(2, worker=f"{NODE}/w1", duration_ns=SLOW_NS)
+    commands = driver.submit(task(3), task(4, name="g"), task(5, name="g"))
+    assert [(number, worker) for number, _, worker in pushes(commands)] == [(3, WORKER), (4, f"{NODE}/w1")]
+    passed_on = driver.finish(3)
+    assert pushes(passed_on) == [(5, 0, WORKER)]
+    assert (NODE, LeasePassedOn(lease_id=LeaseID("lease-0"), name="g")) in [
+        (command.to, command.message) for command in of(passed_on, Send)
+    ]
+
+
+def test_a_lease_that_becomes_idle_goes_to_the_function_that_has_waited_longest(driver):
+    driver.submit(task(1), task(2, name="g"), task(3, name="h"))
+    driver.grant()
+    assert pushes(driver.finish(1)) == [(2, 0, WORKER)]
+    assert pushes(driver.finish(2)) == [(3, 0, WORKER)]
+    assert sent(driver.grant(1, request=1), LeaseReturned) == []  # it is idle for a while
+    driver.now_ns = Config().lease_idle_ns
+    assert sent(driver(TimerFired(timer=IDLE_TIMER)), LeaseReturned) == [LeaseReturned(lease_id=LeaseID("lease-1"))]
+
+
+def test_several_idle_leases_share_the_tasks_of_another_function(driver):
+    driver.submit(task(1), task(2, name="g"), task(3, name="g"))
+    driver.grant()
+    driver.grant(1, request=1)
+    driver.grant(2, request=2)
+    driver.finish(2, worker=f"{NODE}/w1")
+    driver.finish(3, worker=f"{NODE}/w2")
+    driver.finish(1)
+    commands = driver.submit(task(4, name="h"), task(5, name="h"))
+    assert sent(commands, LeaseRequested) == []
+    assert len({worker for _, _, worker in pushes(commands)}) == 2
+
+
+def test_a_lease_stays_with_a_function_that_has_tasks(driver):
+    driver.submit(task(1), task(2), task(3, name="g"))
+    driver.grant()
+    assert pushes(driver.finish(1)) == [(2, 0, WORKER)]
+
+
+def test_a_lease_with_a_gpu_stays_with_its_function(driver):
+    driver.submit(task(1), task(2, name="g"))
+    driver.grant(device_ids=(2,))
+    assert pushes(driver.finish(1)) == []
+    assert len(sent(driver.submit(task(3, name="h")), LeaseRequested)) == 1
+
+
+def test_a_lease_that_its_node_wants_back_serves_no_other_function(driver):
+    driver.submit(task(1), task(2, name="g"))
+    driver.grant()
+    driver(LeaseWanted(lease_id=LeaseID("lease-0")))
+    commands = driver.finish(1)
+    assert pushes(commands) == []
+    assert sent(commands, LeaseReturned) == [LeaseReturned(lease_id=LeaseID("lease-0"))]
+
+
+def test_tasks_with_large_arguments_ask_for_a_lease_near_them_and_leave_theirs_to_others(driver):
+    driver.put(1, inline=False)
+    driver.submit(task(1), task(2, deps=(ref(put_id(1)),)))
+    driver.grant()
+    assert pushes(driver.finish(1)) == []
+    driver.grant(1, request=1)
+    driver.submit(task(3), task(4, name="g"))
+    assert pushes(driver.finish(2, worker=f"{NODE}/w1")) == [(4, 0, f"{NODE}/w1")]
+    assert len(driver.machine.leases.queues) == 2, "nothing needs the queue with the argument"
+
+
+def test_tasks_that_are_to_be_spread_get_a_lease_of_their_own(driver):
+    spread = Strategy(kind=StrategyKind.SPREAD)
+    driver.submit(task(1, strategy=spread), task(2, name="g", strategy=spread))
+    driver.grant()
+    assert pushes(driver.finish(1)) == []
 
 
 def test_no_more_leases_are_asked_for_than_tasks_wait():

@@ -22,7 +22,7 @@ from dualray.shared.model.events import (
 )
 from dualray.shared.model.ids import HEAD, Address, NodeID, PlacementGroupID
 from dualray.shared.model.specs import LabelOperator, LabelTerm, Strategy, StrategyKind, Streaming
-from tests.shared.builders import OwnerStepper, oid, put_id, ref, sent, task, tid
+from tests.shared.builders import OwnerStepper, cpus, oid, put_id, ref, sent, task, tid
 from tests.shared.machines.owner.answers import pushes, retries
 
 REMAKES_MAX = Config().remakes_without_progress_max
@@ -106,7 +106,7 @@ def test_what_is_made_again_is_not_in_vain_while_something_comes_of_it(driver, p
     for losses in range(1, 3 * REMAKES_MAX):
         if losses % REMAKES_MAX == 0 and progress == "a task ends":
             driver.put(losses)
-            driver.submit(task(100 + losses, name="other"))
+            driver.submit(task(100 + losses, resources=cpus(2)))
         if losses % REMAKES_MAX == 0 and progress == "a wait ends":
             driver.wait(losses, ref(oid(2)))
         assert retries(lost(driver, oid(1), losses)) == [(1, losses, "reconstruction")]
