@@ -15,6 +15,7 @@ import re
 import signal
 import socket
 import sys
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NoReturn, Protocol, Self, TypeAlias, cast
 
@@ -153,6 +154,8 @@ class ProcessCalls:
     def _of_exit_functions(self) -> list[Substitution]:
         """Functions that are called when a process ends. What a module registers while it is imported is for the
         process that simulates."""
+        # With its first finalizer, `weakref` registers the end of all: a virtual worker must not be the first.
+        weakref.finalize(self, int).detach()
         real_register, real_unregister = atexit.register, atexit.unregister
 
         def is_hosts(fiber: Fiber) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -40,3 +41,22 @@ def test_of_two_finalizers_at_once_one_asks_for_a_step(core: Any) -> None:
     del first
     assert len(core._dropped) == 2
     assert core.host._wake_scheduled
+
+
+@dualray.remote(max_retries=0)
+def exits_after_the_first_finalizer() -> None:
+    weakref.finalize(Interrupted([]), int)
+    raise SystemExit(1)
+
+
+def test_a_worker_that_exits_does_not_end_the_finalizers_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`weakref` registers the end of all finalizers with the first of them, which a task may have made."""
+    monkeypatch.setattr(weakref.finalize, "_registered_with_atexit", False)
+    monkeypatch.setattr(weakref.finalize, "_shutdown", False)
+    dualray.init(mode="sim")
+    with pytest.raises(dualray.exceptions.WorkerCrashedError):
+        dualray.get(exits_after_the_first_finalizer.remote())
+    dualray.shutdown()
+    called: list[int] = []
+    weakref.finalize(Interrupted([]), called.append, 1)
+    assert called == [1]
