@@ -8,7 +8,7 @@ detached one, which no handle keeps, does not. Each job has a namespace: the one
 one of its own, named after the job.
 
 Relies on: actors.py says when an actor ends; a process claims before it registers, and messages stay in order.
-Guarantees: a name stands for at most one actor that is not DEAD; who claims a name that is taken learns of the actor.
+Guarantees: a name stands for one actor at most; who claims a name that is taken learns of the actor.
 """
 
 from __future__ import annotations
@@ -104,6 +104,11 @@ class ActorNames:
         key = self.by_actor.get(actor_id)
         if key is not None:
             self.entries[key].is_lost = True
+
+    def is_kept(self, actor_id: ActorID) -> bool:
+        """Whether the handles of a DEAD actor keep its name."""
+        key = self.by_actor.get(actor_id)
+        return key is not None and self.entries[key].is_lost
 
     def release(self, actor_id: ActorID) -> None:
         """The actor has ended: its name is free."""

@@ -421,7 +421,8 @@ class Actors:
         self.names.check_invariants()
         for actor_id in self.names.by_actor:
             named = self.records.get(actor_id)
-            ensure(named is None or named.state is not ActorState.DEAD, "actor {} is DEAD and has a name", actor_id)
+            is_free = named is not None and named.state is ActorState.DEAD and not self.names.is_kept(actor_id)
+            ensure(not is_free, "actor {} is DEAD and has a name that no handle keeps", actor_id)
         for lease_id, actor_id in self.by_lease.items():
             ensure(self.records[actor_id].lease_id == lease_id, "actor {} holds another lease", actor_id)
         for actor_id, record in self.records.items():

@@ -16,12 +16,14 @@ from dualray.shared.model.events import (
     ActorKillRequested,
     ActorNameReported,
     ActorNameRequested,
+    ActorOutOfScope,
     ActorRegistered,
     ActorSubscribed,
     BorrowAcknowledged,
     BorrowAdded,
     DriverJoined,
     DriverLeft,
+    LeasedWorkerDied,
     LeaseGranted,
     TaskFinished,
     TaskPushed,
@@ -133,6 +135,17 @@ def test_a_name_is_free_when_its_actor_is_dead(head, how):
             assert sent(head(ActorExited(actor_id=aid(1), worker=WORKER, method="A.quit")), WorkerUnwanted, "node-0")
         else:
             head(DriverLeft(address=DRIVER))
+    assert ask(head, "a", 2, requester=OTHER, job=1).is_new
+
+
+def test_the_handles_of_an_actor_that_was_lost_keep_its_name(head):
+    make(head, 1, "a")
+    lost = error(ErrorKind.WORKER_CRASHED)
+    head(LeasedWorkerDied(lease_id=LeaseID("lease-1"), worker=WORKER, error=lost))
+    head.machine.check_invariants()
+    assert ask(head, "a", 2, requester=OTHER, job=1).error is not None
+    head(ActorOutOfScope(actor_id=aid(1)))
+    head.machine.check_invariants()
     assert ask(head, "a", 2, requester=OTHER, job=1).is_new
 
 
