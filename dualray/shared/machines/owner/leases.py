@@ -464,8 +464,8 @@ class Leases:
     def _drop(self, lease: Lease) -> list[TaskID]:
         del self.leases[lease.lease_id]
         del lease.queue.leases[lease.lease_id]
-        lease.queue.peers.idle.pop(lease.lease_id, None)
         self._withdraw(lease)
+        lease.queue.peers.idle.pop(lease.lease_id, None)
         self.dirty[lease.queue] = None
         self.out.needs_drain = True
         return list(lease.in_flight)
