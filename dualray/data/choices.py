@@ -11,9 +11,9 @@ class RandomSeedConfig:
     """The seed of a random order.
 
     Attributes:
-        seed: the seed. Default: the context's `shuffle_seed`.
-        reseed_after_execution, use_timestamp_as_default: accepted as in Ray, and without effect: a second run gives the
-            same rows.
+        seed: the seed. Default: see `DataContext.shuffle_seed`.
+        reseed_after_execution: each execution of the dataset gives another order.
+        use_timestamp_as_default: accepted as in Ray, and without effect: a second run gives the same rows.
     """
 
     seed: int | None = None

@@ -173,7 +173,8 @@ class DataContext(_Accepting):
         bytes_in_flight_max: most bytes of blocks that the tasks of one pipeline compute or that wait for a consumer.
             The steps of the pipeline share them. Default 128 MiB. Keep it below half of the object store.
         tasks_max: most tasks of one step at a time. Default 0: the number of CPUs of the cluster, and 2 more.
-        shuffle_seed: seed of shuffles without a seed. Default 0: a program's second run gives the same rows.
+        shuffle_seed: seed of what draws random numbers without a seed. Default 0. Each execution of a dataset draws
+            others, and a second run of the program draws the same.
         task_duration: sim mode only: seconds of virtual time that a task on a block takes. Default None: the cluster's
             default.
         execution_options: options of Ray's execution.

@@ -21,13 +21,14 @@ from dualray.data.combining import JOINS, Join, join_step, mix_step, zip_step
 from dualray.data.compute import check_ignored, is_count
 from dualray.data.context import DataContext
 from dualray.data.described import described
+from dualray.data.draws import Seeds
 from dualray.data.errors import check_columns
 from dualray.data.executor import ensure_initialized, execute, in_store
 from dualray.data.expression_tree import Expr, UnnestExpr
 from dualray.data.grouped import GroupedData, stratified
 from dualray.data.iterator import DataIterator, Shard, check_batch_size
-from dualray.data.mapping import Call, tables_mapped
-from dualray.data.plan import Exchange, Held, Limit, Plan, Step, Union, chained, kept
+from dualray.data.mapping import Call, each_table, tables_mapped
+from dualray.data.plan import Drawing, Exchange, Held, Limit, Map, Plan, Step, Transform, Union, chained, kept
 from dualray.data.summaries import SummarizedRows
 
 
@@ -192,20 +193,25 @@ class Dataset(SummarizedRows):
 
         Args:
             fraction: the probability, from 0 to 1.
-            seed: seed of the draws. Default: the context's `shuffle_seed`.
+            seed: seed of the draws. Default: other draws each time, which follow from the context's `shuffle_seed`.
         """
         if not 0 <= fraction <= 1:
             raise ValueError(f"random_sample: fraction={fraction!r} must be between 0 and 1")
-        chosen = _seed(seed)
+        seeds = Seeds(seed)
 
-        def sample(table: pa.Table) -> pa.Table:
-            if not table.num_columns:
-                return table
-            words = blocks.rows_of(table.slice(0, 16))  # blocks draw from seeds of their own, whatever their order
-            random = np.random.default_rng([chosen, table.num_rows, crc32(repr(words).encode())])
-            return blocks.taken(table, np.flatnonzero(random.random(table.num_rows) < fraction))
+        def begin() -> Transform:
+            chosen = seeds.next()
 
-        return self._then(replace(tables_mapped(f"RandomSample({fraction})", sample), schema_after=kept))
+            def sample(table: pa.Table) -> pa.Table:
+                if not table.num_columns:
+                    return table
+                words = blocks.rows_of(table.slice(0, 16))  # blocks draw from seeds of their own, whatever their order
+                random = np.random.default_rng([*chosen, table.num_rows, crc32(repr(words).encode())])
+                return blocks.taken(table, np.flatnonzero(random.random(table.num_rows) < fraction))
+
+            return each_table(sample)
+
+        return self._then(Map(name=f"RandomSample({fraction})", transform=Drawing(begin), schema_after=kept))
 
     # ---- Order and blocks ----
 
@@ -265,15 +271,15 @@ class Dataset(SummarizedRows):
         """Put all rows into a random order.
 
         Args:
-            seed: seed of the order. Default: the context's `shuffle_seed`.
+            seed: seed of the order. Default: another order each time, which follows from the context's `shuffle_seed`.
             num_blocks: blocks of the result. Default: as many as before.
         """
         check_ignored("random_shuffle", options)
-        chosen = _seed(seed)
+        seeds = Seeds(seed)
         outputs = None if num_blocks is None else _positive("num_blocks", num_blocks)
         step = Exchange(
             name="RandomShuffle",
-            run=lambda stream, about: exchange.random_shuffle(stream, max(1, outputs or about), chosen),
+            run=lambda stream, about: exchange.random_shuffle(stream, max(1, outputs or about), seeds.next()),
             outputs=outputs,
             schema_after=kept,
         )
@@ -281,10 +287,10 @@ class Dataset(SummarizedRows):
 
     def randomize_block_order(self, *, seed: int | None = None) -> Dataset:
         """Put the blocks into a random order, and leave the rows of each block in theirs."""
-        chosen = _seed(seed)
+        seeds = Seeds(seed)
 
         def run(stream: Iterator[Held], _about: int) -> Iterator[Held]:
-            parts = list(stream)
+            chosen, parts = seeds.next(), list(stream)
             return (parts[number] for number in np.random.default_rng(chosen).permutation(len(parts)))
 
         return self._then(Exchange(name="RandomizeBlockOrder", run=run, schema_after=kept))
@@ -615,12 +621,6 @@ def _call(fn: Any, options: dict[str, Any]) -> Call:
     """A user's function with the options that say how it is called; the others are those of the tasks."""
     needs = {name: value for name, value in options.items() if name not in _OF_CALLS}
     return Call(fn=fn, needs=needs, **{name: options[name] for name in _OF_CALLS if name in options})
-
-
-def _seed(seed: Any) -> int:
-    """The seed that a method uses: of Ray's RandomSeedConfig, its seed."""
-    chosen = getattr(seed, "seed", seed)
-    return int(DataContext.get_current().shuffle_seed if chosen is None else chosen)
 
 
 def _plan_of(other: Any, method: str) -> Plan:

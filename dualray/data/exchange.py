@@ -150,18 +150,18 @@ def _taken(flying: list[tuple[Any, Any]]) -> Held:
         raise
 
 
-def random_shuffle(stream: Iterator[Held], outputs: int, seed: int) -> Iterator[Held]:
+def random_shuffle(stream: Iterator[Held], outputs: int, seed: Sequence[int]) -> Iterator[Held]:
     """All rows in a random order. The parts of a block differ by one row at most, so that few blocks come out empty."""
 
     def split(table: pa.Table, number: int) -> list[pa.Table]:
-        random = np.random.default_rng([seed, 0, number])
+        random = np.random.default_rng([*seed, 0, number])
         first = random.integers(outputs)  # the parts with one row more are not always the same ones
         where = random.permutation(first + np.arange(table.num_rows)) % outputs
         return [blocks.taken(table, np.flatnonzero(where == part)) for part in range(outputs)]
 
     def merge(parts: list[pa.Table], number: int) -> pa.Table:
         table = blocks.joined(parts)
-        return blocks.taken(table, np.random.default_rng([seed, 1, number]).permutation(table.num_rows))
+        return blocks.taken(table, np.random.default_rng([*seed, 1, number]).permutation(table.num_rows))
 
     return shuffle(stream, outputs, split, merge, "random_shuffle")
 

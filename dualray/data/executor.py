@@ -42,6 +42,7 @@ from dualray.data.plan import (
     Read,
     Transform,
     Union,
+    begun,
     block_of,
     fused,
     of_block,
@@ -66,13 +67,13 @@ def execute(plan: Plan) -> Iterator[Held]:
         known = known.then(step)
         match step:
             case Map():
-                transforms = [step.transform]
+                transforms = [begun(step.transform)]
                 name = step.name
                 while steps and isinstance(steps[0], Map) and _run_together(step, steps[0]):
                     more = steps.pop(0)
                     assert isinstance(more, Map)
                     known = known.then(more)
-                    transforms.append(more.transform)
+                    transforms.append(begun(more.transform))
                     name += f"->{more.name}"
                 stream = _by_tasks(stream, fused(transforms), name, step.needs, stages, step.tasks_max)
             case ActorMap():

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from dualray.data import blocks
 from dualray.data.datatype import DataType
+from dualray.data.draws import RENEWED
 from dualray.data.errors import check_columns
 from dualray.data.namespaces import (
     ArrayFunctions,
@@ -64,15 +65,19 @@ class BlockState:
         rows_before: rows of the block that were evaluated before.
     """
 
-    def __init__(self, number: int = 0, step: int = 0, seed: int = 0, token: int = 0) -> None:
+    def __init__(self, number: int = 0, seed: Sequence[int] = (), times: int = 0, token: int = 0) -> None:
         self.number = number
         self.rows_before = 0
-        self._step, self._seed, self._token = step, seed, token
+        self._seed, self._times, self._token = seed, times, token
         self._order: dict[int, int] = {}
 
-    def draws(self, expr: Expr, seed: int | None) -> np.random.Generator:
-        """Random numbers for these rows. Without a seed each expression of a dataset has its own."""
-        place = [seed] if seed is not None else [self._seed, self._step, self._place(expr)]
+    def draws(self, expr: Expr, seed: int | None, *, renews: bool) -> np.random.Generator:
+        """Random numbers for these rows. Without a seed each expression of a dataset has its own. `renews`: with a
+        seed, too, each execution of the dataset has its own."""
+        if seed is None:
+            place = [*self._seed, self._place(expr)]
+        else:
+            place = [seed, RENEWED, self._times] if renews and self._times else [seed]
         return np.random.default_rng([*place, self.number, self.rows_before])
 
     def draws_of_this_dataset(self, expr: Expr) -> np.random.Generator:

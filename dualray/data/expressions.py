@@ -64,8 +64,8 @@ class RandomExpr(Expr):
     """A random number from 0 to 1 for each row.
 
     Attributes:
-        seed: the seed. Default: the context's `shuffle_seed`, with other numbers for each expression.
-        reseed_after_execution: accepted as in Ray, and without effect: a second run gives the same numbers.
+        seed: the seed. Default: the context's `shuffle_seed`, with other numbers for each expression and execution.
+        reseed_after_execution: with a seed, too, each execution of the dataset gives other numbers.
     """
 
     needs_number = True
@@ -74,7 +74,7 @@ class RandomExpr(Expr):
         self.seed, self.reseed_after_execution = seed, reseed_after_execution
 
     def evaluate(self, table: pa.Table, block: BlockState) -> Any:
-        return pa.array(block.draws(self, self.seed).random(table.num_rows))
+        return pa.array(block.draws(self, self.seed, renews=self.reseed_after_execution).random(table.num_rows))
 
     def label(self) -> str:
         if self.seed is None:
@@ -142,8 +142,8 @@ def random(*, seed: int | None = None, reseed_after_execution: bool = True) -> R
     """Return the expression of random numbers from 0 to 1.
 
     Args:
-        seed: the seed. Default: the context's `shuffle_seed`, with other numbers for each expression.
-        reseed_after_execution: accepted as in Ray, and without effect: a second run gives the same numbers.
+        seed: the seed. Default: the context's `shuffle_seed`, with other numbers for each expression and execution.
+        reseed_after_execution: with a seed, too, each execution of the dataset gives other numbers.
     """
     return RandomExpr(seed, reseed_after_execution)
 

@@ -19,6 +19,7 @@ from dualray import runtime
 from dualray.data import blocks
 from dualray.data.blocks import Batch, Row
 from dualray.data.context import DataContext
+from dualray.data.draws import Seeds
 from dualray.data.executor import load
 from dualray.data.plan import Input, Read, Transform, block_of
 from dualray.data.schema import Schema
@@ -56,7 +57,8 @@ class DataIterator(ABC):
             batch_format: "numpy" (a dict of arrays), "pandas" or "pyarrow".
             drop_last: leave out the last batch if it is smaller.
             local_shuffle_buffer_size: draw rows at random from a buffer of at least this number of rows.
-            local_shuffle_seed: seed of these draws. Default: the context's `shuffle_seed`.
+            local_shuffle_seed: seed of these draws. Default: other draws each time, which follow from the context's
+                `shuffle_seed`.
             prefetch_batches: accepted as in Ray, and without effect; the context's limits decide what is computed
                 ahead.
 
@@ -67,8 +69,8 @@ class DataIterator(ABC):
         form = blocks.check_format(batch_format)
         tables: Iterator[pa.Table] = (table for table in self._tables() if table.num_rows)
         if local_shuffle_buffer_size:
-            seed = DataContext.get_current().shuffle_seed if local_shuffle_seed is None else local_shuffle_seed
-            tables = _stirred(tables, local_shuffle_buffer_size, np.random.default_rng(seed))
+            random = np.random.default_rng(Seeds(local_shuffle_seed).next())
+            tables = _stirred(tables, local_shuffle_buffer_size, random)
         return (blocks.batch_of(table, form) for table in batched(tables, batch_size, drop_last=drop_last))
 
     def iter_tf_batches(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import count
 from typing import Any
 from uuid import uuid4
 
@@ -17,12 +18,12 @@ import pyarrow.compute
 
 from dualray.data import blocks
 from dualray.data.compute import ActorPoolStrategy, TaskPoolStrategy, is_async, strategy_of, waited
-from dualray.data.context import DataContext
+from dualray.data.draws import Seeds
 from dualray.data.errors import check_columns
 from dualray.data.expression_tree import BlockState, Expr, StarExpr, UnnestExpr, column_of
 from dualray.data.filter_text import parsed
 from dualray.data.iterator import batched
-from dualray.data.plan import ActorMap, Map, Numbered, SchemaAfter, Transform, kept
+from dualray.data.plan import ActorMap, Drawing, Map, Numbered, SchemaAfter, Transform, kept
 
 TransformOf = Callable[[Callable[..., Any]], Transform]
 """Of what is called for a row or a batch: what becomes of the blocks."""
@@ -138,7 +139,7 @@ def rows_that_meet(wanted: Any, needs: Mapping[str, Any], place: int) -> Map:
         raise TypeError(f"filter: expr={wanted!r} must be a str or an expression, not a {type(wanted).__name__}")
 
     if isinstance(expression, pa.compute.Expression):
-        transform = _each(lambda table: table.filter(expression) if table.num_columns else table)
+        transform = each_table(lambda table: table.filter(expression) if table.num_columns else table)
         return Map(name=f"Filter({expression!r})", transform=transform, needs=needs, schema_after=kept)
 
     def keep(table: pa.Table, block: BlockState) -> pa.Table:
@@ -250,7 +251,7 @@ def columns_selected(chosen: Sequence[str | Expr], place: int) -> Map:
 
 def tables_mapped(name: str, fn: Callable[[pa.Table], pa.Table], *, keeps_rows: bool = False) -> Map:
     """A step that calls a function for each block."""
-    return Map(name=name, transform=_each(fn), keeps_rows=keeps_rows, schema_after=_schema_of(fn))
+    return Map(name=name, transform=each_table(fn), keeps_rows=keeps_rows, schema_after=_schema_of(fn))
 
 
 def with_column(table: pa.Table, name: str, column: Any) -> pa.Table:
@@ -276,7 +277,9 @@ def _schema_of(fn: Callable[[pa.Table], pa.Table]) -> SchemaAfter:
     return lambda schema: fn(schema.empty_table()).schema
 
 
-def _each(fn: Callable[[pa.Table], pa.Table]) -> Transform:
+def each_table(fn: Callable[[pa.Table], pa.Table]) -> Transform:
+    """The transform that calls a function for each block."""
+
     def transform(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
         return (fn(table) for table in tables)
 
@@ -285,19 +288,24 @@ def _each(fn: Callable[[pa.Table], pa.Table]) -> Transform:
 
 def _evaluating(
     exprs: Sequence[Expr], place: int, fn: Callable[[pa.Table, BlockState], pa.Table]
-) -> Transform | Numbered:
+) -> Transform | Drawing:
     """The transform of a function that evaluates these expressions; with the number of the block, if they need it."""
     if not any(expr.follows_place for expr in exprs):
-        return _each(lambda table: fn(table, BlockState()))
-    seed, token = int(DataContext.get_current().shuffle_seed), uuid4().int
+        return each_table(lambda table: fn(table, BlockState()))
+    seeds, times, token = Seeds(None), count(), uuid4().int
 
-    def of_block(number: int) -> Transform:
-        def transform(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
-            block = BlockState(number, place, seed, token)
-            for table in tables:
-                yield fn(table, block)
-                block.rows_before += table.num_rows
+    def begin() -> Numbered:
+        own, before = [*seeds.next(), place], next(times)
 
-        return transform
+        def of_block(number: int) -> Transform:
+            def transform(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
+                block = BlockState(number, own, before, token)
+                for table in tables:
+                    yield fn(table, block)
+                    block.rows_before += table.num_rows
 
-    return Numbered(of_block)
+            return transform
+
+        return Numbered(of_block)
+
+    return Drawing(begin)

@@ -29,6 +29,13 @@ class Numbered:
     of_block: Callable[[int], Transform]
 
 
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """A transform that draws random numbers: other ones each time that the plan is executed."""
+
+    begin: Callable[[], Transform | Numbered]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Read:
     """A part of the source that one task reads.
@@ -87,7 +94,7 @@ class Map:
     """
 
     name: str
-    transform: Transform | Numbered
+    transform: Transform | Numbered | Drawing
     keeps_rows: bool = False
     tasks_max: int | None = None
     needs: Mapping[str, Any] = field(default_factory=dict)
@@ -192,7 +199,7 @@ class Plan:
     def maps_alone(self) -> list[Transform] | None:
         """Its transforms, if it has no other steps: then any process can make any of its blocks by itself."""
         transforms = [step.transform for step in self.steps if isinstance(step, Map)]
-        plain = [each for each in transforms if not isinstance(each, Numbered)]
+        plain = [each for each in transforms if not isinstance(each, Numbered | Drawing)]
         return plain if len(plain) == len(self.steps) else None
 
     @property
@@ -229,6 +236,11 @@ def fused(transforms: Iterable[Transform | Numbered]) -> Transform | Numbered:
     if not any(isinstance(step, Numbered) for step in steps):
         return chained(step for step in steps if not isinstance(step, Numbered))
     return Numbered(lambda number: chained(of_block(step, number) for step in steps))
+
+
+def begun(transform: Transform | Numbered | Drawing) -> Transform | Numbered:
+    """The transform for an execution that begins."""
+    return transform.begin() if isinstance(transform, Drawing) else transform
 
 
 def of_block(transform: Transform | Numbered, number: int) -> Transform:

@@ -264,26 +264,35 @@ def column(data: ray.data.Dataset, name: str) -> list[Any]:
 
 def test_random_numbers_follow_the_seed_and_the_block(numbers):
     data = numbers.with_column("r", random())
-    drawn = column(data, "r")
-    assert column(data, "r") == drawn == column(numbers.with_column("r", random()), "r")
-    assert len(set(drawn)) == 100
+    drawn, again = column(data, "r"), column(data, "r")
+    assert len({*drawn, *again, *column(numbers.with_column("r", random()), "r")}) == 300
     assert 0 <= min(drawn) < 0.2
     assert 0.8 < max(drawn) < 1
     two = numbers.with_columns({"r": random(), "s": random()}).with_column("t", random())
     assert len({row[name] for row in two.take_all() for name in "rst"}) == 300
     same = random()
-    assert all(row["x"] == 2 * row["r"] for row in numbers.with_column("x", same + same).zip(data).take(9))
-    seeded = column(numbers.with_column("r", random(seed=4)), "r")
-    assert seeded == column(numbers.with_column("r", random(seed=4, reseed_after_execution=False)), "r")
-    assert len({*drawn, *seeded, *column(numbers.with_column("r", random(seed=5)), "r")}) == 300
+    halves = numbers.with_columns({"x": same + same, "h": same - same}).take(9)
+    assert all(row["h"] == 0 < row["x"] < 2 for row in halves)
+    fixed = numbers.with_column("r", random(seed=4, reseed_after_execution=False))
+    renewed = numbers.with_column("r", random(seed=4))
+    seeded = column(fixed, "r")
+    assert seeded == column(fixed, "r") == column(renewed, "r")
+    assert len({*drawn, *seeded, *column(renewed, "r"), *column(numbers.with_column("r", random(seed=5)), "r")}) == 400
 
 
 def test_the_context_has_the_seed_of_random_numbers(numbers):
-    drawn = column(numbers.with_column("r", random()), "r")
     context = ray.data.DataContext.get_current()
-    context.shuffle_seed = 7
+
+    def drawn_with(seed):
+        ray.shutdown()
+        context.shuffle_seed = seed
+        return column(ray.data.range(100).with_column("r", random()), "r"), ids(ray.data.range(100).random_shuffle())
+
     try:
-        assert not set(drawn) & set(column(numbers.with_column("r", random()), "r"))
+        first = drawn_with(0)
+        assert first == drawn_with(0), "a second run draws the same"
+        assert not set(first[0]) & set(drawn_with(7)[0])
+        assert drawn_with(7)[1] != first[1]
     finally:
         context.shuffle_seed = 0
 
@@ -296,7 +305,8 @@ def test_a_task_that_runs_again_draws_the_same_numbers(numbers, tmp_path):
         return batch
 
     options = {"max_retries": 2, "retry_exceptions": True}
-    data = numbers.with_columns({"r": random(), "u": uuid()}, **options)
+    drawn = random(seed=3, reseed_after_execution=False)
+    data = numbers.with_columns({"r": drawn, "u": uuid()}, **options)
     once, again = data.take_all(), data.map_batches(break_once, **options).take_all()
     assert once == again
     assert len(list(tmp_path.iterdir())) == 7
@@ -305,14 +315,14 @@ def test_a_task_that_runs_again_draws_the_same_numbers(numbers, tmp_path):
 def test_filters_and_selections_by_random_numbers(numbers):
     kept = ids(numbers.filter(expr=random() < 0.5))
     assert 30 < len(kept) < 70
-    assert ids(numbers.filter(expr=random() < 0.5)) == kept
+    assert ids(numbers.filter(expr=random() < 0.5)) != kept
     data = numbers.select_columns([star(), random(seed=1).alias("r"), random(seed=1)])
     assert data.columns() == ["id", "r", "random()"]
     assert all(row["r"] == row["random()"] for row in data.take_all())
 
 
 def test_random_numbers_in_shards_are_those_of_the_dataset(numbers):
-    data = numbers.with_column("r", random())
+    data = numbers.with_column("r", random(seed=2, reseed_after_execution=False))
     assert [row for shard in data.shards(2) for row in shard.iter_rows()] == data.take_all()
 
 
