@@ -79,7 +79,7 @@ name: failed-for-want-of-room
 cluster: {nodes: 4, cpus: 2, object_store: 2MiB}
 workload: {generate: mixed, kwargs: {tasks: 12, seconds: 0.3, size: 400000}}
 policies: {eviction: spill}
-faults: [reboot node-2 at 0.758s for 2.276s, fill node-1 to 0.9 when transfer_started 16 for 10.611s]
+faults: [reboot node-2 at 1.359s for 3.171s, fill node-1 to 0.9 when transfer_started 14 for 10.611s]
 expect: {error: {type: ObjectStoreFullError}}
 """,
     "hold and wait": """
