@@ -9,13 +9,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any, cast
-from zlib import crc32
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute
 
-from dualray.data import blocks, exchange, mapping
+from dualray.data import exchange, mapping
 from dualray.data.choices import MixStoppingCondition
 from dualray.data.combining import JOINS, Join, join_step, mix_step, zip_step
 from dualray.data.compute import check_ignored, is_count
@@ -27,8 +26,9 @@ from dualray.data.executor import ensure_initialized, execute, in_store
 from dualray.data.expression_tree import Expr, UnnestExpr
 from dualray.data.grouped import GroupedData, stratified
 from dualray.data.iterator import DataIterator, Shard, check_batch_size
-from dualray.data.mapping import Call, each_table, tables_mapped
-from dualray.data.plan import Drawing, Exchange, Held, Limit, Map, Plan, Step, Transform, Union, chained, kept
+from dualray.data.mapping import Call, tables_mapped
+from dualray.data.parts import part_of_rows, sampled
+from dualray.data.plan import Exchange, Held, Limit, Plan, Step, Union, chained, kept
 from dualray.data.summaries import SummarizedRows
 
 
@@ -100,7 +100,9 @@ class Dataset(SummarizedRows):
         if isinstance(fn, Expr | pa.compute.Expression):
             fn, expr = None, fn
         if (fn is None) == (expr is None):
-            raise ValueError("filter: give either a function or expr=, not both")
+            raise ValueError("filter: give exactly one of 'fn' (a function) and 'expr', not both")
+        if fn is not None and not callable(fn):
+            raise ValueError(f"filter: fn must be a UserDefinedFunction (a function or a class), not {fn!r}")
         if expr is None:
             return self._then(mapping.rows_kept(_call(fn, options)))
         options.pop("compute", None)
@@ -197,21 +199,7 @@ class Dataset(SummarizedRows):
         """
         if not 0 <= fraction <= 1:
             raise ValueError(f"random_sample: fraction={fraction!r} must be between 0 and 1")
-        seeds = Seeds(seed)
-
-        def begin() -> Transform:
-            chosen = seeds.next()
-
-            def sample(table: pa.Table) -> pa.Table:
-                if not table.num_columns:
-                    return table
-                words = blocks.rows_of(table.slice(0, 16))  # blocks draw from seeds of their own, whatever their order
-                random = np.random.default_rng([*chosen, table.num_rows, crc32(repr(words).encode())])
-                return blocks.taken(table, np.flatnonzero(random.random(table.num_rows) < fraction))
-
-            return each_table(sample)
-
-        return self._then(Map(name=f"RandomSample({fraction})", transform=Drawing(begin), schema_after=kept))
+        return self._then(sampled(fraction, Seeds(seed)))
 
     # ---- Order and blocks ----
 
@@ -237,6 +225,8 @@ class Dataset(SummarizedRows):
         """
         if (num_blocks is None) == (target_num_rows_per_block is None):
             raise ValueError("repartition: give either num_blocks= or target_num_rows_per_block=, not both")
+        if target_num_rows_per_block is not None and shuffle:
+            raise ValueError("repartition: `shuffle` must be False when target_num_rows_per_block= is given")
         if target_num_rows_per_block is not None:
             most = _positive("target_num_rows_per_block", target_num_rows_per_block)
             return self._then(
@@ -332,7 +322,7 @@ class Dataset(SummarizedRows):
             num_partitions: number of blocks of the result. Default: as many as before.
         """
         outputs = None if num_partitions is None else _positive("num_partitions", num_partitions)
-        return GroupedData(self, key, self._then, self.columns, outputs)
+        return GroupedData(self, key, self._then, lambda: self.columns() or [], outputs)
 
     def limit(self, limit: int) -> Dataset:
         """Keep only the first rows."""
@@ -449,15 +439,19 @@ class Dataset(SummarizedRows):
         """Compute this dataset, and cut it before the rows with these numbers."""
         whole = self.materialize()
         total = whole.count()
-        if list(indices) != sorted(indices) or any(index < 0 for index in indices):
-            raise ValueError(f"split_at_indices: {list(indices)} must be row numbers in ascending order")
+        if any(index < 0 for index in indices):
+            raise ValueError(f"split_at_indices: the indices must be positive, and some of {list(indices)} are not")
+        if list(indices) != sorted(indices):
+            raise ValueError(f"split_at_indices: the indices must be sorted, and {list(indices)} are not")
         return whole._cut_at([0, *(min(index, total) for index in indices), total])
 
     def split_proportionately(self, proportions: Sequence[float]) -> list[Dataset]:
         """Compute this dataset, and split it into parts with these shares of the rows, and one with the rest.
 
+        A part that would be empty gets a row of the part before it, as in Ray.
+
         Raises:
-            ValueError: the shares are not positive, or leave nothing for the last part.
+            ValueError: the shares are not positive, or leave nothing for the last part, or the rows are too few.
         """
         shares = list(proportions)
         if not shares or any(share <= 0 for share in shares) or sum(shares) >= 1:
@@ -467,7 +461,9 @@ class Dataset(SummarizedRows):
         whole = self.materialize()
         total = whole.count()
         bounds = [0, *(int(total * sum(shares[: number + 1])) for number in range(len(shares))), total]
-        if any(low == high for low, high in pairwise(bounds)):
+        for number in range(len(shares), 0, -1):
+            bounds[number] = min(bounds[number], bounds[number + 1] - 1)
+        if bounds[1] <= 0:
             raise ValueError(f"split_proportionately: {total} rows are too few for the shares {shares}")
         return whole._cut_at(bounds)
 
@@ -508,6 +504,32 @@ class Dataset(SummarizedRows):
         if stratify is not None:
             return stratified(whole, stratify, test_size if is_share else test_size / total)
         return whole._cut_at([0, at, total])
+
+    def streaming_train_test_split(
+        self,
+        test_size: float,
+        *,
+        split_type: str = "random",
+        hash_column: str | None = None,
+        seed: int | None = None,
+        **options: Any,
+    ) -> tuple[Dataset, Dataset]:
+        """Split the rows into two datasets, for training and for tests, without computing them.
+
+        Args:
+            test_size: the share of the rows that the second dataset has, about; between 0 and 1.
+            split_type: "random" draws for each row. "hash" looks at the value of `hash_column`, so that rows with equal
+                values come into the same dataset.
+            hash_column: the column, for "hash".
+            seed: seed of the draws, for "random". Default: the context's `shuffle_seed`.
+            options: options of the tasks.
+
+        Raises:
+            ValueError: an argument has a value that it cannot have, or does not go with `split_type`.
+        """
+        chosen = part_of_rows(test_size, split_type, hash_column, seed)
+        train, test = (self._then(replace(chosen(for_tests), needs=options)) for for_tests in (False, True))
+        return train, test
 
     def shards(self, n: int) -> list[Shard]:
         """Split the dataset into `n` shards with the same number of rows, each of which another process can consume.

@@ -33,7 +33,7 @@ def described(plan: Plan, kind: str, name: str | None) -> str:
         kind: the name of the dataset's class.
         name: the name that the program has given to the dataset.
     """
-    schema = _schema_after(plan)
+    schema = known_schema(plan)
     if not schema:
         return _steps(plan, kind, name)
     cells = [[_cut(column) for column in schema.names], ["---"] * len(schema), [_cut(str(t)) for t in schema.types]]
@@ -80,7 +80,8 @@ def _schema_of_source(plan: Plan) -> pa.Schema | None:
     return None
 
 
-def _schema_after(plan: Plan) -> pa.Schema | None:
+def known_schema(plan: Plan) -> pa.Schema | None:
+    """Names and types of the columns, where they are known without running the plan."""
     schema = _schema_of_source(plan)
     for step in plan.steps:
         schema = _schema_of_step(step, schema) if schema else None
@@ -92,7 +93,7 @@ def _schema_of_step(step: Step, schema: pa.Schema) -> pa.Schema | None:
         case Limit():
             return schema
         case Union(others=others):
-            return schema if all(_schema_after(other) == schema for other in others) else None
+            return schema if all(known_schema(other) == schema for other in others) else None
         case _ if step.schema_after is None:
             return None
         case _:

@@ -88,7 +88,14 @@ class BlockState:
         return self._order.setdefault(id(expr), len(self._order))
 
 
+def _decoded(values: Any) -> Any:
+    return pc.cast(values, values.type.value_type) if pa.types.is_dictionary(values.type) else values
+
+
 def _add(left: Any, right: Any) -> Any:
+    left, right = (
+        pc.cast(side, side.type.value_type) if pa.types.is_dictionary(side.type) else side for side in (left, right)
+    )
     if pa.types.is_string(left.type) or pa.types.is_large_string(left.type):
         return pc.binary_join_element_wise(left, right, "")
     return pc.add(left, right)

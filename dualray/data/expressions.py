@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
+from inspect import isgenerator
 from typing import Any, Final
 from uuid import UUID, uuid4
 
@@ -177,7 +178,7 @@ def udf(return_dtype: Any = None) -> Callable[[Any], Any]:
         return _expressions_of(fn)
 
     def _expressions_of(fn: Callable[..., Any]) -> Callable[..., UDFExpr]:
-        called = waited(fn) if is_async(fn) else fn
+        called = _last_of(waited(fn)) if is_async(fn) else fn
 
         @wraps(fn)
         def call(*args: Any, **kwargs: Any) -> UDFExpr:
@@ -189,6 +190,17 @@ def udf(return_dtype: Any = None) -> Callable[[Any], Any]:
 
 
 pyarrow_udf = udf
+
+
+def _last_of(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """The same, which returns the last value where an async generator has several, as in Ray."""
+
+    @wraps(fn)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        made = fn(*args, **kwargs)
+        return list(made)[-1] if isgenerator(made) else made
+
+    return call
 
 
 class _Instance:
@@ -204,7 +216,7 @@ class _Instance:
         _instances[self._key()] = made
         if len(_instances) > _INSTANCES_MAX:
             _instances.pop(next(iter(_instances)), None)
-        return (waited(made) if is_async(made) else made)(*args, **kwargs)
+        return (_last_of(waited(made)) if is_async(made) else made)(*args, **kwargs)
 
     def _key(self) -> tuple[bytes, str]:
         """In a simulation all workers are in one process, and each has its own instance."""

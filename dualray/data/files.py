@@ -367,7 +367,11 @@ def _json_table(path: str, options: Mapping[str, Any]) -> pa.Table:
             found = json.loads(text)
         except ValueError:
             found = [json.loads(line) for line in text.splitlines() if line.strip()]
-        return blocks.table_of_rows(found if isinstance(found, list) else [found])
+        rows = found if isinstance(found, list) else [found]
+        if all(isinstance(row, list) for row in rows):  # as in Ray, the columns are named by their places
+            most = max(map(len, rows), default=0)
+            rows = [{str(place): row[place] if place < len(row) else None for place in range(most)} for row in rows]
+        return blocks.table_of_rows(rows)
 
 
 def _files(paths: Paths, endings: tuple[str, ...] | None, *, is_lenient: bool = False) -> list[str]:

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import ast
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dualray.data.expression_tree import BinaryExpr, ColumnExpr, Expr, LiteralExpr, Operation, made_expr
+from dualray.data.errors import missing
+from dualray.data.expression_tree import BinaryExpr, BlockState, ColumnExpr, Expr, LiteralExpr, Operation, made_expr
 
 
 def _divide(left: Any, right: Any) -> Any:
@@ -70,8 +71,37 @@ def parsed(text: str) -> Expr:
     try:
         body = ast.parse(text, mode="eval").body
     except SyntaxError as why:
-        raise ValueError(f"{text!r} is not an expression in Python's syntax: {why.msg}") from why
+        raise ValueError(
+            f"Invalid syntax in the expression: {text!r} is not an expression in Python's syntax: {why.msg}"
+        ) from why
     return made_expr(_made(body, text))
+
+
+class _DottedExpr(ColumnExpr):
+    """A column with dots in its name, as those of the iris data, or else a field of a column of structs."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        super().__init__(".".join(names))
+        self._names = names
+
+    def evaluate(self, table: pa.Table, block: BlockState) -> Any:
+        names = self._names
+        for count in range(len(names), 0, -1):
+            column = ".".join(names[:count])
+            if column in table.column_names:
+                found = table[column]
+                for field in names[count:]:
+                    found = pc.struct_field(found, field)
+                return found
+        raise missing(".".join(names), table.column_names)
+
+
+def _dotted(node: ast.Attribute, text: str) -> Expr:
+    names = ast.unparse(node).split(".")
+    if all(name.isidentifier() for name in names):
+        return _DottedExpr(names)
+    field: Expr = _made(node.value, text).struct.field(node.attr)
+    return field
 
 
 def _made(node: ast.AST, text: str) -> Any:
@@ -80,8 +110,8 @@ def _made(node: ast.AST, text: str) -> Any:
             return LiteralExpr(node.value)
         case ast.Name(id=name):
             return ColumnExpr(name)
-        case ast.Attribute(value=value, attr=name):
-            return _made(value, text).struct.field(name)
+        case ast.Attribute():
+            return _dotted(node, text)
         case ast.List() | ast.Tuple() | ast.Set():
             return [ast.literal_eval(element) for element in node.elts]
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:

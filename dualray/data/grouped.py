@@ -18,7 +18,7 @@ from dualray.data.aggregate import AggregateFn, Count, Max, Mean, Min, Std, Sum,
 from dualray.data.compute import makes_callables
 from dualray.data.errors import check_columns
 from dualray.data.expression_tree import BlockState, Expr, UnnestExpr, column_of
-from dualray.data.mapping import with_column
+from dualray.data.mapping import WITHOUT_EFFECT, with_column
 from dualray.data.plan import Exchange, Held
 
 D = TypeVar("D")
@@ -131,6 +131,7 @@ class GroupedData(Generic[D]):
                 made += result if inspect.isgenerator(result) else [result]
             return blocks.joined(blocks.table_of_batch(batch, "map_groups' function") for batch in made)
 
+        needs = {name: value for name, value in needs.items() if name not in WITHOUT_EFFECT}
         return self._finished(finish, "MapGroups", needs)
 
     def with_column(self, column_name: str, expr: Expr, **needs: Any) -> D:

@@ -68,6 +68,8 @@ class DataIterator(ABC):
         check_batch_size(batch_size)
         form = blocks.check_format(batch_format)
         tables: Iterator[pa.Table] = (table for table in self._tables() if table.num_rows)
+        if local_shuffle_buffer_size and batch_size is None:
+            raise ValueError("iter_batches: local_shuffle_buffer_size= needs a batch_size=, and batch_size is None")
         if local_shuffle_buffer_size:
             random = np.random.default_rng(Seeds(local_shuffle_seed).next())
             tables = _stirred(tables, local_shuffle_buffer_size, random)

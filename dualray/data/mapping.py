@@ -28,7 +28,7 @@ from dualray.data.plan import ActorMap, Drawing, Map, Numbered, SchemaAfter, Tra
 TransformOf = Callable[[Callable[..., Any]], Transform]
 """Of what is called for a row or a batch: what becomes of the blocks."""
 
-_WITHOUT_EFFECT = ("zero_copy_batch", "udf_modifying_row_count", "ray_remote_args_fn", "max_calls", "fallback_strategy")
+WITHOUT_EFFECT = ("zero_copy_batch", "udf_modifying_row_count", "ray_remote_args_fn", "max_calls", "fallback_strategy")
 """Arguments of Ray's methods that ask for speed."""
 
 
@@ -66,7 +66,7 @@ class Call:
             raise TypeError(f"{kind} takes a function, not {fn!r} (type {type(fn).__name__})")
         short = getattr(fn, "__name__", type(fn).__name__)
         name = f"{kind}({short})"
-        needs = {key: value for key, value in self.needs.items() if key not in _WITHOUT_EFFECT and value is not None}
+        needs = {key: value for key, value in self.needs.items() if key not in WITHOUT_EFFECT and value is not None}
         strategy = strategy_of(fn, self.compute, self.concurrency)
         args, kwargs = tuple(self.fn_args or ()), dict(self.fn_kwargs or {})
 

@@ -46,6 +46,11 @@ class PlannedRows(DataIterator):
         """How many blocks it has, or, before it is materialized, about how many it will have."""
         return self._plan.blocks
 
+    def explain(self) -> None:
+        """Print the steps of the dataset, in the order in which they run. Nothing runs."""
+        print("-------- Plan --------")  # noqa: T201 - it is what is asked for
+        print(str(self._plan).replace(" -> ", "\n+- "))  # noqa: T201
+
     def size_bytes(self) -> int:
         """Run the dataset, and return the bytes of its rows in memory."""
         return sum(part.size_bytes for part in execute(self._plan))

@@ -82,7 +82,7 @@ def _numbered(n: int, shape: tuple[int, ...], wanted: int | None, name: str) -> 
         raise ValueError(f"{name}: n={n!r} must be an int that is not negative")
     per_row = 8 * int(np.prod(shape, dtype=np.int64))
     per_block = max(1, target_size() // per_row)
-    count = wanted or max(min(n, BLOCKS_OF_ITEMS), -(-n // per_block), 1)
+    count = min(wanted, max(n, 1)) if wanted else max(min(n, BLOCKS_OF_ITEMS), -(-n // per_block), 1)
     bounds = [number * n // count for number in _range(count + 1)]
 
     def numbered(low: int, high: int) -> pa.Table:

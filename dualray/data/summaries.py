@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from dualray.data.aggregate import AggregateFn, Max, Mean, Min, Std, Sum, Unique, names_of
 from dualray.data.blocks import Row
-from dualray.data.described import described
+from dualray.data.described import described, known_schema
 from dualray.data.errors import check_columns
 from dualray.data.executor import execute, load
 from dualray.data.mapping import tables_mapped
@@ -67,14 +67,22 @@ class SummarizedRows(PlannedRows):
         return sum(part.rows for part in execute(self._plan)) if known is None else known
 
     def schema(self, fetch_if_missing: bool = True) -> Schema | None:
-        """Return the names and types of the columns, from the first block that has any; None if no block has."""
+        """Return the names and types of the columns, from the first block that has any; None if no block has.
+
+        Args:
+            fetch_if_missing: whether to run the steps of the dataset where the names and types are not known yet; False
+                returns None then.
+        """
+        if not fetch_if_missing:
+            found = known_schema(self._plan)
+            return Schema(found) if found else None
         head = self._plan.then(tables_mapped("Schema", lambda table: table.slice(0, 0)))
         return next((Schema(table.schema) for table in _tables(head) if table.num_columns), None)
 
-    def columns(self, fetch_if_missing: bool = True) -> list[str]:
-        """Return the names of the columns."""
+    def columns(self, fetch_if_missing: bool = True) -> list[str] | None:
+        """Return the names of the columns; None if `fetch_if_missing` is False and they are not known."""
         schema = self.schema(fetch_if_missing)
-        return [] if schema is None else schema.names
+        return ([] if fetch_if_missing else None) if schema is None else schema.names
 
     def unique(self, column: str, ignore_nulls: bool = False) -> list[Any]:
         """Return the distinct values of a column, in order; nulls and values without an order come last."""
@@ -148,7 +156,7 @@ class SummarizedRows(PlannedRows):
         return PlannedRows(self._plan.then(Limit(count=limit)))
 
     def _each(self, make: Callable[[str], AggregateFn], on: str | Sequence[str] | None) -> Any:
-        columns = self.columns() if on is None else [on] if isinstance(on, str) else list(on)
+        columns = self.columns() or [] if on is None else [on] if isinstance(on, str) else list(on)
         if on is not None and not columns:
             raise ValueError("on=[] must name at least one column")
         found = self.aggregate(*(make(column) for column in columns))

@@ -50,7 +50,7 @@ def test_filter_by_other_expressions(numbers):
     with pytest.raises(ValueError, match=r"'open\(id\)' in .* cannot be part of an expression"):
         numbers.filter(expr="open(id) == 1")
     for wrong in ({}, {"fn": bool, "expr": "id > 1"}):
-        with pytest.raises(ValueError, match="give either a function or expr="):
+        with pytest.raises(ValueError, match="exactly one of 'fn'"):
             numbers.filter(**wrong)
     with pytest.raises(TypeError, match="neither true nor false: write & and"):
         numbers.filter(expr=col("id") > 1 and col("id") < 3)
@@ -341,3 +341,37 @@ def test_ids_grow_from_row_to_row():
     parts = ray.data.range(6, override_num_blocks=2).map_batches(lambda batch: batch, batch_size=2)
     ids_of_parts = column(parts.with_columns({"a": monotonically_increasing_id()}), "a")
     assert ids_of_parts == [0, 1, 2, 8589934592, 8589934593, 8589934594]
+
+
+def test_a_text_finds_columns_with_dots_in_their_names():
+    iris = ray.data.from_items([{"sepal.length": 4.8, "s": {"f": 1}}, {"sepal.length": 5.1, "s": {"f": 2}}])
+    assert iris.filter(expr="sepal.length > 5.0").count() == 1
+    assert iris.filter(expr="s.f == 1").count() == 1
+    with pytest.raises(KeyError, match=r"has no column 'petal\.length'"):
+        iris.filter(expr="petal.length > 1").take_all()
+
+
+def test_a_filter_takes_a_function_or_an_expression(numbers):
+    with pytest.raises(ValueError, match="exactly one of 'fn'"):
+        numbers.filter(lambda row: True, expr="id > 1")
+    with pytest.raises(ValueError, match="fn must be a UserDefinedFunction"):
+        numbers.filter(fn="id > 1")
+    with pytest.raises(ValueError, match="Invalid syntax in the expression"):
+        numbers.filter(expr="id more")
+
+
+def test_the_last_value_of_an_async_generator_counts():
+    @udf()
+    class Several:
+        async def __call__(self, column):
+            yield pc.add(column, 1)
+            yield pc.add(column, 2)
+
+    data = ray.data.range(3).with_column("x", Several()(col("id")))
+    assert column(data, "x") == [2, 3, 4]
+
+
+def test_texts_that_are_kept_as_a_dictionary_are_joined():
+    table = pa.table({"name": pa.array(["a", "b"]).dictionary_encode()})
+    data = ray.data.from_arrow(table).with_column("long", col("name") + "_x")
+    assert column(data, "long") == ["a_x", "b_x"]

@@ -125,3 +125,28 @@ def test_other_values_are_refused(numbers):
         ray.data.read_datasource(Squares(1), rows=1)
     with pytest.raises(TypeError, match="derived from Datasink"):
         numbers.write_datasink(cast(Any, "x"))
+
+
+def test_what_is_known_without_running_anything(numbers, capsys):
+    mapped = numbers.map(lambda row: row)
+    assert mapped.schema(fetch_if_missing=False) is None
+    assert mapped.columns(fetch_if_missing=False) is None
+    assert mapped.columns() == ["id"]
+    assert numbers.columns(fetch_if_missing=False) == ["id"]
+    mapped.explain()
+    assert capsys.readouterr().out == "-------- Plan --------\nrange\n+- Map(<lambda>)\n"
+
+
+def test_a_range_has_no_empty_blocks():
+    assert ray.data.range(3, override_num_blocks=9).materialize().num_blocks() == 3
+
+
+def test_rows_of_json_that_are_lists(tmp_path):
+    (tmp_path / "lists.jsonl").write_text('["a", "b"]\n["c"]\n')
+    rows = ray.data.read_json(str(tmp_path / "lists.jsonl"), lines=True).take_all()
+    assert rows == [{"0": "a", "1": "b"}, {"0": "c", "1": None}]
+
+
+def test_groups_take_the_options_of_ray(numbers):
+    counted = numbers.groupby("id").map_groups(lambda group: {"x": [1]}, ray_remote_args_fn=lambda: {"num_cpus": 1})
+    assert counted.count() == 100
