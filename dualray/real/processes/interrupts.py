@@ -36,7 +36,7 @@ class Interrupts:
         leave: called when a waiting thread is to leave the loop soon; from a handler, so it must take no lock.
     """
 
-    _number: signal.Signals = signal.SIGINT
+    _number: int = signal.SIGINT
 
     def __init__(self, is_busy: Callable[[], bool], leave: Callable[[], None]) -> None:
         self._is_busy = is_busy

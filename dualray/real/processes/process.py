@@ -36,6 +36,7 @@ from dualray.real.processes.library_threads import LibraryThreads
 from dualray.real.processes.process_tables import ProcessTables
 from dualray.real.processes.recorder import Recorder
 from dualray.real.processes.runner import Timers
+from dualray.real.processes.user_signals import UserSignals
 from dualray.real.session.session import LOOPBACK, Session
 from dualray.real.store.object_store import SharedMemoryStore
 from dualray.shared.core.core_worker import CoreWorker
@@ -190,14 +191,14 @@ class UserProcess:
         self.loop = Loop(on_error, spin_ns=_SPIN_NS if len(os.sched_getaffinity(0)) > 1 else 0, on_turn=self._on_turn)
         self.yield_point: Callable[[], None] = self.loop.poll_once
         self.interrupts: Interrupts = Interrupts(self.is_busy, self.loop.leave)
+        self._user_signals = UserSignals(self.is_busy, self.loop.leave, is_driver=is_driver)
         self._timers = Timers(self.loop)
         self._settings: InterpreterSettings | None = None
         self._tables = tables = ProcessTables(session, self.lock, self.loop)
         self.write_record, self.write_records = tables.write_record, tables.write_records
-        self.settle_records = tables.settle_records
         self.put_function, self.load_function = tables.put_function, tables.load_function
-        self.put_functions_again = tables.put_again
-        self.read_table, self.read_functions = tables.read_table, tables.read_functions
+        self.put_functions_again, self.read_table = tables.put_again, tables.read_table
+        self.read_functions, self.settle_records = tables.read_functions, tables.settle_records
         self.transport = self._new_transport(session, has_raw=on_raw is not None)
         self.post = Post(self.transport.send)
         self.end_step = self.post.flush
@@ -221,10 +222,12 @@ class UserProcess:
         self.interrupts.install()
         if self.terminations is not None:
             self.terminations.install()
+        self._user_signals.install()
         start_thread(self._thread)
 
     def close(self) -> None:
         """Stop reading and writing; whoever waits is woken and raises."""
+        self._user_signals.restore()
         self.interrupts.restore()
         self.core.close()
         self.core.abandon_waits()

@@ -190,3 +190,58 @@ def test_a_signal_just_before_a_call_of_the_system_is_not_lost() -> None:
     command = [sys.executable, "-c", textwrap.dedent(SLEEPS)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
     assert done.stdout == "WOKEN\n", done.stdout + done.stderr
+
+
+LIMITED = """
+    import random, signal, sys
+    import dualray
+
+    class Limit(Exception):
+        pass
+
+    def limit(number, frame):
+        raise Limit
+
+    signal.signal(signal.SIGUSR1, limit)
+    runtime = dualray.init(num_cpus=2)
+    assert signal.signal(signal.SIGALRM, limit) == signal.SIG_DFL
+    before = signal.signal(signal.SIGINT, limit)
+    try:
+        signal.raise_signal(signal.SIGINT)
+    except Limit:
+        signal.signal(signal.SIGINT, before)
+    assert signal.getsignal(signal.SIGINT) == before
+    assert signal.getsignal(signal.SIGALRM) is limit is signal.getsignal(signal.SIGUSR1)
+
+    @dualray.remote
+    def double(x):
+        return 2 * x
+
+    pauses = random.Random(3)
+    reached = 0
+    for _ in range(100):
+        try:
+            signal.setitimer(signal.ITIMER_REAL, pauses.uniform(0.0002, 0.004))
+            try:
+                while True:
+                    assert dualray.get([double.remote(i) for i in range(5)], timeout=60) == [0, 2, 4, 6, 8]
+                    dualray.put(b"x" * 200_000)
+            finally:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+        except Limit:
+            reached += 1
+    assert dualray.get([double.remote(i) for i in range(5)], timeout=60) == [0, 2, 4, 6, 8]
+    runtime.shutdown()
+    assert signal.getsignal(signal.SIGALRM) is limit is signal.getsignal(signal.SIGUSR1)
+    signal.signal(signal.SIGALRM, signal.SIG_IGN)
+    assert signal.getsignal(signal.SIGALRM) == signal.SIG_IGN
+    print("reached", reached)
+"""
+
+
+def test_a_time_limit_of_the_programs_own_ends_a_step_first(tmp_path: Path) -> None:
+    (tmp_path / "limited.py").write_text(textwrap.dedent(LIMITED))
+    ran = subprocess.run(
+        [sys.executable, str(tmp_path / "limited.py")], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert ran.stdout == "reached 100\n", ran.stderr
