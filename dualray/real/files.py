@@ -96,6 +96,27 @@ def open_file(name: str | Path, *, within: int | None = None, writable: bool = F
     return fd
 
 
+def open_to_append(path: Path) -> int:
+    """A descriptor of a file, made if it is missing, to which bytes are appended. Its directory is checked, too.
+
+    Raises:
+        PermissionError: one of them is somebody else's, the directory is open to others, or the file is no regular one.
+        OSError: the directory is missing, or one of them is a symbolic link.
+    """
+    with opened_directory(path.parent) as directory:
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        fd = os.open(path.name, flags, 0o644, dir_fd=directory)
+        try:
+            status = os.fstat(fd)
+            if not stat.S_ISREG(status.st_mode) or status.st_uid != os.getuid():
+                raise PermissionError(f"{path} is not a regular file of this user's")
+            os.set_blocking(fd, True)
+        except BaseException:
+            os.close(fd)
+            raise
+        return fd
+
+
 def write(path: Path, content: bytes) -> None:
     """Make a file with this content; FileExistsError when something of that name is there."""
     with os.fdopen(create(path), "wb") as file:

@@ -16,6 +16,7 @@ import psutil
 import pytest
 
 from dualray.as_ray import COMMANDS, PYTHON_VARIABLE
+from dualray.cli.rays.state import _new_file
 from tests.structure import ROOT
 
 NO_CLUSTER = "Did not find any active Ray processes."
@@ -345,3 +346,16 @@ for words in ("--version", "stop", "status", "list nodes", "start --head"):
     ]
     assert ray(place, "status").returncode == 0  # the simulation has stopped nothing
     assert "Start a node" in ray(place, "start", "--help", DUALRAY_MODE="sim").stdout
+
+
+def test_the_timeline_is_a_new_file(tmp_path):
+    (tmp_path / "precious").write_text("precious")
+    (tmp_path / "link.json").symlink_to(tmp_path / "precious")
+    os.mkfifo(tmp_path / "fifo.json")
+    for name in ("link.json", "fifo.json"):
+        with pytest.raises(FileExistsError):
+            _new_file(tmp_path / name)
+    with _new_file(tmp_path / "new.json") as file:
+        Path(f"/dev/fd/{file.fileno()}").write_text("[]")
+    assert (tmp_path / "new.json").read_text() == "[]"
+    assert (tmp_path / "precious").read_text() == "precious"

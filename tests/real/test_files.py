@@ -7,9 +7,11 @@ import os
 import secrets
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
@@ -19,8 +21,10 @@ import numpy as np
 import pytest
 
 import dualray
+from dualray.exceptions import AuthenticationError
 from dualray.real import files
 from dualray.real.cluster.launch import stop_detached
+from dualray.real.control_plane.resp import RespClient
 from dualray.real.session import session as sessions
 from dualray.real.store.arena import Arena, Layout
 from tests.conformance.support import MIB
@@ -242,3 +246,45 @@ def test_no_other_module_makes_or_opens_what_lies_among_others() -> None:
     found = {call for path in REAL.rglob("*.py") if path.name != "files.py" for call in _calls(path)}
     assert found <= set(_ALLOWED), f"make and open through dualray/real/files.py: {sorted(found - set(_ALLOWED))}"
     assert {call for call in _ALLOWED if " " in call} <= found, "an exception that nobody needs"
+
+
+def test_a_log_is_appended_to_in_a_directory_of_this_user_alone(tmp_path: Path) -> None:
+    files.make_directory(tmp_path / "logs")
+    for line in (b"one\n", b"two\n"):
+        with os.fdopen(files.open_to_append(tmp_path / "logs" / "a.out"), "ab") as file:
+            file.write(line)
+    assert (tmp_path / "logs" / "a.out").read_bytes() == b"one\ntwo\n"
+    (tmp_path / "logs" / "link.out").symlink_to(tmp_path / "logs" / "a.out")
+    os.mkfifo(tmp_path / "logs" / "fifo.out")
+    (tmp_path / "swapped").symlink_to(tmp_path / "logs")
+    for place in ("logs/link.out", "logs/fifo.out", "swapped/b.out", "missing/b.out"):
+        with pytest.raises(OSError):
+            files.open_to_append(tmp_path / place)
+    (tmp_path / "logs").chmod(0o777)
+    with pytest.raises(PermissionError, match="accessible to other users"):
+        files.open_to_append(tmp_path / "logs" / "a.out")
+
+
+@as_another_user
+def test_the_control_plane_of_another_user_is_told_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "redis.sock"
+    listens, told = os.pipe()
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+
+        def listen() -> None:
+            listener.listen()  # it is of whoever does that
+            os.write(told, b"!")
+            connection, _ = listener.accept()
+            heard = connection.recv(1000)
+            assert heard == b"", heard
+
+        thread = threading.Thread(target=do_as, args=(NOBODY, listen))
+        thread.start()
+        assert os.read(listens, 1) == b"!"
+        with pytest.raises(AuthenticationError, match=f"has uid {NOBODY}, but this process has uid 0"):
+            RespClient(path, "password", timeout_s=10).call("PING")
+        thread.join(10)
+        assert not thread.is_alive()
+    os.close(listens)
+    os.close(told)

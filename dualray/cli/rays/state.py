@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, BinaryIO
 
 from dualray.as_ray import state_functions
 from dualray.cli.declare import Argument, Commands, Option
@@ -143,6 +143,15 @@ app.commands["memory"].params += [
 ]
 
 
+def _new_file(path: Path) -> BinaryIO:
+    """A new file, in a directory where others may write: it follows no link that somebody has put there.
+
+    Raises:
+        FileExistsError: something of that name is there.
+    """
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644), "wb")
+
+
 @app.add("timeline")
 def timeline_command(address: Address = None) -> None:
     """Write the timeline of a cluster's tasks to a file, for ui.perfetto.dev."""
@@ -150,7 +159,8 @@ def timeline_command(address: Address = None) -> None:
     path = Path(directory) / f"ray-timeline-{datetime.now():%Y-%m-%d_%H-%M-%S}.json"  # noqa: DTZ005 - as Ray names it
     with joined(address):
         try:
-            timeline(path)
+            with _new_file(path) as file:
+                timeline(Path(f"/dev/fd/{file.fileno()}"))
         except (DualrayError, OSError) as error:
             fail(error)
     print(f"Trace file written to {path}.")

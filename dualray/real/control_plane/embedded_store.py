@@ -19,13 +19,13 @@ import itertools
 import logging
 import os
 import socket
-import struct
 import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Final
 
+from dualray.real.credentials import peer_uid
 from dualray.real.limits import start_thread
 from dualray.real.net.loop import Loop
 
@@ -220,7 +220,7 @@ class EmbeddedStore:
             self._loop.remove_reader(self._listener.fileno())
             self._loop.call_later(0.1, self._listen)
             return
-        uid = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[1]
+        uid = peer_uid(sock)
         if uid != os.getuid() or len(self._clients) >= CLIENTS_MAX:
             _log.warning("the embedded control plane refused uid %d with %d clients", uid, len(self._clients))
             sock.close()

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from dualray.exceptions import AuthenticationError
+from dualray.real.credentials import check_peer
 
 Argument = bytes | str | int | Path
 _READ_BYTES = 1 << 16
@@ -90,6 +91,7 @@ class RespClient:
         sock.settimeout(self.timeout_s)
         try:
             sock.connect(self._path)
+            check_peer(sock, self._path)
         except BaseException:
             sock.close()
             raise

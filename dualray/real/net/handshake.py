@@ -41,6 +41,7 @@ import time
 from collections.abc import Callable, Generator
 from typing import Final, NoReturn
 
+from dualray.real.credentials import peer_uid
 from dualray.real.limits import starved_in_words
 from dualray.real.net.addresses import is_address
 from dualray.real.net.frames import Refusal
@@ -247,7 +248,7 @@ def _speak(
 ) -> Generator[int, bytes, Outcome]:
     """The protocol itself: yields how many bytes it needs next. What it sends fits any fresh socket."""
     if sock.family == socket.AF_UNIX:
-        uid = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[1]
+        uid = peer_uid(sock)
         if uid != os.getuid():
             raise Refusal("foreign_uids", f"the peer's uid is {uid}, but this process has uid {os.getuid()}")
     nonce = os.urandom(_NONCE_BYTES)

@@ -43,6 +43,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from dualray.progress_bars import BarState
+from dualray.real import files
 from dualray.real.net.transport import Transport
 from dualray.shared.core.execution import Execution
 from dualray.shared.model.codec import pack, unpack
@@ -247,7 +248,7 @@ class LogFile:
             if max(self._bytes + len(data), self._index_bytes) > FILE_BYTES_MAX and self._file is not None:
                 self._begin_anew()
             if self._file is None:
-                self._file = self._path.open("ab")
+                self._file = os.fdopen(files.open_to_append(self._path), "ab")
                 self._bytes = self._file.tell()
             if printer != self._printer:
                 self._note(printer)
@@ -259,7 +260,7 @@ class LogFile:
 
     def _note(self, printer: bytes) -> None:
         if self._index is None:
-            self._index = self._index_path.open("ab", buffering=0)
+            self._index = os.fdopen(files.open_to_append(self._index_path), "ab", buffering=0)
         entry = f"{self._bytes}\t{time.time():.6f}\t".encode() + printer + b"\n"
         self._index.write(entry)
         self._index_bytes += len(entry)

@@ -147,7 +147,7 @@ def test_a_file_that_begins_anew_loses_nothing_to_who_follows(tmp_path, monkeypa
 def test_ids_of_several_sessions_are_not_mixed(tmp_path):
     places = []
     for name in ("first", "second"):
-        (tmp_path / name).mkdir()
+        (tmp_path / name).mkdir(mode=0o700)
         output = worker_file(tmp_path / name)
         output.feed(mark(Execution(task_id=ONE, name="f")) + f"{name}\n".encode())
         output.feed(b"")
