@@ -214,6 +214,7 @@ def create(
 
     Raises:
         ValueError: the directory for spilled objects cannot be written.
+        OSError: the files cannot be created; then none is left.
     """
     sweep()
     if config.spill_directory:
@@ -241,11 +242,20 @@ def create(
         node=node,
         cluster=cluster,
     )
-    for path in (session.sockets, session.logs, session.stacks, *((session.notes_directory,) if has_notes else ())):
-        files.make_directory(path)
-    files.write(directory / "secret", session.secret)
-    files.write(directory / "session.json", json.dumps(_settings_of(session)).encode())
+    try:
+        _write_files(session)
+    except OSError as error:
+        for path in (session.logs, *_spilled_to(config.spill_directory, directory.name), store_directory, directory):
+            files.remove_directory(path)
+        raise _not_written(error, directory.parent) from error
     return session
+
+
+def _write_files(session: Session) -> None:
+    for path in (session.sockets, session.logs, session.stacks, *((session.notes_directory,) * session.has_notes)):
+        files.make_directory(path)
+    files.write(session.directory / "secret", session.secret)
+    files.write(session.directory / "session.json", json.dumps(_settings_of(session)).encode())
 
 
 def directory_of_sessions() -> Path:
@@ -270,14 +280,25 @@ def _make_directories(spill_directory: str) -> tuple[Path, Path]:
             for path in (directory, shared_memory / directory.name, *_spilled_to(spill_directory, directory.name)):
                 files.make_directory(path)
                 made.append(path)
-        except FileExistsError:  # somebody has made it before us: we take nobody's directory
+        except OSError as error:
             for path in reversed(made):
                 files.remove_directory(path)
-            continue
+            if isinstance(error, FileExistsError):  # somebody has made it before us: we take nobody's directory
+                continue
+            raise _not_written(error, directory.parent) from error
         return directory, shared_memory / directory.name
     raise FileExistsError(
         f"dualray could not create a session directory in {directory_of_sessions()} or {SHARED_MEMORY}: all "
         f"{_NAMES_TRIED_MAX} names that it tried already exist. Set TMPDIR to a directory of your own"
+    )
+
+
+def _not_written(error: OSError, parent: Path) -> OSError:
+    return OSError(
+        error.errno,
+        f"{error.strerror}: dualray could not create the files of a session in {parent}, /dev/shm or the spill "
+        "directory. Free space there, or set TMPDIR to another directory",
+        error.filename,
     )
 
 

@@ -104,3 +104,22 @@ with open(sys.argv[1] + ".masks", "w") as file:
 """
     assert said(tmp_path, "", first=mask) == ANSWER
     assert (tmp_path / "said.masks").read_text() == "0" * 16
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can mount a file system")
+@pytest.mark.parametrize("room", ["size=4k", "nr_inodes=3", "nr_inodes=5"])
+def test_a_session_that_finds_no_room_leaves_nothing(tmp_path: Path, room: str) -> None:
+    """It left its directories, and the secret in them, until the next session of the same TMPDIR."""
+    script = (
+        f"mount -t tmpfs -o size=200m tmpfs /dev/shm && mount -t tmpfs -o {room},mode=1777 tmpfs {tmp_path} && "
+        f"TMPDIR={tmp_path} {sys.executable} -c 'import dualray; dualray.init(num_cpus=1)'; find /dev/shm {tmp_path}"
+    )
+    ran = subprocess.run(
+        ["unshare", "-m", "--propagation", "private", "bash", "-c", script],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert f"dualray could not create the files of a session in {tmp_path}" in ran.stderr
+    assert ran.stdout.split() == ["/dev/shm", str(tmp_path)]
