@@ -177,7 +177,9 @@ def _read_opening(stream: Iterator[Any]) -> tuple[MachineSpec, str]:
     except (StopIteration, ValueError) as error:
         raise ValueError("the file is not a decision log, because the file does not begin with a header") from error
     if not isinstance(opening, dict) or opening.get("format") != FORMAT:
-        raise ValueError(f"the file is not a decision log of format {FORMAT!r}")
+        raise ValueError(
+            f"the file is not a decision log (a record of a run) of format {FORMAT!r}, which this dualray reads"
+        )
     try:
         version, names = opening["protocol"], tuple(opening["names"])
     except (KeyError, TypeError) as error:
