@@ -7,7 +7,9 @@ import os
 import resource
 import shutil
 import socket
+import stat
 import sys
+import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from difflib import get_close_matches
@@ -81,7 +83,8 @@ class Check:
     """The result of one check of the machine.
 
     Attributes:
-        result: ok; slow: works, and could work better; wrong: real mode does not work.
+        result: ok; slow: works, and could work better; risky: works, and other users can do harm; wrong: real mode does
+            not work.
         fix: what to do; "" when nothing is.
     """
 
@@ -132,6 +135,7 @@ def _checks() -> Iterator[Check]:
         "" if compiled else "build a wheel on a machine that has a C compiler (make release), and install the wheel",
     )
     yield _shared_memory()
+    yield _temporary_directory()
     yield _redis()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     enough = soft >= FILES_MIN
@@ -153,6 +157,17 @@ def _shared_memory() -> Check:
     if usage.free >= SHM_MIN_BYTES:
         return Check("shared memory", "ok", found)
     return Check("shared memory", "slow", found, "docker run --shm-size=2g, or mount -o remount,size=2G /dev/shm")
+
+
+def _temporary_directory() -> Check:
+    directory = Path(tempfile.gettempdir())
+    status = directory.stat()
+    found, private = str(directory), "set TMPDIR to a directory that other users cannot change"
+    if status.st_uid not in (0, os.getuid()):
+        return Check("TMPDIR", "risky", f"{found} belongs to uid {status.st_uid}, who can rename its files", private)
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not status.st_mode & stat.S_ISVTX:
+        return Check("TMPDIR", "risky", f"other users can rename the files in {found} (no sticky bit)", private)
+    return Check("TMPDIR", "ok", found)
 
 
 def _redis() -> Check:

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -363,6 +364,18 @@ def test_every_error_has_an_entry_in_help_and_in_the_docs():
     assert "store-full: " in CliRunner().invoke(app, ["help", "ObjectStoreFullError"]).output
     wrong = CliRunner().invoke(app, ["help", "stor-full"])
     assert wrong.exit_code == 2 and "Did you mean 'store-full'?" in wrong.output
+
+
+@pytest.mark.parametrize(("mode", "result"), [(0o1777, "ok"), (0o700, "ok"), (0o777, "risky"), (0o770, "risky")])
+def test_doctor_looks_at_who_can_rename_files_of_sessions(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, mode: int, result: str
+):
+    tmp_path.chmod(mode)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    found = json.loads(CliRunner().invoke(app, ["doctor", "--json"]).stdout)
+    [check] = [check for check in found if check["name"] == "TMPDIR"]
+    assert check["result"] == result
+    assert check["found"] == str(tmp_path) if result == "ok" else "no sticky bit" in check["found"]
 
 
 def test_doctor_names_what_it_checked_and_what_to_do(monkeypatch: pytest.MonkeyPatch):
