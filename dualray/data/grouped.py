@@ -96,7 +96,7 @@ class GroupedData(Generic[D]):
         self,
         fn: Any,
         *,
-        batch_format: str | None = "numpy",
+        batch_format: str | None = "default",
         fn_args: Sequence[Any] = (),
         fn_kwargs: Mapping[str, Any] | None = None,
         fn_constructor_args: Sequence[Any] = (),
@@ -110,7 +110,7 @@ class GroupedData(Generic[D]):
 
         Args:
             fn: a function, or a class. Each task creates an instance of the class.
-            batch_format: "numpy" (the default), "pandas" or "pyarrow".
+            batch_format: "default" or "pandas" (as in Ray, each group is a DataFrame), "numpy" or "pyarrow".
             fn_args, fn_kwargs: further arguments for `fn`.
             fn_constructor_args, fn_constructor_kwargs: arguments of the class.
             compute, concurrency, zero_copy_batch: accepted as in Ray, and without effect.
@@ -118,7 +118,8 @@ class GroupedData(Generic[D]):
         """
         if not callable(fn):
             raise TypeError(f"map_groups takes a function, not {fn!r} (type {type(fn).__name__})")
-        keys, form, kwargs = self._keys, blocks.check_format(batch_format), dict(fn_kwargs or {})
+        form = blocks.check_format("pandas" if batch_format == "default" else batch_format)
+        keys, kwargs = self._keys, dict(fn_kwargs or {})
         constructor = dict(fn_constructor_kwargs or {})
 
         def finish(table: pa.Table) -> pa.Table:

@@ -189,6 +189,11 @@ def test_groups(numbers):
     assert grouped.count().take_all() == [{"key": key, "count()": n} for key, n in (("a", 34), ("b", 33), ("c", 33))]
     assert grouped.aggregate(("id", "min"), ("id", "max")).take_all()[1] == {"key": "b", "min(id)": 1, "max(id)": 97}
     spans = grouped.map_groups(lambda batch: {"span": [int(batch["id"].max() - batch["id"].min())]})
+    kinds = [
+        grouped.map_groups(lambda batch: {"kind": [type(batch).__name__]}, **options).take(1)[0]["kind"]
+        for options in ({}, {"batch_format": "default"}, {"batch_format": "numpy"}, {"batch_format": None})
+    ]
+    assert kinds == ["DataFrame", "DataFrame", "dict", "Table"]
     assert spans.take_all() == [{"span": 99}, {"span": 96}, {"span": 96}]
     assert numbers.groupby(None).sum("id").take_all() == [{"sum(id)": 4950}]
     assert numbers.map(lambda row: {"x": row["id"] % 2}).unique("x") == [0, 1]
