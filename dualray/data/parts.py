@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from zlib import crc32
 
 import numpy as np
@@ -14,30 +14,28 @@ from dualray.data.context import DataContext
 from dualray.data.draws import Seeds
 from dualray.data.errors import check_columns
 from dualray.data.mapping import each_table
-from dualray.data.plan import Drawing, Map, Transform, kept
+from dualray.data.plan import Drawing, Map, Numbered, Transform, kept
 
 _SHARES = 1 << 20
 
 
 def sampled(fraction: float, seeds: Seeds) -> Map:
-    """The step of `Dataset.random_sample`."""
+    """The step of `Dataset.random_sample`. With a seed, the rows are those that Ray draws."""
 
-    def begin() -> Transform:
+    def begin() -> Numbered:
         chosen = seeds.next()
 
-        def sample(table: pa.Table) -> pa.Table:
-            return blocks.taken(table, np.flatnonzero(_drawn(table, chosen) < fraction)) if table.num_columns else table
+        def of_block(number: int) -> Transform:
+            random = np.random.default_rng([number, *chosen])
 
-        return each_table(sample)
+            def sample(table: pa.Table) -> pa.Table:
+                return blocks.taken(table, np.flatnonzero(random.random(table.num_rows) < fraction))
+
+            return each_table(lambda table: sample(table) if table.num_columns else table)
+
+        return Numbered(of_block)
 
     return Map(name=f"RandomSample({fraction})", transform=Drawing(begin), schema_after=kept)
-
-
-def _drawn(table: pa.Table, seed: Sequence[int]) -> NDArray[np.float64]:
-    """A number from 0 to 1 for each row. Blocks draw from seeds of their own, whatever their order."""
-    words = repr(blocks.rows_of(table.slice(0, 16))).encode()
-    drawn: NDArray[np.float64] = np.random.default_rng([*seed, table.num_rows, crc32(words)]).random(table.num_rows)
-    return drawn
 
 
 def part_of_rows(test_size: float, split_type: str, hash_column: str | None, seed: int | None) -> Callable[[bool], Map]:
@@ -62,7 +60,11 @@ def part_of_rows(test_size: float, split_type: str, hash_column: str | None, see
     def places(table: pa.Table) -> NDArray[np.float64]:
         """A number from 0 to 1 for each row: rows with those below `test_size` are for tests."""
         if hash_column is None:
-            return _drawn(table, [int(chosen)])
+            words = repr(blocks.rows_of(table.slice(0, 16))).encode()  # both parts draw the same, wherever they run
+            drawn: NDArray[np.float64] = np.random.default_rng([int(chosen), table.num_rows, crc32(words)]).random(
+                table.num_rows
+            )
+            return drawn
         check_columns([hash_column], table.column_names)
         values = (crc32(repr(value).encode()) % _SHARES / _SHARES for value in table[hash_column].to_pylist())
         return np.fromiter(values, dtype=np.float64, count=table.num_rows)

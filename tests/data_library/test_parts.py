@@ -31,6 +31,12 @@ def test_each_execution_has_its_own_order(numbers, method):
     assert ids(same) == ids(same) == ids(fixed)
 
 
+def test_a_sample_with_a_seed_has_the_rows_of_rays():
+    """Of python/ray/data/tests/test_map.py: each block draws from numpy's generator of its number and the seed."""
+    data = ray.data.range(100, override_num_blocks=10).random_sample(0.1, seed=1234)
+    assert ids(data) == ids(data) == [8, 49, 71, 78, 81, 85]
+
+
 def test_each_epoch_has_its_own_local_shuffle(numbers):
     def epoch(**options):
         batches = numbers.iter_batches(batch_size=10, local_shuffle_buffer_size=50, **options)
