@@ -178,9 +178,13 @@ class Dataset(SummarizedRows):
         return self._then(tables_mapped("DropColumns", drop, keeps_rows=True))
 
     def rename_columns(self, names: Mapping[str, str] | Sequence[str], **options: Any) -> Dataset:
-        """Rename columns: {old: new}, or new names for all columns."""
+        """Rename columns: {old: new}, or new names for all columns.
+
+        Raises:
+            ValueError: the names are none, no strings, or twice the same.
+        """
         check_ignored("rename_columns", options)
-        chosen = dict(names) if isinstance(names, Mapping) else list(names)
+        chosen = mapping.checked_names(names)
 
         def rename(table: pa.Table) -> pa.Table:
             if isinstance(chosen, list) or not table.num_columns:

@@ -254,6 +254,20 @@ def tables_mapped(name: str, fn: Callable[[pa.Table], pa.Table], *, keeps_rows: 
     return Map(name=name, transform=each_table(fn), keeps_rows=keeps_rows, schema_after=_schema_of(fn))
 
 
+def checked_names(names: Mapping[str, str] | Sequence[str]) -> dict[str, str] | list[str]:
+    """The new names of columns, for `Dataset.rename_columns`; its errors."""
+    if not isinstance(names, Mapping | list | tuple):
+        raise TypeError(f"rename_columns takes a dict of names or a list of names, not {type(names).__name__}")
+    new = list(names.values()) if isinstance(names, Mapping) else list(names)
+    if not new:
+        raise ValueError("rename_columns: names must name at least one column")
+    if not all(isinstance(name, str) for name in (*new, *names)):
+        raise ValueError(f"rename_columns: all names must be strings, and some of {names!r} are not")
+    if len(set(new)) < len(new):
+        raise ValueError(f"rename_columns: {names!r} gives two columns the same name")
+    return dict(names) if isinstance(names, Mapping) else new
+
+
 def with_column(table: pa.Table, name: str, column: Any) -> pa.Table:
     """The table with one more column, or with another one of this name."""
     if name in table.column_names:

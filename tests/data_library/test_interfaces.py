@@ -150,3 +150,11 @@ def test_rows_of_json_that_are_lists(tmp_path):
 def test_groups_take_the_options_of_ray(numbers):
     counted = numbers.groupby("id").map_groups(lambda group: {"x": [1]}, ray_remote_args_fn=lambda: {"num_cpus": 1})
     assert counted.count() == 100
+
+
+@pytest.mark.parametrize("names", [{}, [], {"id": 1}, ["a", 1], {"id": "a", "b": "a"}, ["a", "a"]])
+def test_names_that_no_columns_can_have(numbers, names):
+    with pytest.raises(ValueError, match="rename_columns: "):
+        numbers.rename_columns(names)
+    with pytest.raises(TypeError, match="takes a dict of names or a list of names, not int"):
+        numbers.rename_columns(42)
