@@ -7,6 +7,7 @@ Python's own functions for forks run. So the signal is blocked until the child h
 from __future__ import annotations
 
 import os
+import signal as module
 from _thread import get_ident  # a simulation replaces the one of threading
 from collections.abc import Callable
 from signal import SIG_BLOCK, SIG_DFL, SIG_SETMASK, Signals, getsignal, pthread_sigmask, signal
@@ -29,7 +30,8 @@ def reset_in_forks(number: Signals, handler: Callable[[int, FrameType | None], o
         pthread_sigmask(SIG_SETMASK, masks.pop(get_ident()))
 
     def reset() -> None:
-        if getsignal(number) == handler:
+        # Real mode may stand before the handler (user_signals.py), and speaks of the handler alone.
+        if handler in (getsignal(number), module.getsignal(number)):
             signal(number, SIG_DFL)
         unblock()
 
