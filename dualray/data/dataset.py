@@ -520,6 +520,8 @@ class Dataset(SummarizedRows):
     ) -> tuple[Dataset, Dataset]:
         """Split the rows into two datasets, for training and for tests, without computing them.
 
+        Each of the two executes the steps before it again. If these draw other numbers each time, give them a seed.
+
         Args:
             test_size: the share of the rows that the second dataset has, about; between 0 and 1.
             split_type: "random" draws for each row. "hash" looks at the value of `hash_column`, so that rows with equal

@@ -41,7 +41,7 @@ class Seeds:
         return [int(self._seed), *self._renewal()]
 
     def _renewal(self) -> list[int]:
-        """What follows the seed, where each time is to have other numbers: nothing the first time."""
+        """Numbers to append to the seed, if each execution draws other numbers; none for the first execution."""
         before = next(self._times) if self._renews else 0
         return [RENEWED, before] if before else []
 

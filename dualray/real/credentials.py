@@ -1,4 +1,4 @@
-"""Who is at the other end of a Unix socket, by the kernel's word."""
+"""The kernel tells which user runs the process at the other end of a Unix socket."""
 
 from __future__ import annotations
 

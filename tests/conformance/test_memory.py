@@ -31,7 +31,7 @@ def plus(array, more, tally):
 
 
 SLOW_S = 0.02
-"""Of a task whose result is written to disk rather than made again, unless the disk takes ten times as long."""
+"""A task that takes this long is not run again to save a write, unless the disk is ten times slower."""
 
 
 @ray.remote(duration=TIME)

@@ -273,7 +273,7 @@ def test_the_control_plane_of_another_user_is_told_nothing(tmp_path: Path) -> No
         listener.bind(str(path))
 
         def listen() -> None:
-            listener.listen()  # it is of whoever does that
+            listener.listen()  # the kernel notes the user who calls this
             os.write(told, b"!")
             connection, _ = listener.accept()
             heard = connection.recv(1000)

@@ -42,7 +42,7 @@ class _Held(Interrupts):
         _real_signal(self._number, self._on_signal)
 
     def stands(self) -> bool:
-        """Whether nobody has set another handler past us."""
+        """Whether this handler is still the one that Python calls."""
         return _real_getsignal(self._number) == self._on_signal
 
 

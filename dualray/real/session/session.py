@@ -283,7 +283,7 @@ def _make_directories(spill_directory: str) -> tuple[Path, Path]:
         except OSError as error:
             for path in reversed(made):
                 files.remove_directory(path)
-            if isinstance(error, FileExistsError):  # somebody has made it before us: we take nobody's directory
+            if isinstance(error, FileExistsError):  # of another process: try another name
                 continue
             raise _not_written(error, directory.parent) from error
         return directory, shared_memory / directory.name
