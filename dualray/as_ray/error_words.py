@@ -22,6 +22,7 @@ _UNREADABLE: Final = (
     "Failed to deserialize exception. Refer to https://docs.ray.io/en/latest/ray-core/objects/serialization.html"
     "#custom-serializers-for-exceptions for more information."
 )
+_ESCAPE: Final = re.compile(r"\x1b\[\d*m")
 _EXIT_CODE: Final = re.compile(r"exited with code (\d+)")
 _COLOUR: Final = "\x1b[36m"
 _ERROR_TYPES: Final = {
@@ -101,9 +102,12 @@ def unpicklable(what: str, value: Any, said: str) -> str:
     return f"Could not serialize {what}:\n{report}"
 
 
-def error_type(kind: str) -> str:
-    """Return Ray's name of a kind of error, as rows of tasks have it."""
-    return _ERROR_TYPES.get(kind, kind)
+def error_fields(kind: str, message: str) -> dict[str, str]:
+    """Return the fields of a task's error, as Ray's rows of tasks have them: without colours, the user's under a heading."""
+    text = _ESCAPE.sub("", message)
+    if kind == "APPLICATION":
+        text = f"User exception:\n{text.rstrip()}"
+    return {"error_type": _ERROR_TYPES.get(kind, kind), "error_message": text}
 
 
 def exit_detail(why: str) -> str:

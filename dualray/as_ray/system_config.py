@@ -25,8 +25,6 @@ def limits_of_ray(key: str, value: Any) -> dict[str, Any] | None:
             return {"spread_threshold_percent": round(value * 100)}
         case "lineage_pinning_enabled":
             return {} if value else dict(_WITHOUT_LINEAGE)
-        case "automatic_object_spilling_enabled":
-            return {} if value else {"spill_bytes_max": 0}
         case "max_num_generator_returns":
             return {"generator_items_max": value}
         case "memory_monitor_refresh_ms":
@@ -38,7 +36,6 @@ def limits_of_ray(key: str, value: Any) -> dict[str, Any] | None:
 
 
 _OF_VARIABLES: Final = (
-    "automatic_object_spilling_enabled",
     "lineage_pinning_enabled",
     "max_direct_call_object_size",
     "max_num_generator_returns",

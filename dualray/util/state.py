@@ -291,7 +291,8 @@ def _live(table: str, timeout: float) -> tuple[list[dict[str, Any]], list[str]]:
     words = rays_words()
     if words is not None and table.startswith("tasks"):
         rows = [
-            row | {"error_type": words.error_type(row["error_type"])} if "error_type" in row else row for row in rows
+            row | words.error_fields(row["error_type"], row["error_message"]) if "error_type" in row else row
+            for row in rows
         ]
         for row in rows:
             if row["type"] == "ACTOR_CREATION_TASK" and not row["name"].endswith(".__init__"):

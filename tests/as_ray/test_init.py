@@ -124,6 +124,18 @@ def test_settings_of_ray_that_say_where_tasks_run():
             assert dualray.get(where.options(num_cpus=0).remote(small)) == "node-1", "its argument lies there"
 
 
+def test_a_full_store_writes_to_disk_also_without_automatic_spilling(caplog):
+    @dualray.remote(num_cpus=1)
+    def double(data):
+        return data + data
+
+    config = {"automatic_object_spilling_enabled": False}
+    with init(num_cpus=1, object_store_memory=100 << 20, _system_config=config):
+        assert "'automatic_object_spilling_enabled': ...}) has no effect" in caplog.text
+        given = dualray.put(bytes(45_000_000))
+        assert len(dualray.get(double.remote(given))) == 90_000_000, "argument and result have no room together"
+
+
 def test_variables_say_what_system_config_says(monkeypatch):
     monkeypatch.setenv("RAY_max_num_generator_returns", "2")
     monkeypatch.setenv("RAY_lineage_pinning_enabled", "True")

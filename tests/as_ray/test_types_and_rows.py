@@ -101,6 +101,7 @@ kinds = {row.name: row.error_type for row in list_tasks() if row.name != "Actor.
 print(*(kinds[name] for name in ("raises", "dies", "sleeps", "Actor.dies", "Actor.later", "pid")))
 [found] = list_tasks(filters=[("error_type", "=", "TASK_EXECUTION_EXCEPTION")])
 assert found.name == "raises" and get_task(found.task_id).error_type == "TASK_EXECUTION_EXCEPTION"
+assert found.error_message.split("(pid=")[0].splitlines() == ["User exception:", "ray::raises() "]
 [row] = list_tasks(filters=[("name", "=", "pid")])
 assert row.worker_pid == pids
 [alive] = list_actors(filters=[("state", "=", "ALIVE")])

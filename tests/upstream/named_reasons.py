@@ -6,7 +6,6 @@ from typing import Final
 
 PRIVATE: Final = "private to Ray"
 CLIENT: Final = "the Ray Client"
-SETTINGS: Final = "dualray's processes have no such setting"
 SPEED: Final = "dualray answers all calls before the actor leaves"
 FREES: Final = "Ray's call that frees by force, which is private"
 CANNOT_JOIN: Final = "a program of its own cannot join a simulation"
@@ -34,9 +33,9 @@ NAMED: Final = {
     "basic.py::test_default_worker_import_dependency": "workers have numpy from their start",
     "basic.py::test_worker_thread_count": PRIVATE,
     "basic_2.py::test_get_correct_node_ip": PRIVATE,
-    "basic_4.py::test_fork_support": "a worker has a thread of its own for messages",
+    "basic_4.py::test_fork_support": PRIVATE,
     "basic_4.py::test_worker_startup_count": PRIVATE,
-    "basic_5.py::test_preload_workers": SETTINGS,
+    "basic_5.py::test_preload_workers": PRIVATE,
     "basic_5.py::test_site_flag_inherited": PRIVATE,
     "basic_5.py::test_worker_kv_calls": PRIVATE,
     "bundle_label_selector.py::test_gpu_domain_scheduling_rescheduling_on_gpu_domain_failure": (
@@ -68,6 +67,7 @@ NAMED: Final = {
     "generators.py::test_generator_oom": "10 GB of random numbers take longer than a minute",
     "list_actors_3.py::test_list_named_actors_detached": CANNOT_JOIN,
     "list_actors_4.py::test_list_named_actors_namespace": CANNOT_JOIN,
+    "multi_node.py::test_cleanup_on_driver_exit": PRIVATE,
     "multi_node_2.py::test_system_config": PRIVATE,
     "multi_node_2.py::test_detached_actor_autoscaling": "a simulation ends with shutdown(), with its detached actors",
     "namespace.py::test_isolation": CANNOT_JOIN,
@@ -88,11 +88,10 @@ NAMED: Final = {
     "ray_init_2.py::test_get_node_to_connect_for_driver_no_matching_node_timeout": PRIVATE,
     "ray_init_2.py::test_hosted_external_dashboard_url": PRIVATE,
     "ray_init_2.py::test_ray_init_from_workers": PRIVATE,
-    "ray_init_2.py::test_temp_dir_with_node_ip_address": SETTINGS,
-    "reconstruction_2.py::test_lineage_evicted": "dualray keeps the lineage of all that is referenced",
+    "ray_init_2.py::test_temp_dir_with_node_ip_address": PRIVATE,
+    "reconstruction_2.py::test_lineage_evicted": PRIVATE,
     "reconstruction_2.py::test_memory_util": PRIVATE,
     "reconstruction_2.py::test_nested": "a copy on another node outlives the node",
-    "reference_counting_2.py::test_lineage_leak": "without spilling, Ray still writes new values to disk",
     "reconstruction_2.py::test_object_reconstruction_dead_actor": "a lost object is made again when somebody needs it",
     "reference_counting.py::test_actor_holding_serialized_reference": "a put before earlier frees evicts a value",
     "reference_counting_2.py::test_borrowed_id_failure": "a reference that an actor passed on outlives the actor",

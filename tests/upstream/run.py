@@ -98,7 +98,9 @@ def run(suite: Suite, engine: str, source: Path, options: list[str], chosen: dic
     )
     variables["UPSTREAM_ENGINE"] = engine
     variables["PATH"] = os.pathsep.join([str(Path(python).parent), variables["PATH"]])  # tests start `python`
-    if engine != "ray":
+    if engine == "ray":
+        variables["RAY_AUTH_MODE"] = "disabled"  # else no test can join the cluster that `ray start` has made for it
+    else:
         variables |= {"DUALRAY_AS_RAY": "1", "DUALRAY_MODE": engine}
     plugins = ["-p", "upstream_outcomes", *(["-p", suite.plugin] if suite.plugin else [])]
     with log.open("w") as file:
