@@ -103,7 +103,7 @@ def unpicklable(what: str, value: Any, said: str) -> str:
 
 
 def error_fields(kind: str, message: str) -> dict[str, str]:
-    """Return the fields of a task's error, as Ray's rows of tasks have them: without colours, the user's under a heading."""
+    """Return the fields of a task's error, as Ray's rows have them: no colours, and a heading over the user's error."""
     text = _ESCAPE.sub("", message)
     if kind == "APPLICATION":
         text = f"User exception:\n{text.rstrip()}"

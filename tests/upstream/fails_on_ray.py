@@ -6,13 +6,14 @@ from typing import Final
 
 _FREE: Final = "Ray 2.60 has no internal_api.free"
 _OWNER: Final = "Ray 2.60 has removed put(_owner=)"
+_NO_TIMEOUT: Final = "get() raises no GetTimeoutError"
 _CONSTRUCTOR: Final = "an actor's constructor raises"
 
 FAILS_ON_RAY: Final = {
     "advanced.py::test_internal_free": _FREE,
     "advanced.py::test_internal_free_edge_case": _FREE,
     "advanced.py::test_internal_free_non_owned": _FREE,
-    "bundle_label_selector.py::test_gpu_domain_scheduling_rescheduling_on_gpu_domain_failure": "get() raises no GetTimeoutError",
+    "bundle_label_selector.py::test_gpu_domain_scheduling_rescheduling_on_gpu_domain_failure": _NO_TIMEOUT,
     "failure_2.py::test_eviction": _FREE,
     "failure_2.py::test_raylet_crash_when_get": _FREE,
     "generators.py::test_generator_oom": "the generator raises a SystemError",

@@ -87,6 +87,7 @@ NAMED: Final = {
     "ray_init_2.py::test_get_node_to_connect_for_driver_filters_by_node_name": PRIVATE,
     "ray_init_2.py::test_get_node_to_connect_for_driver_no_matching_node_timeout": PRIVATE,
     "ray_init_2.py::test_hosted_external_dashboard_url": PRIVATE,
+    "ray_init_2.py::test_non_default_ports_visible_on_init": PRIVATE,
     "ray_init_2.py::test_ray_init_from_workers": PRIVATE,
     "ray_init_2.py::test_temp_dir_with_node_ip_address": PRIVATE,
     "reconstruction_2.py::test_lineage_evicted": PRIVATE,
