@@ -285,7 +285,7 @@ class DirectoryFeed:
             size = sum(path.stat().st_size for path in self._directory.iterdir())
             if self._told is None or self._told[0] != size:
                 lives = Lives(read_record(self._directory))
-                self._told = (size, lives, Teller(lives))
+                self._told = (size, lives, Teller(lives, goes_on=self.tables.head["state"] != "over"))
             return self._told
 
     def logs(self) -> list[LogFile]:

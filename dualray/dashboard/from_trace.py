@@ -9,7 +9,7 @@ argument that was lost and must be made again is not counted: the task that make
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -69,6 +69,8 @@ class TraceTables:
         self._waiting_for: dict[str, list[TaskRow]] = {}
         """By object, the tasks of which it is an argument that has not been made."""
         self._consumers: Counter[str] = Counter()
+        self._lost_for: dict[str, list[TaskRow]] = {}
+        """By object whose only copy is gone, the tasks that have no worker yet and need it."""
         self._undetected: dict[str, tuple[int, float]] = {}
         """The nodes that a fault has killed, and of which the head does not know it: in which life, and when."""
         self._says_undetected = ""
@@ -286,12 +288,25 @@ class TraceTables:
                 is_there = task.actor is not None and node_of(Address(task.actor.worker)) in self._undetected
                 return f"{turn}{self._says_undetected}" if is_there else turn
             case "PENDING_NODE_ASSIGNMENT":
-                return f"waits for a free worker{self._says_undetected}"
+                args = (dep for dep in task.deps if dep in self._objects and self._objects[dep].state == "LOST")
+                makers = {self._name_of_maker(dep) for dep in args}
+                what = f"what {' and '.join(sorted(makers))} returned, whose only copy was lost" if makers else ""
+                return f"waits for {what or 'a free worker'}{self._says_undetected}"
             case "SUBMITTED_TO_WORKER":
                 sent = "was sent to its worker, which has not started it"
                 is_there = node_of(Address(task.worker)) in self._undetected
                 return f"{sent}{self._says_undetected}" if is_there else sent
         return ""
+
+    def _tell_lost(self, lost: Sequence[str]) -> None:
+        """The only copies of these objects are gone: tasks that have no worker yet wait for them again."""
+        gone = frozenset(lost)
+        for task in self._tasks.values():
+            if task.state == QUEUED and not gone.isdisjoint(task.deps):
+                for dep in gone.intersection(task.deps):
+                    self._lost_for.setdefault(dep, []).append(task)
+                if self._say_why(task):
+                    self.tables.put("tasks", task.task, task.row)
 
     def _name_of_maker(self, dep: str) -> str:
         maker = self._tasks.get(dep[:TASK_HEX])
@@ -484,6 +499,8 @@ class TraceTables:
             self.tables.put("objects", object_id, known.row)
         node.held.clear()
         node.stored = 0
+        if node.lost:
+            self._tell_lost(node.lost)
         if node.state != "DEAD":
             node.state, node.ended_s, node.why = "DEAD", self.now_s, why
         self._supply(node)
@@ -545,6 +562,9 @@ class TraceTables:
             known.used_by = self._consumers[object_id]
         known.size = known.size or event.amount
         known.state = "STORED"
+        for task in self._lost_for.pop(object_id, ()):
+            if self._say_why(task):
+                self.tables.put("tasks", task.task, task.row)
         node = self._node_of_process(event.process)
         if node is not None and object_id not in node.held:
             known.nodes[node.node] = None

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from dualray.report.histories import LOST, RESTART, TASK_HEX, Attempt, Lives, Move, ObjectLife, TaskLife
+from dualray.report.histories import LOST, NOT_ENDED, RESTART, TASK_HEX, Attempt, Lives, Move, ObjectLife, TaskLife
 from dualray.report.replayed import Ask, Choice, Eviction, Grant, Local, Replayed
 from dualray.report.requests import Requests
 from dualray.shared.model.accelerators import device_words
@@ -67,10 +67,11 @@ class Story:
 
 
 class Teller:
-    """Tells the stories of one run."""
+    """Tells the stories of one run, which may go on."""
 
-    def __init__(self, lives: Lives) -> None:
+    def __init__(self, lives: Lives, *, goes_on: bool = False) -> None:
         self._lives = lives
+        self._goes_on = goes_on
 
     @property
     def _replayed(self) -> Replayed:
@@ -169,7 +170,8 @@ class Teller:
         what = f"object {names}, which is not ready" if missing else "a worker"
         if life.spec is not None and life.spec.actor_id is not None and not missing:
             what = f"actor {short(life.spec.actor_id)}"
-        yield Line(self._lives.end_ns, f"At the end of the run the task waits for {what}.")
+        when = "Now" if self._goes_on else "At the end of the run"
+        yield Line(self._lives.end_ns, f"{when} the task waits for {what}.")
 
     def _is_made(self, object_id: str) -> bool:
         """Whether an argument has been made, or need not be: it was put, or is the handle of an actor."""
@@ -355,11 +357,11 @@ class Teller:
         if attempt.outcome == "":
             return Line(attempt.ended_ns, f"Attempt {attempt.number} returns after {ran}.")
         if attempt.outcome == LOST:
-            return Line(
-                attempt.ended_ns,
-                f"Attempt {attempt.number} is lost with its worker, after {ran}.",
-                self._death(attempt),
-            )
+            words = f"Attempt {attempt.number} is lost with its worker, after {ran}."
+            return Line(attempt.ended_ns, words, self._death(attempt))
+        if attempt.outcome == NOT_ENDED:
+            last = f"has run for {ran} so far" if self._goes_on else f"had run for {ran} at the end of the run"
+            return Line(self._lives.end_ns, f"Attempt {attempt.number} {last}.")
         error = self._owners.errors.get((attempt.task, attempt.number), "")
         first = tuple(error.strip().splitlines()[-1:])
         how = "raises an error" if attempt.outcome == ErrorKind.APPLICATION else f"ends with {attempt.outcome}"
@@ -552,14 +554,11 @@ def _local_line(local: Local) -> Line:
         )
     if not local.spilled:
         what = "grants the request itself" if count == 1 else f"grants all {count} itself"
-        return Line(
-            local.time_ns, f"{local.node} {what}: the node has room, and the arguments are on the node or small."
-        )
+        why = "the node has room, and the arguments are on the node or small"
+        return Line(local.time_ns, f"{local.node} {what}: {why}.")
     here = f", and keeps {local.here}" if local.here else ""
-    reasons = local.reasons or ("the node has no room for more",)
-    return Line(
-        local.time_ns, f"{local.node} sends {_of_all(local.spilled, count)} back to the head{here}.", tuple(reasons)
-    )
+    reasons = tuple(local.reasons or ("the node has no room for more",))
+    return Line(local.time_ns, f"{local.node} sends {_of_all(local.spilled, count)} back to the head{here}.", reasons)
 
 
 def _of_all(part: int, whole: int) -> str:

@@ -143,7 +143,9 @@ class FaultCosts:
         is_open = any(cost.undetected or self._is_open(cost) for cost in costs)
         sentences = [_of_tasks(lost_ns, len(again), redone_ns, is_open=is_open), _of_actors(actors)]
         if again or (is_open and lost_ns):
-            sentences.append(_of_nodes(sum(self.idle_ns(cost) for cost in costs)))
+            idle_ns = sum(self.idle_ns(cost) for cost in costs)
+            if idle_ns or not is_open:  # a node that is idle tells nothing, until something happens somewhere
+                sentences.append(_of_nodes(idle_ns))
         return " ".join(filter(None, sentences))
 
     def _is_open(self, cost: FaultCost) -> bool:

@@ -92,7 +92,7 @@ function stateOf(name, row) {
   if (name === "objects") return row[2];
   return name === "tasks" && row[2] === "ACTOR_TASK" && (row[3] === "PENDING_NODE_ASSIGNMENT" || row[3] === "SUBMITTED_TO_WORKER") ? "WAITS_FOR_ACTOR" : row[3];
 }
-function text(name, row) { return (name === "spans" ? WORDS[stateOf(name, row)] + " " : "") + row.map((cell, at) => (at === 3 || at === 2) && WORDS[cell] ? WORDS[cell] + " " + cell : typeof cell === "string" ? cell : Array.isArray(cell) ? cell.join(" ") : "").join(" ").toLowerCase(); }
+function text(name, row) { return (name === "spans" ? WORDS[stateOf(name, row)] + " " : name === "objects" ? `${row[0].slice(0, 8)}:${row[0].slice(32).replace(/^0+(?=.)/, "")} ` : "") + row.map((cell, at) => (at === 3 || at === 2) && WORDS[cell] ? WORDS[cell] + " " + cell : typeof cell === "string" ? cell : Array.isArray(cell) ? cell.join(" ") : "").join(" ").toLowerCase(); }
 
 async function follow(run) {
   for (;;) {
@@ -418,19 +418,28 @@ let shown = null;
 async function open(kind, key) {
   const run = runs[chosen];
   if (!run.tables[kind]?.get(key)) return;
-  shown = { run, kind, key, drawn: "" };
+  shown = { run, kind, key, drawn: "", told: "", isAsked: false, isWhole: true, askAgainAt: Infinity };
   $("detail-links").replaceChildren(); $("detail-story").replaceChildren(); $("detail-story-title").hidden = true;
   drawDetail();
   if (!$("detail").open) $("detail").showModal();
   $("detail").scrollTop = 0;
+  await tell();
+}
+// Asks for the history of the thing that is shown. Of a run that goes on the dialog asks again, the later the longer the answer takes.
+async function tell() {
+  const mine = shown, { run, kind, key } = mine, title = $("detail-story-title"), began = performance.now();
   if (kind !== "tasks" && kind !== "objects") return;
-  const mine = shown, title = $("detail-story-title");
+  mine.askAgainAt = Infinity; mine.isAsked = true; mine.isWhole = run.head.state === "over";
   try {
     const story = await ask(`/api/${run.number}/story?id=${encodeURIComponent(key)}`);
     if (shown !== mine) return;
     title.hidden = false; title.textContent = run.head.state === "over" ? "Its history" : `Its history until ${time(story.now_s)}`;
-    $("detail-story").replaceChildren(...story.lines.map(([when, said, details]) => { const item = element("li", element("time", time(when))); item.append(" " + said); if (details.length) { const inner = element("ul"); inner.append(...details.map((each) => element("li", each))); item.append(inner); } return item; }));
+    const told = JSON.stringify(story.lines);
+    if (told !== mine.told) $("detail-story").replaceChildren(...story.lines.map(([when, said, details]) => { const item = element("li", element("time", time(when))); item.append(" " + said); if (details.length) { const inner = element("ul"); inner.append(...details.map((each) => element("li", each))); item.append(inner); } return item; }));
+    mine.told = told;
   } catch (error) { if (shown === mine) { title.hidden = false; title.textContent = "Its history"; $("detail-story").replaceChildren(element("li", error.message)); } }
+  const now = performance.now();
+  mine.isAsked = false; mine.askAgainAt = now + Math.max(2000, 50 * (now - began));
 }
 // Draws the fields and links again when they have changed: the dialog shows the moment that the page shows.
 function drawDetail() {
@@ -438,6 +447,7 @@ function drawDetail() {
   const { run, kind, key } = shown, row = run.tables[kind].get(key), moment = `${run.version} ${run.now} ${run.head.state}`;
   if (!row || shown.moment === moment) return;
   shown.moment = moment;
+  if (!shown.isAsked && !shown.isWhole && (run.head.state === "over" || performance.now() > shown.askAgainAt)) tell();
   const { title, fields, links } = { tasks: ofTask, actors: ofActor, objects: ofObject, workers: ofWorker, nodes: ofNode }[kind](run, row);
   const drawn = JSON.stringify([title, fields, links]);
   if (drawn === shown.drawn) return;
