@@ -389,6 +389,17 @@ def test_an_actors_context():
     assert get(actor.name.remote()) == "Look.name"
 
 
+def test_tasks_go_to_other_nodes_once_half_of_their_own_is_in_use(cluster, gate):
+    @ray.remote(num_cpus=1)
+    def where_it_waits():
+        gate.wait()
+        return ray.get_runtime_context().get_node_id()
+
+    refs = [where_it_waits.remote() for _ in range(cluster.nodes)]
+    gate.open()
+    assert set(get(refs)) == node_ids()
+
+
 def test_spread_uses_every_node(cluster):
     spread = where.options(scheduling_strategy="SPREAD", num_cpus=2)
     found = get([spread.remote() for _ in range(4 * cluster.nodes)])

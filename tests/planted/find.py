@@ -87,7 +87,7 @@ def hunt(bug: PlantedBug, *, jobs: int = 1, shrink_runs: int = SHRINK_RUNS) -> H
         if explored.returncode != 1 or not files:
             raise RuntimeError(f"{bug.name}: explore ended with {explored.returncode}: {explored.stderr[-2000:]}")
         small = load_scenario(files[0])
-        said = re.match(r"# Found by `dualray explore`, seed (\d+): (.*)\.$", files[0].read_text().splitlines()[0])
+        said = re.match(r"# Found by `dualray explore`, seed (\d+): (.*?)\.?$", files[0].read_text().splitlines()[0])
         assert said is not None
         return Hunt(
             name=bug.name,

@@ -70,7 +70,7 @@ class Config:
         "a task that waits longer than this time for its arguments lends its CPU to other tasks",
     )
     spread_threshold_percent: int = _limit(
-        50, "percent", "the hybrid policy fills a node up to this use, and then chooses the least used node"
+        50, "percent", "tasks fill a node until its use reaches this share; then they go to the least used node"
     )
     locality_bytes_max: int = _limit(
         1024 * 1024,

@@ -78,7 +78,7 @@ class DemandIndex(CandidateIndex):
 
     def _rank(self, candidate: Candidate) -> Rank:
         use = candidate.critical_use_percent(self.demand)
-        packed_use = 0 if use <= self._threshold_percent else use
+        packed_use = 0 if use < self._threshold_percent else use
         return (candidate.has_gpus and not self._wants_gpu, packed_use, self.candidates.place(candidate.node))
 
 
@@ -107,7 +107,7 @@ class HybridPlacement:
             if not fits(candidate.free, demand):
                 continue
             use = candidate.critical_use_percent(demand)
-            packed_use = 0 if use <= view.spread_threshold_percent else use
+            packed_use = 0 if use < view.spread_threshold_percent else use
             rank = (candidate.has_gpus and not wants_gpu, packed_use, candidate.node != via, order)
             if best is None or rank < best:
                 best, chosen = rank, candidate.node
@@ -125,10 +125,10 @@ class HybridPlacement:
                 scores.append(Score(node=candidate.node, rank=None, words="has no room now"))
                 continue
             use = candidate.critical_use_percent(demand)
-            is_packed = use <= view.spread_threshold_percent
+            is_packed = use < view.spread_threshold_percent
             is_spared = candidate.has_gpus and spares_gpus
             words = [
-                f"would be {use} % in use" + (f", not over {view.spread_threshold_percent} %" if is_packed else ""),
+                f"is {use} % in use" + (f", below {view.spread_threshold_percent} %" if is_packed else ""),
                 *(["has GPUs, which the demand does not need"] if is_spared else []),
                 *(["is the node that submitted it"] if candidate.node == via else []),
             ]

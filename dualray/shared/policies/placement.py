@@ -26,12 +26,12 @@ class Candidate:
     labels: Mapping[str, str] = field(default_factory=dict)
 
     def critical_use_percent(self, demand: Resources) -> int:
-        """The highest use, over the resources that the demand names, if the demand were placed here."""
+        """The highest use now, over the resources that the demand names."""
         worst = 0
-        for name, amount in demand.units:
+        for name, _ in demand.units:
             total = self.total.get(name, 0)
             if total:
-                worst = max(worst, 100 * (total - self.free.get(name, 0) + amount) // total)
+                worst = max(worst, 100 * (total - self.free.get(name, 0)) // total)
         return worst
 
     @property
@@ -190,6 +190,12 @@ class PlacementPolicy(Protocol):
     """
 
     def choose(self, shape: LeaseShape, view: ClusterView, via: NodeID | None) -> Placement: ...
+
+
+def count_below(threshold_percent: int, total: int, free: int, amount: int) -> int:
+    """How many demands take a resource one after another, each while its use is below the threshold."""
+    left = threshold_percent * total - 100 * (total - free)
+    return max(-(-left // (100 * amount)), 0)
 
 
 def spares_gpus(demand: Resources, without_gpus: Iterable[Mapping[str, int]]) -> bool:

@@ -67,8 +67,14 @@ def test_hybrid_packs_the_first_node_by_name_up_to_the_threshold():
     assert hybrid(shape(), candidate("node-a", cpus(4), cpus(3)), candidate("node-b", cpus(4))) == "node-a"
 
 
-def test_hybrid_counts_the_demand_itself_towards_the_threshold():
+def test_hybrid_fills_a_node_until_its_use_is_at_the_threshold():
+    assert hybrid(shape(), candidate("node-a", cpus(3), cpus(2)), candidate("node-b", cpus(3))) == "node-a"
     assert hybrid(shape(), candidate("node-a", cpus(4), cpus(2)), candidate("node-b", cpus(4))) == "node-b"
+
+
+def test_hybrid_takes_a_node_of_one_cpu_that_asks_and_is_idle():
+    nodes = [candidate("node-a", cpus(8)), candidate("node-b", cpus(1))]
+    assert hybrid(shape(), *nodes, via="node-b") == "node-b"
 
 
 def test_hybrid_leaves_the_node_that_asked_once_it_is_over_the_threshold():
@@ -95,7 +101,7 @@ def test_hybrid_looks_at_the_resource_that_is_used_most():
     demand = shape(cpus(1, disk=1))
     nodes = [
         candidate("node-a", cpus(8, disk=2), cpus(8, disk=1)),
-        candidate("node-b", cpus(8, disk=2), cpus(4, disk=2)),
+        candidate("node-b", cpus(8, disk=2), cpus(5, disk=2)),
     ]
     assert hybrid(demand, *nodes) == "node-b"
 

@@ -391,7 +391,7 @@ def test_messages_that_arrive_twice_are_taken_once(start):
     runtime = start(["link all duplicate 1.0 at 1ms"], cpus=2)
     counter = cast(Any, Counter).remote()
     calls = [counter.add.remote() for _ in range(3)]
-    for _ in range(2):
+    for _ in range(3):
         assert sorted(set(places())) == ["node-0", "node-1", "node-2"]
     assert dualray.get(calls) == [1, 2, 3]
     del calls

@@ -92,7 +92,7 @@ from dualray.shared.model.ids import (
     lives_on,
     node_of,
 )
-from dualray.shared.model.resources import GPU, from_units, without_bundles
+from dualray.shared.model.resources import from_units, without_bundles
 from dualray.shared.model.specs import LAUNCH_LABEL, NodeInfo, NodeState, PlacementGroupSpec
 from dualray.shared.model.states import NodeHealth
 from dualray.shared.policies import load_policy
@@ -244,8 +244,8 @@ class Head(HeadQueries):
         if event.namespace:
             self.actors.names.jobs[job_of_driver(event.address)] = event.namespace
         changed = ClusterChanged(nodes=self.membership.alive())
-        if self._announcement_due and not self._gone and len({node.total.get(GPU) > 0 for node in changed.nodes}) > 1:
-            self._announcement_due = False  # nodes with GPUs ask which nodes have none, from the first task on
+        if self._announcement_due and not self._gone:
+            self._announcement_due = False  # each node asks which others there are, from the first task on
             self._announce(changed)
         else:
             self.out.send(event.address, changed)

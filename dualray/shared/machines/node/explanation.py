@@ -13,6 +13,7 @@ from dualray.shared.machines.node.object_store import ObjectStore
 from dualray.shared.model.events import LeaseRequested
 from dualray.shared.model.resources import UNITS, fits, free_words, number_words
 from dualray.shared.model.specs import LeaseShape, StrategyKind
+from dualray.shared.policies.placement import count_below
 
 HOLDERS_SHOWN = 3
 
@@ -31,7 +32,19 @@ def why_not_here(scheduler: LocalScheduler, store: ObjectStore, request: LeaseRe
         reasons.append(f"its scheduling strategy is {shape.strategy.kind}: the head decides")
     if scheduler.waiting:
         reasons.append(f"{len(scheduler.waiting)} other requests wait on this node before it")
-    return reasons + _why_no_room(scheduler, store, shape)
+    reasons += _why_no_room(scheduler, store, shape)
+    return reasons or _why_the_head_compares(scheduler, request)
+
+
+def _why_the_head_compares(scheduler: LocalScheduler, request: LeaseRequested) -> list[str]:
+    """The resource whose use ends what this node grants by itself, though it is free."""
+    threshold = scheduler.config.spread_threshold_percent
+    for name, amount in request.shape.placement.units:
+        total, free = scheduler.total.get(name, 0), scheduler.free.get(name, 0)
+        here = count_below(threshold, total, free, amount)
+        if not scheduler.is_alone and here < min(request.count, free // amount):
+            return [f"the node grants requests itself only while less than {threshold} % of its {name} is in use"]
+    return []
 
 
 def _what_is_taken(scheduler: LocalScheduler, shape: LeaseShape) -> list[str]:

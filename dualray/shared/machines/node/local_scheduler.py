@@ -1,7 +1,8 @@
 """The local scheduler grants leases on one node, and finds each a worker.
 
 Theory of operation. A request for leases that comes from an owner of this node is granted here as far as the resources
-are free and its arguments are here or small; the rest is spilled back to the head. A node with GPUs leaves it to the
+are free and its arguments are here or small, on a node that is not alone up to `spread_threshold_percent` of its
+resources; the rest is spilled back to the head. A node with GPUs leaves it to the
 head where work without GPUs runs, if a node without GPUs could take it. What the head has placed here is queued here.
 A queued slot waits for its arguments (transfer.py brings and pins them), then for its resources, then for a worker
 process; a slot that has resources and no worker waits in `unstaffed`, and a worker is started for it.
@@ -68,7 +69,7 @@ from dualray.shared.model.ids import HEAD, Address, LeaseID, NodeID, ObjectID, P
 from dualray.shared.model.resources import GPU, Resources, fits, is_cpu
 from dualray.shared.model.specs import LeaseShape, NodeInfo, StrategyKind
 from dualray.shared.model.states import WorkerState
-from dualray.shared.policies.placement import spares_gpus
+from dualray.shared.policies.placement import count_below, spares_gpus
 
 REPORT_TIMER = "report"
 _SLOT = "lease slot "
@@ -106,6 +107,8 @@ class LocalScheduler:
         self.free = self.resources.free
         self.without_gpus: list[dict[str, int]] = []
         """The total resources of each announced node without GPUs. Empty if this node itself has none to spare."""
+        self.is_alone = True
+        """Whether the head has announced no other node."""
         self._release = release
         self._store = store
         self.leases: dict[LeaseID, Lease] = {}
@@ -176,6 +179,7 @@ class LocalScheduler:
 
     def on_cluster_announced(self, nodes: tuple[NodeInfo, ...]) -> None:
         """These nodes are alive. A node without GPUs keeps nothing of them: on a large cluster that would take long."""
+        self.is_alone = len(nodes) < 2
         if self.total.get(GPU):
             self.without_gpus = [dict(node.total.units) for node in nodes if not node.total.get(GPU)]
 
@@ -228,7 +232,11 @@ class LocalScheduler:
             return 0
         fitting = count
         for name, amount in shape.placement.units:
-            fitting = min(fitting, self.free.get(name, 0) // amount)
+            free = self.free.get(name, 0)
+            fitting = min(fitting, free // amount)
+            if not self.is_alone:  # from this use on the head compares this node with the others
+                total, threshold = self.total.get(name, 0), self.config.spread_threshold_percent
+                fitting = min(fitting, count_below(threshold, total, free, amount))
         return max(self.resources.device_places(shape.resources, shape.strategy, fitting), 0)
 
     def _queue(self, request: LeaseRequested) -> None:
