@@ -389,6 +389,28 @@ def test_what_waits_says_that_the_head_has_not_detected_the_death_of_a_node() ->
     assert {row["since_s"] for row in told(tables)[0]["waits"].values()} == since, "it waits for the same"
 
 
+def test_a_task_whose_argument_is_lost_waits_for_that_and_not_for_a_worker() -> None:
+    trace = Rows()
+    for node in ("node-1", "node-2"):
+        trace.add(TraceKind.NODE_STARTED, node, node)
+    trace.ran("node-1/w0", task(1))
+    trace.stored("node-1/w0", result(1))
+    trace.submitted(task(2), result(1))
+    tables = Tables()
+    of_run = TraceTables(tables)
+
+    def waits() -> str:
+        of_run.take(trace.events)
+        trace.events.clear()
+        return str(told(tables)[0]["tasks"][task(2)]["waits"])
+
+    assert waits() == "waits for a free worker"
+    trace.killed("node-1")
+    assert waits() == "waits for what f returned, whose only copy was lost"
+    trace.stored("node-2/w0", result(1))
+    assert waits() == "waits for a free worker"
+
+
 def test_without_the_log_of_the_head_nothing_is_said_of_what_it_knows() -> None:
     trace = Rows()
     trace.add(TraceKind.NODE_STARTED, "node-2", "node-2")

@@ -289,8 +289,25 @@ def test_a_task_without_a_worker_tells_why(tmp_path: Path):
     assert "The task fails without a worker.\nbig cannot be scheduled: it demands 3 CPU" in told["big"]
     assert "0 of 2 CPU free, and it needs 1; held by 1 x Holder" in told["blocked"]
     assert told["blocked"].endswith("At the end of the run the task waits for a worker.")
+    assert words(Teller(lives, goes_on=True).tell(ids["blocked"])).endswith("Now the task waits for a worker.")
     ready = f"waits for object {ids['blocked'][:8]}:0 (result of blocked), which is not ready."
     assert told["after"].endswith(ready)
     rows = {row["name"]: (row["state"], row["error_type"]) for row in rows_of_record(lives.record, "tasks")}
     assert rows["big"] == ("FAILED", "TASK_UNSCHEDULABLE")
     assert rows["blocked"] == rows["after"] == ("PENDING_NODE_ASSIGNMENT", "")
+
+
+def test_an_attempt_that_has_not_ended_is_said_to_run(tmp_path: Path) -> None:
+    @ray.remote(duration=5.0)
+    def long() -> int:
+        return 1
+
+    ray.init(mode="sim", nodes=1, num_cpus=1, decision_log=tmp_path)
+    try:
+        assert ray.wait([long.remote()], timeout=1)[0] == []
+    finally:
+        ray.shutdown()
+    lives = Lives(read_record(tmp_path))
+    [subject] = lives.tasks
+    assert re.search(r"Attempt 0 had run for \S+ m?s at the end of the run\.$", words(Teller(lives).tell(subject)))
+    assert re.search(r"Attempt 0 has run for \S+ m?s so far\.$", words(Teller(lives, goes_on=True).tell(subject)))

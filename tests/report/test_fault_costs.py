@@ -108,6 +108,7 @@ def test_until_the_head_detects_a_death_lost_work_waits_and_is_said_to_be_lost()
         (1, TraceKind.FAULT, "node-2", "node-2", "", 0),
         (3, START, "node-0/w0", task(2), "", 0),
     ]
+    assert taken(*rows[:2]).words_of_all() == "1 s of work was lost.", "no row has told yet for how long nodes are idle"
     costs = taken(*rows)
     assert costs.words_of_all() == (
         "1 s of work was lost. While lost work waited to start again, nodes ran nothing for 4 s, summed over the nodes."
