@@ -145,12 +145,12 @@ def test_the_same_sweep_gives_the_same_numbers(bag):
 def test_a_policy_of_ones_own_is_compared_with_ours(tmp_path):
     record(tmp_path / "run.parquet", "bag_of_tasks", 1, {"tasks": 4})
     found = whatif.predict(
-        tmp_path / "run.parquet", nodes=[4], cpus=[2], policy=["hybrid", "spread", OWN], seeds=1, jobs=1
+        tmp_path / "run.parquet", nodes=[8], cpus=[2], policy=["hybrid", "spread", OWN], seeds=1, jobs=1
     )
     runs = {config.policy: replayed.by_node for config, _, replayed in found.runs}
     assert all(not row.lacks for row in found.rows)
-    assert runs[OWN].keys() == {"node-0", "node-3"}  # what has no room here goes to the last
-    assert "node-3" not in runs["hybrid"]
+    assert runs[OWN].keys() == {"node-0", "node-6", "node-7"}  # what the node leaves to the head goes to the last
+    assert runs["hybrid"].keys() == {"node-0", "node-1", "node-2", "node-3"}
 
 
 @pytest.mark.parametrize("mode", ["sim", "real"])
