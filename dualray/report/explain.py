@@ -313,7 +313,8 @@ class Teller:
             time_ns, owner, request = asked
             leases = f"{request.count} workers" if request.count > 1 else "a worker"
             shared = "" if request.count == 1 else ", for tasks with the same demands"
-            yield Line(time_ns, f"{owner} asks its node for {leases}{shared}.")
+            old = " for earlier tasks with the same demands; this task later uses one of their leases"
+            yield Line(time_ns, f"{owner} asks its node for {leases}{old if time_ns < life.submitted_ns else shared}.")
         for local in self._replayed.local.get(request_id, ()):
             if local.time_ns <= grant.time_ns and (not local.request.placed or local.node == grant.node):
                 yield _local_line(local)

@@ -311,3 +311,23 @@ def test_an_attempt_that_has_not_ended_is_said_to_run(tmp_path: Path) -> None:
     [subject] = lives.tasks
     assert re.search(r"Attempt 0 had run for \S+ m?s at the end of the run\.$", words(Teller(lives).tell(subject)))
     assert re.search(r"Attempt 0 has run for \S+ m?s so far\.$", words(Teller(lives, goes_on=True).tell(subject)))
+
+
+def test_a_lease_that_is_older_than_the_task_is_said_to_be_of_earlier_tasks(tmp_path: Path) -> None:
+    @ray.remote
+    def add(number: int) -> int:
+        return number + 1
+
+    ray.init(mode="sim", nodes=1, num_cpus=1, decision_log=tmp_path)
+    try:
+        assert [ray.get(add.remote(number)) for number in (1, 2)] == [2, 3]
+    finally:
+        ray.shutdown()
+    lives = Lives(read_record(tmp_path))
+    first, second = (
+        words(Teller(lives).tell(task)) for task in sorted(lives.tasks, key=lambda each: lives.tasks[each].submitted_ns)
+    )
+    said = (
+        "asks its node for a worker for earlier tasks with the same demands; this task later uses one of their leases."
+    )
+    assert said in second and said not in first

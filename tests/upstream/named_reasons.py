@@ -30,7 +30,7 @@ NAMED: Final = {
     "advanced_6.py::test_worker_niceness": "workers have the priority of the program",
     "advanced_7.py::test_task_output_inline_bytes_limit": PRIVATE,
     "asyncio.py::test_asyncio_actor_shutdown_when_non_async_method_mixed": SPEED,
-    "basic.py::test_default_worker_import_dependency": "workers have numpy from their start",
+    "basic.py::test_fetch_local": "without automatic spilling, dualray still makes room for a copy",
     "basic.py::test_worker_thread_count": PRIVATE,
     "basic_2.py::test_get_correct_node_ip": PRIVATE,
     "basic_4.py::test_fork_support": PRIVATE,
