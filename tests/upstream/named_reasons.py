@@ -21,6 +21,7 @@ NAMED: Final = {
     "actor_advanced.py::test_detached_actor_cleanup": PRIVATE,
     "actor_cancel.py::test_async_actor_server_side_cancel": "Ray's table of tasks is a second late",
     "actor_failures.py::test_exit_actor_queued": SPEED,
+    "actor_lineage_reconstruction.py": PRIVATE,
     "advanced.py::test_internal_free_edge_case": FREES,
     "advanced.py::test_internal_free_non_owned": FREES,
     "advanced_3.py::test_global_state_api": PRIVATE,
@@ -53,6 +54,7 @@ NAMED: Final = {
     "failure_3.py::test_plasma_store_operation_after_raylet_dies": PRIVATE,
     "failure_3.py::test_worker_cleans_up_child_procs_on_raylet_death": PRIVATE,
     "failure_3.py::test_worker_exit_after_parent_raylet_dies": PRIVATE,
+    "failure_4.py::test_retry_application_level_error_exception_filter": PRIVATE,
     "failure_4.py::test_object_lost_error": "references do not record the line that made them",
     "failure_4.py::test_shows_both_user_exception_system_error_same_time": (
         "list_tasks has kinds of errors of its own"
