@@ -23,7 +23,7 @@ from dualray.as_ray.metadata import RAYS_VERSION
 from dualray.as_ray.system_config import limits_of_ray, limits_of_variables
 from dualray.cluster_address import ClusterAddress, planned
 from dualray.cluster_context import ClusterContext
-from dualray.exceptions import AlreadyInitializedError, DualrayError
+from dualray.exceptions import AlreadyInitializedError, DualrayError, rays_words
 from dualray.fork_signals import reset_in_forks
 from dualray.options import unknown_name
 from dualray.settings import resolve
@@ -94,6 +94,7 @@ def init(address: str | None = None, *, local_mode: bool = False, job_config: An
         ValueError, TypeError: an argument that is unknown, or has a value that it cannot have; `_system_config` of a
             cluster that is joined.
         ConnectionError: no cluster is at the address, or it begins with "ray://".
+        RuntimeError: the program has changed `ray.__version__`, and joins a cluster.
     """
     _check_known(given)
     _check_values(given)
@@ -116,6 +117,7 @@ def init(address: str | None = None, *, local_mode: bool = False, job_config: An
     if said.get("log_to_driver") is None and (shown := os.environ.get(LOG_VARIABLE)):
         said["log_to_driver"] = shown.lower() in ("1", "true")  # as Ray reads its flags
     address = _checked(named_address(address))
+    _check_version(address)
     is_simulated = resolve({"mode": said["mode"]} if said.get("mode") else {})["mode"].value == "sim"
     if is_simulated:
         said = {name: value for name, value in said.items() if name not in _OF_REAL_MODE}
@@ -127,6 +129,17 @@ def init(address: str | None = None, *, local_mode: bool = False, job_config: An
         context.ray_version = RAYS_VERSION
         _exit_on_sigterm(is_first)
         return _name_session(context) if is_simulated else context
+
+
+def _check_version(address: Any) -> None:
+    """Refuse, as Ray does, to join a cluster where the program has given `ray.__version__` another value."""
+    ours = sys.modules.get("ray") if rays_words() is not None else None
+    version = getattr(ours, "__version__", RAYS_VERSION)
+    if version != RAYS_VERSION and address not in (None, "local"):
+        raise RuntimeError(
+            f"Version mismatch: the cluster has the functions of Ray {RAYS_VERSION}, and this program has set "
+            f"ray.__version__ to {version!r}"
+        )
 
 
 @contextlib.contextmanager

@@ -172,3 +172,31 @@ print(ray.get(ref), called(counter))
 @pytest.mark.parametrize("mode", ["real", "sim"])
 def test_annotations_of_rays_guide(mode: str):
     assert printed_by(ANNOTATED, mode) == "2 3"
+
+
+CHANGED_VERSION = """\
+import dualray.as_ray
+
+dualray.as_ray.install()
+import ray
+from ray.cluster_utils import Cluster
+
+cluster = Cluster(head_node_args={"num_cpus": 1}, initialize_head=True)
+ray.__version__ = "1.0"
+try:
+    ray.init(address=cluster.address)
+except RuntimeError as error:
+    assert "Ray 2.60.0, and this program has set ray.__version__ to '1.0'" in str(error), error
+else:
+    raise AssertionError("it has joined")
+ray.__version__ = "2.60.0"
+ray.init(address=cluster.address)
+assert ray.cluster_resources()["CPU"] == 1
+ray.shutdown()
+cluster.shutdown()
+"""
+
+
+@pytest.mark.parametrize("mode", ["real", "sim"])
+def test_a_program_that_has_changed_rays_version_joins_no_cluster(mode: str):
+    assert printed_by(CHANGED_VERSION, mode) == ""

@@ -47,7 +47,6 @@ NAMED: Final = {
     "concurrency_group.py::test_invalid_concurrency_group": "a limit of 0 is refused in the driver, by a ValueError",
     "concurrency_group.py::test_system_concurrency_group": PRIVATE,
     "failure.py::test_actor_failover_with_bad_network": "a node's workers end with it",
-    "failure.py::test_version_mismatch": "the protocol has a version of its own",
     "failure_2.py::test_gcs_server_crash_cluster": PRIVATE,
     "failure_2.py::test_list_named_actors_timeout": PRIVATE,
     "failure_3.py::test_no_worker_child_process_leaks": "a program of its own cannot join a simulation",
