@@ -94,6 +94,7 @@ SUITES: Final = {
             ("test/base/test_env.py", "test/base/test_collector.py"),
             packages=(
                 "torch==2.13.0",
+                "deepdiff",
                 "gymnasium",
                 "h5py",
                 "matplotlib",
