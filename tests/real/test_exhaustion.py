@@ -354,10 +354,16 @@ def test_an_actor_that_a_head_without_descriptors_cannot_construct_fails_and_nam
 
 def test_a_template_without_descriptors_fails_the_worker_and_lives(session: Any) -> None:
     """It took the request for a broken one, and the node ended with it."""
+
+    @dualray.remote(num_cpus=0)
+    def rests() -> int:
+        time.sleep(0.5)  # else one worker may do all of them before the template is asked for another
+        return 1
+
     (template,) = pids_of("template", session)
     with taken(template, "open files", 1), pytest.raises(WorkerCrashedError, match="its limit of open files"):
-        dualray.get([one.options(num_cpus=0).remote() for _ in range(8)], timeout=WITHIN_S)
-    assert dualray.get([one.options(num_cpus=0).remote() for _ in range(8)], timeout=WITHIN_S) == [1] * 8
+        dualray.get([rests.remote() for _ in range(8)], timeout=WITHIN_S)
+    assert dualray.get([rests.remote() for _ in range(8)], timeout=WITHIN_S) == [1] * 8
 
 
 def test_a_template_without_descriptors_kills_a_worker_and_lives(session: Any) -> None:
