@@ -1,8 +1,8 @@
 """The local scheduler grants leases on one node, and finds each a worker.
 
 Theory of operation. A request for leases that comes from an owner of this node is granted here as far as the resources
-are free and its arguments are here or small, on a node that is not alone up to `spread_threshold_percent` of its
-resources; the rest is spilled back to the head. A node with GPUs leaves it to the
+are free and its arguments are here or small; the rest is spilled back to the head. A node beside others grants only
+while less than `spread_threshold_percent` of its resources is in use. A node with GPUs leaves it to the
 head where work without GPUs runs, if a node without GPUs could take it. What the head has placed here is queued here.
 A queued slot waits for its arguments (transfer.py brings and pins them), then for its resources, then for a worker
 process; a slot that has resources and no worker waits in `unstaffed`, and a worker is started for it.
