@@ -220,5 +220,9 @@ def worded(heading: str, remote_traceback: str) -> str:
             continue
         is_within = _FRAME.match(line) is not None
         if not is_within:
-            lines.append(heading if line == FIRST else line)
-    return "\n".join(lines)
+            lines.append(heading if line == FIRST else _OWN_NAME.sub("ray.exceptions.", line))
+    return "\n".join(lines if heading in lines else [heading, *lines])
+
+
+_OWN_NAME = re.compile(r"^dualray\.exceptions\.(?=\w+(:|$))")
+"""The beginning of a line that names one of dualray's exceptions."""

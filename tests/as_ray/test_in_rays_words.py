@@ -14,10 +14,13 @@ PROGRAM = """\
 import dualray.as_ray
 
 dualray.as_ray.install()
+import asyncio
 import os
 import pickle
+import time
 
 import ray
+import ray.util.state
 from ray._private.test_utils import wait_for_pid_to_exit
 from ray._private.state_api_test_utils import invoke_state_api, invoke_state_api_n
 from ray.util.multiprocessing import Pool
@@ -57,6 +60,27 @@ assert (both.one, both.two, both.traceback_str, both.function_name) == (1, 2, "w
 
 cancelled = ray.exceptions.TaskCancelledError(error_message="no longer wanted")
 assert str(cancelled) == "no longer wanted" == cancelled.error_message
+
+
+@ray.remote
+class Waits:
+    async def forever(self):
+        await asyncio.sleep(10_000)
+
+
+call = Waits.remote().forever.remote()
+while not ray.util.state.list_tasks(filters=[("name", "=", "Waits.forever"), ("state", "=", "RUNNING")]):
+    time.sleep(0.01)
+ray.cancel(call)
+try:
+    ray.get(call)
+except ray.exceptions.RayTaskError as error:
+    assert isinstance(error, ray.exceptions.TaskCancelledError)
+    first, last = str(error).splitlines()
+    assert "ray::Waits.forever()" in first
+    assert last.startswith(f"ray.exceptions.TaskCancelledError: Task: TaskID({call.task_id().hex()}) was cancelled.")
+else:
+    raise AssertionError("a cancelled call raises")
 for kind in ("streaming", "dynamic"):
     try:
         ray.remote(num_returns=kind)(lambda: iter([1]))

@@ -38,6 +38,7 @@ DIFFERENCES = {
         "test_async_actors.py::test_a_coroutine_that_is_cancelled_hears_of_it",
         "test_async_actors.py::test_cancelling_a_coroutine_cancels_what_it_has_submitted",
         "test_async_actors.py::test_what_a_coroutine_raises",
+        "test_cancel.py::test_the_error_shows_where_the_task_was",
         "test_concurrent_actors.py::test_cancelling_takes_what_waits_and_leaves_what_runs",
         "test_generators.py::test_cancel",
         "test_nothing_hangs.py::test_a_nested_get_ends_when_what_it_waits_for_is_cancelled",

@@ -51,6 +51,45 @@ def test_a_task_that_runs_is_interrupted(tally: Tally):
     assert get(ready.remote(1)) == (1,)
 
 
+@pytest.mark.parametrize("kind", ["task", "generator", "waiting task"])
+def test_the_error_shows_where_the_task_was(tally: Tally, kind):
+    @ray.remote(num_returns="streaming")
+    def items(tally):
+        yield tally.add()
+        time.sleep(LONG_S)  # here it was
+
+    @ray.remote(num_cpus=0)
+    def waits(tally):
+        return ray.get(sleep.remote(tally))  # here it was
+
+    @ray.remote
+    def computes(tally):
+        tally.add()
+        time.sleep(LONG_S)  # here it was
+
+    ref = {"task": computes, "generator": items, "waiting task": waits}[kind].remote(tally)
+    needs_it = None if kind == "generator" else ready.remote(ref)
+    started(tally)
+    first = ref if needs_it is not None else next(ref)
+    ray.cancel(ref)
+    with pytest.raises(TaskError, match="# here it was") as caught:
+        get(first if needs_it is not None else next(ref))
+    assert isinstance(caught.value, TaskCancelledError)
+    assert type(caught.value.cause) is TaskCancelledError
+    if needs_it is not None:
+        with pytest.raises(TaskError, match="# here it was") as caught:
+            get(needs_it)
+        assert isinstance(caught.value, TaskCancelledError)
+
+
+def test_a_task_that_never_began_has_no_place_to_show(tally: Tally, gate: Gate):
+    waits_for_it = ready.remote(sleep.options(name="first").remote(tally))
+    ray.cancel(waits_for_it)
+    with pytest.raises(TaskCancelledError) as caught:
+        get(waits_for_it)
+    assert not isinstance(caught.value, TaskError)
+
+
 def test_it_is_not_tried_again(tally: Tally):
     ref = sleep.options(max_retries=5, retry_exceptions=True).remote(tally)
     started(tally)

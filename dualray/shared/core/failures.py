@@ -51,7 +51,7 @@ _CONSTRUCTOR_RAISED = "The constructor of actor "
 def as_exception(error: ErrorInfo, payload: bytes | None, task_id: TaskID | None = None) -> DualrayError:
     """Return the exception that `get` raises for a failed object. `payload` is the pickled exception of user code, if
     there is one. `task_id` is the task that computes the object, if it is known."""
-    if error.kind is not ErrorKind.APPLICATION:
+    if error.kind is not ErrorKind.APPLICATION and (payload is None or not error.has_exception):
         message = _in_full(error.message) if error.kind in _SAID_IN_FULL else error.message
         made = _class_of(error)(message)
         if error.actor is not None and isinstance(made, exceptions.ActorError):
@@ -130,7 +130,7 @@ def _in_full(message: str) -> str:
 def is_of_argument(error: ErrorInfo, *, is_own: bool) -> bool:
     """Return whether a task failed because of an argument. `is_own`: this task was the first that the error stopped, so
     the error can only be the loss of one of its arguments."""
-    return error.kind in _LOSSES if is_own else error.kind is not ErrorKind.APPLICATION
+    return error.kind in _LOSSES if is_own else not error.has_exception
 
 
 def names_of(passed: PassedBy | None) -> tuple[str, ...]:
@@ -189,9 +189,9 @@ def is_of_task(exception: BaseException, host: Host, *, is_coroutine: bool = Fal
     return not host.is_of_process(exception)
 
 
-def as_cancellation(name: str, task_id: TaskID, interrupt: BaseException) -> TaskCancelledError:
-    """Turn a KeyboardInterrupt that a task raised itself into a TaskCancelledError, as Ray does."""
-    made = TaskCancelledError(f"{name} raised KeyboardInterrupt, which cancels a task.")
+def as_cancellation(message: str, task_id: TaskID, interrupt: BaseException) -> TaskCancelledError:
+    """Turn the exception that ended a running task into a TaskCancelledError with the same traceback, as Ray does."""
+    made = TaskCancelledError(message)
     made.task_id = task_id.hex()
     return made.with_traceback(interrupt.__traceback__)
 

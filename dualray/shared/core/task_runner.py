@@ -113,7 +113,7 @@ class TaskRunner:
         except KeyboardInterrupt as interrupt:
             self._core.is_in_user_code = False  # it may have been raised where this is said
             if self._core.was_interrupted(task):
-                error = cancelled(task.spec)
+                error = self._interrupted(task, interrupt)
             elif is_of_task(interrupt, self._host):
                 error = self._failed(task, interrupt)
             else:
@@ -123,7 +123,7 @@ class TaskRunner:
             results, small_bytes = [], 0
             exception = readable(exception)
             if isinstance(exception, TaskCancelledError) and self._core.was_interrupted(task):
-                error = cancelled(task.spec)  # it waited for one of its own tasks, and both were cancelled
+                error = self._interrupted(task, exception)  # it waited for its own task, and both were cancelled
             else:
                 error = self._failed(task, exception)
         except (ActorExit, SystemExit) as escaped:
@@ -188,7 +188,7 @@ class TaskRunner:
             results = []
             exception = readable(exception)
             if isinstance(exception, TaskCancelledError) and self._core.was_call_cancelled(task):
-                error = cancelled(task.spec)
+                error = self._interrupted(task, exception)
             else:
                 error = self._failed(task, exception)
         except (ActorExit, SystemExit) as escaped:
@@ -275,7 +275,8 @@ class TaskRunner:
             return ErrorInfo(kind=ErrorKind.WORKER_CRASHED, message=words)
         template, task_id = task.spec.template, task.spec.task_id
         is_interrupt = isinstance(exception, KeyboardInterrupt)
-        raised = as_cancellation(template.name, task_id, exception) if is_interrupt else exception
+        words = f"{template.name} raised KeyboardInterrupt, which cancels a task."
+        raised = as_cancellation(words, task_id, exception) if is_interrupt else exception
         payload, error = as_payload(template.name, raised, self.instance)
         self._core.payloads[return_object_id(task_id, 0)] = payload
         if is_interrupt:
@@ -285,6 +286,14 @@ class TaskRunner:
             if retried is not None and not isinstance(exception, retried):
                 return replace(error, is_final=True)
         return error
+
+    def _interrupted(self, task: RunTask | TaskPushed, exception: BaseException) -> ErrorInfo:
+        """A cancelled task ran, and its code was interrupted. The payload of its first result says where."""
+        error, task_id = cancelled(task.spec), task.spec.task_id
+        raised = as_cancellation(error.message, task_id, exception)
+        payload, _ = as_payload(task.spec.template.name, raised, self.instance)
+        self._core.payloads[return_object_id(task_id, 0)] = payload
+        return replace(error, is_interrupt=True)
 
     def _returned(self, task: RunTask | TaskPushed, result: Any) -> list[Any]:
         """What a call has returned, as the values of its results."""

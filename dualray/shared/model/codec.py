@@ -70,7 +70,7 @@ def unpack(data: bytes | memoryview) -> Any:
 
 _ADDED: dict[type, int] = {
     ActorSpec: 2,
-    ErrorInfo: 1,
+    ErrorInfo: 2,
     FunctionTemplate: 2,
     Strategy: 1,
     commands.StopWorker: 1,

@@ -44,3 +44,10 @@ class ErrorInfo:
     enough."""
     actor: ActorID | None = None
     """Of ACTOR_DIED and ACTOR_UNAVAILABLE: which actor."""
+    is_interrupt: bool = False
+    """Of TASK_CANCELLED: the task was running, and its own exception tells where it was interrupted."""
+
+    @property
+    def has_exception(self) -> bool:
+        """Whether an exception of user code, pickled, travels as the object's payload."""
+        return self.kind is ErrorKind.APPLICATION or self.is_interrupt

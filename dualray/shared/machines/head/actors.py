@@ -229,7 +229,7 @@ class Actors:
 
     def on_constructed(self, event: TaskFinished) -> None:
         """The constructor returned, or raised."""
-        if event.error is not None and event.error.kind is ErrorKind.APPLICATION:
+        if event.error is not None and event.error.has_exception:
             self.out.add(DropPayload(key=exception_id(event.task_id)))  # its text is enough for us
         actor_id = ActorID(event.task_id)
         record = self.records.get(actor_id)

@@ -27,7 +27,6 @@ from dualray.shared.machines.base import Outbox, ensure
 from dualray.shared.machines.owner.executor import Executor, is_attempt
 from dualray.shared.machines.owner.values import Values
 from dualray.shared.model.commands import CopyPayload, InterruptTask, RunTask
-from dualray.shared.model.errors import ErrorKind
 from dualray.shared.model.events import ActorExitAsked, TaskPushed, TaskRan, TasksPushed, TaskUnwanted, WaitStarted
 from dualray.shared.model.ids import Address, ObjectID, TaskID, WaitID, exception_id, short
 from dualray.shared.model.specs import ActorSpec
@@ -181,7 +180,7 @@ class ActorExecutor:
         else:
             object_id, error = failed
             self._unpin(opened)
-            if error.kind is ErrorKind.APPLICATION:
+            if error.has_exception:
                 self.out.add(CopyPayload(source=object_id, target=exception_id(pushed.spec.task_id)))
             group.let_go(pushed.reply_to)
             ran = TaskRan(task_id=pushed.spec.task_id, attempt=pushed.attempt, results=(), error=error)

@@ -52,7 +52,7 @@ from dualray.shared.model.commands import (
     WriteRecords,
 )
 from dualray.shared.model.config import Config
-from dualray.shared.model.errors import ErrorInfo, ErrorKind
+from dualray.shared.model.errors import ErrorInfo
 from dualray.shared.model.events import (
     ActorExitAsked,
     Outcome,
@@ -348,7 +348,7 @@ class Executor:
         object_id, error = failed
         for opened_id in opened:  # those that did come were pinned for reading
             self.values.pins.on_view_released(opened_id)
-        if error.kind is ErrorKind.APPLICATION:
+        if error.has_exception:
             self.out.add(CopyPayload(source=object_id, target=exception_id(event.spec.task_id)))
         self._end(TaskRan(task_id=event.spec.task_id, attempt=event.attempt, results=(), error=error))
 
@@ -369,7 +369,7 @@ class Executor:
 
     def _take_exception(self, event: TaskRan) -> None:
         """What a task raised is the payload of its first result: it travels under a key of its own."""
-        if event.error is not None and event.error.kind is ErrorKind.APPLICATION:
+        if event.error is not None and event.error.has_exception:
             key = return_object_id(event.task_id, 0)
             self.out.add(CopyPayload(source=key, target=exception_id(event.task_id)))
             self._drop_unless_used(key)
@@ -563,7 +563,7 @@ class Executor:
         if ran.error is None:
             out.commands.append(task_row(pushed.spec, TaskState.FINISHED, ran.attempt, self.address))
         payloads: list[bytes] = [result.object_id for result in ran.results if result.inline]
-        if ran.error is not None and ran.error.kind is ErrorKind.APPLICATION:
+        if ran.error is not None and ran.error.has_exception:
             payloads.append(exception_id(ran.task_id))
         finished = TaskFinished(
             task_id=ran.task_id,

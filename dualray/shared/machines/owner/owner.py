@@ -308,8 +308,9 @@ class Owner(OwnerQueries):
             if lease_id is not None:
                 self.leases.finished(event.task_id, lease_id, event.duration_ns)
             return
+        payload = exception_id(event.task_id) if event.error.has_exception else None
         if event.error.kind is ErrorKind.TASK_CANCELLED:
-            self.tasks.fail(record, event.error)
+            self.tasks.fail(record, event.error, payload=payload)
             if record.spec.actor_id is not None:
                 self.actor_calls.finished(record)
             elif lease_id is not None:
@@ -317,7 +318,6 @@ class Owner(OwnerQueries):
             return
         if lease_id is not None:
             self.leases.finished(event.task_id, lease_id, event.duration_ns)
-        payload = exception_id(event.task_id) if event.error.kind is ErrorKind.APPLICATION else None
         if self.tasks.attempt_lost(record, event.error, payload=payload):
             if record.spec.actor_id is not None:
                 self.actor_calls.repeat(record)

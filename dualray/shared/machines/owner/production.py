@@ -20,7 +20,6 @@ from collections import deque
 from dualray.shared.machines.base import Outbox
 from dualray.shared.machines.owner.values import Values
 from dualray.shared.model.commands import DropPayload, Send
-from dualray.shared.model.errors import ErrorKind
 from dualray.shared.model.events import ItemMade, ItemReported, ItemsEnded, ItemsRead, ResultsTaken
 from dualray.shared.model.ids import Address, ObjectID, TaskID, return_index, stream_room_id
 from dualray.shared.model.specs import Ref
@@ -110,7 +109,7 @@ class Production:
 
     def _report(self, to: Address, report: ItemReported, *, is_urgent: bool) -> None:
         object_id = report.result.object_id
-        has_payload = report.result.inline if report.error is None else report.error.kind is ErrorKind.APPLICATION
+        has_payload = report.result.inline if report.error is None else report.error.has_exception
         payloads = (object_id,) if has_payload else ()
         self.out.commands.append(Send(to=to, message=report, payloads=payloads, urgent=is_urgent))
         value = self.values.table.get(object_id)

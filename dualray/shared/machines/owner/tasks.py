@@ -298,7 +298,7 @@ class Tasks:
 
     def drop_late(self, event: TaskFinished) -> None:
         """Late news of an attempt that was given up: its bytes are not needed, unless an earlier result is in use."""
-        if event.error is not None and event.error.kind is ErrorKind.APPLICATION:
+        if event.error is not None and event.error.has_exception:
             self.out.add(DropPayload(key=exception_id(event.task_id)))
         for result in event.results:
             value = self.values.table.get(result.object_id)
@@ -408,7 +408,7 @@ class Tasks:
         self.out.send(HEAD, ObjectsFreed(object_ids=(object_id,)))
 
     def fail(self, record: TaskRecord, error: ErrorInfo, *, payload: ObjectID | None = None) -> None:
-        """The task has failed for good; `payload` names the pickled exception of an APPLICATION error."""
+        """The task has failed for good; `payload` names the pickled exception, if the error has one."""
         spec = record.spec
         if spec.creates is not None and record.worker is None:
             failed = ActorFailed(actor_id=spec.creates.actor_id, owner=self.address, error=error)
@@ -428,7 +428,7 @@ class Tasks:
                 self.out.send(HEAD, ObjectFailed(object_id=object_id, error=error))
             if value is None or value.state is not ValueState.PENDING:
                 continue
-            if error.kind is ErrorKind.APPLICATION and payload is not None:
+            if error.has_exception and payload is not None:
                 self.out.add(CopyPayload(source=payload, target=object_id))
             carriers.append(value)
         self._carry(carriers, record, error, payload)

@@ -176,7 +176,7 @@ class Values:
             value.failed_with.is_read = True
         self.rooms.hand_over(value.object_id)
         with_bytes = value.state is ValueState.INLINE or (
-            value.error is not None and value.error.kind is ErrorKind.APPLICATION
+            value.error is not None and value.error.has_exception
         )
         self.out.send(
             requester,
