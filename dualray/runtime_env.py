@@ -366,8 +366,15 @@ def _expanded(environment: RuntimeEnv) -> dict[str, str]:
     return {name: _NAME.sub(partial(found, name), value) if "$" in value else value for name, value in own.items()}
 
 
-_umask = os.umask
-"""The system's, also while a simulation has put another function in its place."""
+_umask, _putenv, _unsetenv = os.umask, os.putenv, os.unsetenv
+"""The system's, also while a simulation has put other functions in their place."""
+
+_key, _value = os.environ.encodekey, os.environ.encodevalue
+_environ: dict[Any, Any] = os.environ._data  # type: ignore[attr-defined]  # a switch reads all: this takes a hundredth
+"""What os.environ keeps, as the system has it."""
+
+_Variables = dict[Any, Any]
+"""By `_key` of the name; the value is None, or `_value` of it."""
 
 
 class Swapped:
@@ -381,14 +388,16 @@ class Swapped:
     def __init__(self, text: str) -> None:
         environment = from_text(text)
         environment.check()
-        self._variables: dict[str, str | None] = dict(_expanded(environment))
+        self._variables: _Variables = {_key(name): _value(value) for name, value in _expanded(environment).items()}
         """Those that differ from everybody's, as it has left them; None: it has none of that name."""
         self._said = frozenset(self._variables)
-        self._of_others: frozenset[str] = frozenset()
+        self._of_others: frozenset[Any] = frozenset()
         self._paths = environment.import_paths
         self._directory = environment.working_dir
         self._modules: dict[str, ModuleType] = {}
-        self._outer_variables: dict[str, str] = {}
+        self._outer_variables: dict[Any, Any] = {}
+        self._own_variables: dict[Any, Any] = {}
+        """All of them, as it had them when it was entered."""
         self._outer_path: list[str] = []
         self._outer_directory = ""
         self._outer_modules: dict[str, ModuleType] = {}
@@ -406,13 +415,14 @@ class Swapped:
 
     def are_of_others(self, names: Collection[str]) -> None:
         """Somebody else sets these variables at each switch from now on, unless the environment itself says them."""
-        self._of_others = frozenset(names) - self._said
+        self._of_others = frozenset(map(_key, names)) - self._said
 
     def enter(self) -> None:
         """It runs."""
         self.is_entered = True
-        self._outer_variables = dict(os.environ)
+        self._outer_variables = _environ.copy()
         _set_variables(self._variables)
+        self._own_variables = _environ.copy()
         if self._paths:
             self._outer_path, sys.path[:] = list(sys.path), [*self._paths, *sys.path]
             self._outer_modules = {name: sys.modules[name] for name in self._modules if name in sys.modules}
@@ -439,17 +449,19 @@ class Swapped:
             for name in self._modules:
                 sys.modules.pop(name, None)
             sys.modules.update(self._outer_modules)
-        now, before = dict(os.environ), self._outer_variables
-        names = [name for name in {**before, **now} if before.get(name) != now.get(name)]
-        self._variables = {name: now.get(name) for name in names if name not in self._of_others}
+        now, before = _environ, self._outer_variables
+        if now != self._own_variables:
+            names = [name for name in {**before, **now} if before.get(name) != now.get(name)]
+            self._variables = {name: now.get(name) for name in names if name not in self._of_others}
         _set_variables({name: before.get(name) for name in self._variables})
 
     def is_for_everybody(self, name: str) -> None:
         """It runs, and a variable was changed that is not its own."""
-        if name in os.environ:
-            self._outer_variables[name] = os.environ[name]
+        key = _key(name)
+        if key in _environ:
+            self._outer_variables[key] = _environ[key]
         else:
-            self._outer_variables.pop(name, None)
+            self._outer_variables.pop(key, None)
 
     def will_change_directory(self) -> None:
         """It runs, and is about to have a working directory of its own."""
@@ -477,12 +489,16 @@ class Swapped:
                     self._modules[name] = module
 
 
-def _set_variables(variables: Mapping[str, str | None]) -> None:
-    for name, value in variables.items():
+def _set_variables(variables: _Variables) -> None:
+    for key, value in variables.items():
+        if value == _environ.get(key):
+            continue
         if value is not None:
-            os.environ[name] = value
+            _putenv(key, value)
+            _environ[key] = value
         else:
-            os.environ.pop(name, None)
+            _unsetenv(key)
+            del _environ[key]
 
 
 def _directory_now(known: str) -> str:
