@@ -22,6 +22,9 @@ reentrant, and what it guards is consistent at each bytecode). `add_reader` and 
 own thread, or to anybody before the loop runs. A sleeping loop is woken through an eventfd, and only when it
 sleeps: a busy one costs its callers no system call.
 
+Finalizers. While callbacks run, the collector rests. Between them it may run a finalizer on the thread in the seat,
+which waits for something: that thread runs turns within its turn.
+
 Errors. An exception of a callback goes to `on_error` and the loop goes on; nothing is swallowed. So does a
 MemoryError that the background thread meets between callbacks; a pumping thread raises it.
 KeyboardInterrupt, SystemExit and whatever `on_error` itself raises leave `run`.
@@ -34,6 +37,7 @@ back.
 from __future__ import annotations
 
 import collections
+import gc
 import heapq
 import itertools
 import os
@@ -42,6 +46,8 @@ import threading
 import time
 from collections.abc import Callable
 from typing import Final, Protocol
+
+from dualray.real.quiet_lock import quiet_beside
 
 Callback = Callable[[], object]
 
@@ -117,13 +123,20 @@ class Loop:
         on_error: called, on the loop's thread, with each exception that a callback raised.
         spin_ns: how long a pumping thread looks for news before it sleeps, at most.
         on_turn: called in each turn before it looks for news.
+        is_shared: user code runs in this process, too, and may have finalizers.
     """
 
     def __init__(
-        self, on_error: Callable[[Exception], None], *, spin_ns: int = 0, on_turn: Callback | None = None
+        self,
+        on_error: Callable[[Exception], None],
+        *,
+        spin_ns: int = 0,
+        on_turn: Callback | None = None,
+        is_shared: bool = False,
     ) -> None:
         self._on_error = on_error
         self._on_turn = on_turn
+        self._is_shared = is_shared
         self._spin_ns = spin_ns
         self._epoll = select.epoll()
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -336,9 +349,13 @@ class Loop:
         """Run turns on the calling thread until `awaited.is_set`; False when the loop has ended, when another thread
         runs it, or after `leave`.
 
-        Not for callbacks.
+        Not for callbacks. A finalizer that the collector runs between callbacks, on the thread in the seat, may wait.
         """
         me = threading.get_ident()
+        if self._thread_id == me:
+            while not (awaited.is_set or self._is_stopping() or self._is_to_leave()):
+                self._turn(0)
+            return awaited.is_set
         with self._lock:
             if self._pumper is not None or self._ended or self._stopping or not self._is_running:
                 return False
@@ -421,9 +438,30 @@ class Loop:
             happened = self._epoll.poll(0)
         else:
             happened = self._await_news(spin_ns) if spin_ns and not self._ready else self._sleep()
+        if self._is_shared:
+            self._serve_quietly(happened)
+        else:
+            self._serve(happened)
+
+    def _serve_quietly(self, happened: list[tuple[int, int]]) -> None:
+        """Run what is ready, while the collector rests: a finalizer that it ran here might wait for this very turn."""
+        if self._pumper is None:
+            with quiet_beside():
+                self._serve(happened)
+            return
+        is_on = gc.isenabled()
+        if is_on:
+            gc.disable()
+        try:
+            self._serve(happened)
+        finally:
+            if is_on:
+                gc.enable()
+
+    def _serve(self, happened: list[tuple[int, int]]) -> None:
         for fd, mask in happened:
             if fd == self._wake_fd:
-                os.eventfd_read(fd)
+                self._read_wake()
                 continue
             # An earlier callback of this turn may have removed the watch, and the number may live again in
             # another one; what was removed has no reader and no writer.
@@ -512,6 +550,12 @@ class Loop:
         if self._sleeping and not self._closed:
             self._sleeping = False
             os.eventfd_write(self._wake_fd, 1)
+
+    def _read_wake(self) -> None:
+        try:
+            os.eventfd_read(self._wake_fd)
+        except BlockingIOError:
+            return  # a turn within this one has read it
 
     def _note_cancelled(self) -> None:
         with self._lock:

@@ -37,6 +37,7 @@ from dualray.real.processes.process_tables import ProcessTables
 from dualray.real.processes.recorder import Recorder
 from dualray.real.processes.runner import Timers
 from dualray.real.processes.user_signals import UserSignals
+from dualray.real.quiet_lock import QuietLock
 from dualray.real.session.session import LOOPBACK, Session
 from dualray.real.store.object_store import SharedMemoryStore
 from dualray.shared.core.core_worker import CoreWorker
@@ -62,6 +63,10 @@ _EVENTS_FIRST_BYTE = 0x90
 _SPIN_NS = 200_000
 """How long a waiting thread looks for news before it sleeps, where news comes so soon: longer than a caller takes to
 send the next task when it has the result of the last. That saves waking it up, which takes 50 to 100 us."""
+
+
+def _spin_ns() -> int:
+    return _SPIN_NS if len(os.sched_getaffinity(0)) > 1 else 0
 
 
 class Signal:
@@ -170,7 +175,7 @@ class UserProcess:
         self.address = address
         self._on_lost = on_lost
         self.now_ns: Callable[[], int] = time.monotonic_ns
-        self.lock = threading.RLock()
+        self.lock = QuietLock()
         self.store = SharedMemoryStore(session.store_directory)
         self.tasks_came = on_tasks
         spec = MachineSpec(kind="owner", address=address, node=node, config=session.config, is_driver=is_driver)
@@ -188,7 +193,7 @@ class UserProcess:
         self.core = make_core(
             address=address, node=node, config=session.config, host=self, root=root, is_driver=is_driver
         )
-        self.loop = Loop(on_error, spin_ns=_SPIN_NS if len(os.sched_getaffinity(0)) > 1 else 0, on_turn=self._on_turn)
+        self.loop = Loop(on_error, spin_ns=_spin_ns(), on_turn=self._on_turn, is_shared=True)
         self.yield_point: Callable[[], None] = self.loop.poll_once
         self.interrupts: Interrupts = Interrupts(self.is_busy, self.loop.leave)
         self._user_signals = UserSignals(self.is_busy, self.loop.leave, is_driver=is_driver)
@@ -249,7 +254,7 @@ class UserProcess:
 
     def is_busy(self) -> bool:
         """Whether the calling thread is in the middle of a step."""
-        return self.lock._is_owned() or self.loop.is_busy()  # type: ignore[attr-defined]
+        return self.lock.is_held() or self.loop.is_busy()
 
     def _on_message(self, peer: str, header: memoryview, buffers: list[memoryview]) -> None:
         self.core.on_messages(decode_messages(header, buffers))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from typing import Any
 
 from dualray.exceptions import ControlPlaneError
 from dualray.real.control_plane.shards import Tables, tables_at
 from dualray.real.net.loop import Loop
+from dualray.real.quiet_lock import QuietLock
 from dualray.real.session.session import Session
 from dualray.shared.core.layout import deserialize_own
 from dualray.shared.model.codec import SURROGATES, pack, unpack
@@ -38,7 +38,7 @@ class ProcessTables:
         loop: on it the rows go out, soon after they were written.
     """
 
-    def __init__(self, session: Session, lock: threading.RLock, loop: Loop) -> None:
+    def __init__(self, session: Session, lock: QuietLock, loop: Loop) -> None:
         self._session, self._lock, self._loop = session, lock, loop
         self._tables: Tables | None = None
         self._rows: list[tuple[str, tuple[str, ...], bytes]] = []

@@ -19,12 +19,12 @@ from __future__ import annotations
 
 import itertools
 import sys
-import threading
 import weakref
 from collections.abc import Callable
 from pathlib import Path
 
 from dualray.exceptions import DualrayError
+from dualray.real.quiet_lock import QuietLock
 from dualray.real.store.arena import PAGE, Arena, Bytes
 from dualray.real.store.ranges import RangeSet
 
@@ -52,7 +52,7 @@ class SharedMemoryStore:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self._lock = threading.Lock()
+        self._lock = QuietLock()
         self._arena: Arena | None = None
         self._writing: dict[bytes, None] = {}
         self._mapped = RangeSet()

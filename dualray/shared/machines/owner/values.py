@@ -175,9 +175,7 @@ class Values:
         if value.failed_with is not None:
             value.failed_with.is_read = True
         self.rooms.hand_over(value.object_id)
-        with_bytes = value.state is ValueState.INLINE or (
-            value.error is not None and value.error.has_exception
-        )
+        with_bytes = value.state is ValueState.INLINE or (value.error is not None and value.error.has_exception)
         self.out.send(
             requester,
             ValueReported(object_id=value.object_id, state=value.state, size_bytes=value.size_bytes, error=value.error),
