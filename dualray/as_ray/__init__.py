@@ -62,6 +62,7 @@ REFUSED: Final = {
     "ray.dag": "dualray has no compiled graphs; run the graph with execute()",
     "ray.data": "dualray has only the names of Ray Data that docs/data.md lists",
     "ray.experimental": "dualray does not send tensors directly between GPUs",
+    "ray.experimental.tqdm_ray": "dualray has only tqdm() and safe_print() of this module",
     "ray.internal": "ray.internal is private to Ray",
     "ray.job_submission": "dualray has no server for jobs; run the program with `dualray run`",
     "ray.llm": "dualray has no library for language models",

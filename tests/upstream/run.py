@@ -74,7 +74,7 @@ def _of_files(suite: Suite, names: list[str]) -> dict[str, list[str]]:
 
 def _missing(suite: Suite) -> dict[str, list[str]]:
     """The tests that have failed on one of dualray's engines, by path."""
-    rows = [row for engine in ENGINES[1:] for row in _read(DATA / suite.name / f"{engine}.jsonl").values()]
+    rows = [row for engine in ENGINES[1:] for row in kept_rows(suite, engine).values()]
     failed = sorted({row["test"] for row in rows if row["outcome"] == "failed"})
     found = {path: [test for test in failed if test.startswith(path)] for path in suite.paths}
     return {path: tests for path, tests in found.items() if tests}
@@ -118,6 +118,11 @@ def run(suite: Suite, engine: str, source: Path, options: list[str], chosen: dic
     return _read(outcomes)
 
 
+def kept_rows(suite: Suite, engine: str) -> Rows:
+    """How each test of a suite has ended on an engine, in the last run of the test."""
+    return _read(DATA / suite.name / f"{engine}.jsonl")
+
+
 def _read(outcomes: Path) -> Rows:
     if not outcomes.exists():
         return {}
@@ -127,7 +132,7 @@ def _read(outcomes: Path) -> Rows:
 
 def compare(suite: Suite, verbose: bool) -> None:
     """Print how many of the tests that pass on Ray pass on dualray, and each that does not with its reason."""
-    kept = {engine: _read(DATA / suite.name / f"{engine}.jsonl") for engine in ENGINES}
+    kept = {engine: kept_rows(suite, engine) for engine in ENGINES}
     expected = [test for test, row in kept["ray"].items() if row["outcome"] == "passed"]
     line = f"{suite.name}: {len(expected)} pass on Ray ({_seconds(kept['ray'], expected):.0f} s)"
     missing: list[str] = []

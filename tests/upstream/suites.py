@@ -72,12 +72,17 @@ SUITES: Final = {
             "7bd7d1620c",
             (
                 "sktime/utils/tests/test_parallel.py",
-                "sktime/forecasting/model_evaluation/tests/test_evaluate.py",
-                "sktime/benchmarking/tests",
+                "sktime/utils/tests/test_parallelize.py",
+                "sktime/datatypes/tests/test_vectorize.py",
+                "sktime/transformations/tests/test_base.py",
+                "sktime/forecasting/base/tests/test_base.py",
                 "sktime/forecasting/model_selection/tests/test_tune.py",
+                "sktime/classification/model_evaluation/tests/test_evaluate.py",
+                "sktime/regression/model_evaluation/tests/test_evaluate.py",
             ),
             packages=("pandas<3", "scikit-learn", "scikit-base", "packaging", "statsmodels"),
             options=("-o", "addopts=", "--timeout", "300"),
+            plugin="sktime_with_ray",
         ),
         Suite(
             "vectorbt",
@@ -143,12 +148,24 @@ SUITES: Final = {
                 "fsspec",
                 "lxml",
                 "matplotlib",
+                "numexpr",
                 "packaging",
                 "pyarrow",
                 "requests",
                 "s3fs",
             ),
             options=("-o", "addopts=", "--timeout", "300", "--execution", "PandasOnRay"),
+        ),
+        Suite(
+            "xgboost_ray",
+            "https://github.com/ray-project/xgboost_ray",
+            "e904925",
+            tuple(
+                f"xgboost_ray/tests/test_{name}.py"
+                for name in ("matrix", "end_to_end", "fault_tolerance", "data_source", "colocation", "sklearn_matrix")
+            ),
+            packages=("xgboost<2.1", "pandas<3", "numpy<2", "pyarrow<18", "wrapt", "parameterized", "scikit-learn<1.6"),
+            options=("-o", "addopts=", "--timeout", "300"),
         ),
         Suite(
             "pydvl",

@@ -1,4 +1,4 @@
-"""Two pages made of what `tests.upstream.run` has kept of Ray's own tests: counts by file, and what is missing.
+"""Two pages made of what `tests.upstream.run` has kept: counts of tests that pass, and tests that do not.
 
     python -m tests.upstream.table             # print the counts
     python -m tests.upstream.table --write     # docs/ray_tests.md and tests/upstream/missing.md
@@ -10,7 +10,6 @@ A test counts as missing on an engine when it fails there, unless it is known to
 from __future__ import annotations
 
 import argparse
-import json
 import re
 from collections import Counter
 from pathlib import Path
@@ -18,7 +17,7 @@ from typing import Any, Final
 
 from tests.upstream.fails_on_ray import FAILS_ON_RAY
 from tests.upstream.named_reasons import NAMED
-from tests.upstream.run import DATA, ROOT
+from tests.upstream.run import ROOT, kept_rows
 from tests.upstream.suites import SUITES
 
 SUITE: Final = SUITES["rays_core"]
@@ -52,12 +51,35 @@ REASONS: Final = (
 
 
 def rows(engine: str) -> dict[str, dict[str, Any]]:
-    """How each test has ended, by its name without the path."""
-    path = DATA / SUITE.name / f"{engine}.jsonl"
-    if not path.exists():
-        return {}
-    found = (json.loads(line) for line in path.read_text().splitlines())
-    return {row["test"].partition("tests/test_")[2]: row for row in found}
+    """How each of Ray's own tests has ended, by its name without the path."""
+    return {test.partition("tests/test_")[2]: row for test, row in kept_rows(SUITE, engine).items()}
+
+
+def libraries() -> tuple[list[str], list[str]]:
+    """A row for each library's suite, and one for each of its tests that passes on Ray and not on dualray."""
+    table: list[str] = []
+    missing: list[str] = []
+    for suite in sorted(SUITES.values(), key=lambda each: each.name):
+        kept = {engine: kept_rows(suite, engine) for engine in ("ray", *ENGINES)}
+        if suite is SUITE or not all(kept[engine] for engine in ENGINES):
+            continue
+        passed = {engine: {test for test, row in found.items() if _has_passed(row)} for engine, found in kept.items()}
+        held = passed["ray"] or kept["real"].keys() & kept["sim"].keys()
+        cells = [f"[{suite.name}]({suite.source})", f"`{suite.commit}`", str(len(passed["ray"]))]
+        cells += [str(len(passed[engine] & held)) for engine in ENGINES]
+        cells += [f"{sum(found[test]['seconds'] for test in held if test in found):.0f}" for found in kept.values()]
+        table.append(f"| {' | '.join(cells)} |")
+        for engine in ENGINES:
+            for test in sorted(passed["ray"] - passed[engine]):
+                row = kept[engine].get(test, {"reason": "it was not run"})
+                missing.append(
+                    f"| {engine} | {suite.name}: `{test}` | {reason_of(test, row)} | {_quoted(row['reason'])} |"
+                )
+    return table, missing
+
+
+def _has_passed(row: dict[str, Any]) -> bool:
+    return bool(row["outcome"] == "passed")
 
 
 _PRIVATE: Final = frozenset(words for words, _ in REASONS[:APART])
@@ -112,8 +134,9 @@ def pages() -> tuple[str, str]:
         total.update(count)
     table = [f"| `test_{name}.py` | {_cells(count)} |" for name, count in sorted(files.items())]
     head = _HEAD.format(source=SUITE.source, commit=SUITE.commit, real=_share(total, "real"), sim=_share(total, "sim"))
-    counts = "\n".join([head, *table, f"| all | {_cells(total)} |", ""])
-    return counts, "\n".join([_MISSING_HEAD.format(source=SUITE.source, commit=SUITE.commit), *lines, ""])
+    suites, more = libraries()
+    counts = "\n".join([head, *table, f"| all | {_cells(total)} |", "", _LIBRARIES_HEAD, *suites, ""])
+    return counts, "\n".join([_MISSING_HEAD.format(source=SUITE.source, commit=SUITE.commit), *lines, *more, ""])
 
 
 def _quoted(text: str) -> str:
@@ -151,8 +174,19 @@ dualray, with the reason.
 | file | counted | real | sim | apart |
 |---|---|---|---|---|"""
 
+_LIBRARIES_HEAD: Final = """\
+## Test suites of libraries
+
+These test suites run unchanged, at the named commit. The column `Ray` contains the number of tests that pass on Ray
+2.60. The columns `real` and `sim` contain how many of these tests pass with dualray. No test of evotorch runs on Ray
+2.60, because evotorch's tests need `local_mode`; for evotorch, `real` and `sim` count all tests. The last three columns
+contain the seconds that the tests took on two cores.
+
+| library | commit | Ray | real | sim | s on Ray | s in real mode | s in sim mode |
+|---|---|---|---|---|---|---|---|"""
+
 _MISSING_HEAD: Final = """\
-# Ray's own tests that do not pass
+# Ray's own tests, and tests of libraries, that do not pass
 
 Ray's own tests come from {source}, commit {commit}. `python -m tests.upstream.table --write` writes this page.
 
