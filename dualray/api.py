@@ -22,6 +22,7 @@ from dualray.object_ref import ObjectRef
 from dualray.object_ref_generator import ObjectRefGenerator
 from dualray.options import ActorOptions, TaskOptions, returns_of, unknown_name, with_changes
 from dualray.remote_function import RemoteFunction
+from dualray.runtime import ambient
 from dualray.runtime_context import RuntimeContext, get_gpu_ids, get_runtime_context
 from dualray.settings import SETTINGS, Resolved, limits_of, resolve
 from dualray.version import __version__
@@ -310,9 +311,10 @@ def get(refs: Any, *, timeout: float | None = None) -> Any:
         ObjectLostError, WorkerCrashedError, ActorDiedError, ...: see `dualray.exceptions`.
         TypeError: an item is not a reference.
     """
+    now = ambient.runtime  # before the check: the next cluster uses ids again
     if isinstance(refs, ObjectRef):
         refs._check_usable(_UNKNOWN_OWNERS)
-        return runtime.current("get").verbs.get([refs.ref], _timeout_ns(timeout, -1))[0]
+        return (now or runtime.current("get")).verbs.get([refs.ref], _timeout_ns(timeout, -1))[0]
     if isinstance(refs, ObjectRefGenerator):
         return refs
     if not isinstance(refs, list | tuple):
@@ -322,7 +324,7 @@ def get(refs: Any, *, timeout: float | None = None) -> Any:
     _check_refs("get", refs)
     for ref in refs:
         ref._check_usable(_UNKNOWN_OWNERS)
-    verbs = started("get").verbs
+    verbs = (now or started("get")).verbs
     if not refs:
         return []
     return verbs.get([ref.ref for ref in refs], _timeout_ns(timeout, -1))

@@ -372,7 +372,7 @@ class Loop:
                 self._seat.acquire()
             self._thread_id = me
             try:
-                if awaited is _GLANCE:
+                if awaited is _GLANCE and not self._is_stopping():  # else it may be closed
                     self._turn(None)
                 while not (awaited.is_set or self._is_stopping() or self._is_to_leave()):
                     self._turn(self._spin_ns)

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from dualray.exceptions import DualrayError, GetTimeoutError
+from dualray.exceptions import DualrayError, GetTimeoutError, ReferenceEndedError
 from dualray.shared.core.cluster_queries import CoreQueries
 from dualray.shared.core.explain_pending import why_late, why_late_elsewhere
 from dualray.shared.core.failures import as_argument_error, as_exception, is_of_argument, names_of, passed_by
@@ -22,7 +22,16 @@ from dualray.shared.model.events import (
     ValuePut,
     WaitStarted,
 )
-from dualray.shared.model.ids import Address, ObjectID, WaitID, put_object_id, return_index, return_object_id, task_of
+from dualray.shared.model.ids import (
+    Address,
+    ObjectID,
+    WaitID,
+    put_object_id,
+    return_index,
+    return_object_id,
+    short,
+    task_of,
+)
 from dualray.shared.model.specs import Ref, new_ref
 from dualray.shared.model.states import ValueState
 from dualray.shared.proof.trace import TraceKind
@@ -274,7 +283,13 @@ class CoreValues(CoreQueries):
         return values
 
     def _read(self, object_id: ObjectID) -> Any:
-        value = self.machine.known_values[object_id]
+        value = self.machine.known_values.get(object_id)
+        if value is None:  # another thread has shut the cluster down since the wait was over
+            self._check_it_goes_on()
+            raise ReferenceEndedError(
+                f"object {short(object_id)} belongs to a cluster that was shut down while this thread read the object: "
+                f"create the object again after dualray.init()"
+            )
         if value.state is ValueState.INLINE:
             return deserialize(self.payloads[object_id])
         if value.failure is not None:
