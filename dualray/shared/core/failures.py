@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+from types import TracebackType
 from typing import Any, NoReturn, TypeVar
 
 from dualray import exceptions
@@ -190,10 +191,20 @@ def is_of_task(exception: BaseException, host: Host, *, is_coroutine: bool = Fal
 
 
 def as_cancellation(message: str, task_id: TaskID, interrupt: BaseException) -> TaskCancelledError:
-    """Turn the exception that ended a running task into a TaskCancelledError with the same traceback, as Ray does."""
+    """Turn the exception that ended a running task into a TaskCancelledError with its traceback, as Ray does. Frames of
+    dualray are left out, also those below the task's code: where the task waited is not of interest."""
     made = TaskCancelledError(message)
     made.task_id = task_id.hex()
-    return made.with_traceback(interrupt.__traceback__)
+    return made.with_traceback(_of_user(interrupt.__traceback__))
+
+
+def _of_user(frames: TracebackType | None) -> TracebackType | None:
+    if frames is None:
+        return None
+    below = _of_user(frames.tb_next)
+    if _is_ours(frames.tb_frame.f_code.co_filename):
+        return below
+    return TracebackType(below, frames.tb_frame, frames.tb_lasti, frames.tb_lineno)
 
 
 _E = TypeVar("_E", bound=BaseException)
