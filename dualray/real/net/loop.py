@@ -353,9 +353,7 @@ class Loop:
         """
         me = threading.get_ident()
         if self._thread_id == me:
-            while not (awaited.is_set or self._is_stopping() or self._is_to_leave()):
-                self._turn(0)
-            return awaited.is_set
+            return self._pump_within(awaited)
         with self._lock:
             if self._pumper is not None or self._ended or self._stopping or not self._is_running:
                 return False
@@ -385,6 +383,14 @@ class Loop:
                 self._pumper = None
                 if self._is_parked or self._waiting_threads:
                     self._resume.set()
+        return awaited.is_set
+
+    def _pump_within(self, awaited: Awaited) -> bool:
+        """Run turns within a turn of this thread, which may be about to sleep: it has to look again first."""
+        while not (awaited.is_set or self._is_stopping() or self._is_to_leave()):
+            self._turn(0)
+        if not self._closed:
+            os.eventfd_write(self._wake_fd, 1)
         return awaited.is_set
 
     def leave(self) -> None:

@@ -199,12 +199,15 @@ def as_cancellation(message: str, task_id: TaskID, interrupt: BaseException) -> 
 
 
 def _of_user(frames: TracebackType | None) -> TracebackType | None:
-    if frames is None:
-        return None
-    below = _of_user(frames.tb_next)
-    if _is_ours(frames.tb_frame.f_code.co_filename):
-        return below
-    return TracebackType(below, frames.tb_frame, frames.tb_lasti, frames.tb_lineno)
+    found: list[TracebackType] = []
+    while frames is not None:
+        if not _is_ours(frames.tb_frame.f_code.co_filename):
+            found.append(frames)
+        frames = frames.tb_next
+    below: TracebackType | None = None
+    for each in reversed(found):
+        below = TracebackType(below, each.tb_frame, each.tb_lasti, each.tb_lineno)
+    return below
 
 
 _E = TypeVar("_E", bound=BaseException)

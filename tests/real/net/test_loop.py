@@ -2,6 +2,7 @@
 
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from functools import partial
 
@@ -94,3 +95,34 @@ def test_stop_before_run_is_honoured(loop: Loop) -> None:
     loop.stop()
     loop.run()
     assert seen == [1]
+
+
+class Awaited:
+    is_set = False
+
+
+def test_a_wait_within_a_turn_that_is_about_to_sleep_loses_no_news() -> None:
+    errors: list[Exception] = []
+    inner = Awaited()
+    runs: list[None] = []
+
+    def finalizer() -> None:
+        if loop._sleeping and not runs:
+            runs.append(None)
+            loop.call_soon(partial(setattr, inner, "is_set", True))
+            loop.pump(inner)
+
+    loop = Loop(errors.append, on_turn=finalizer, is_shared=True)
+    thread = threading.Thread(target=loop.run)
+    thread.start()
+    while not inner.is_set:
+        time.sleep(0.001)
+    time.sleep(0.01)  # it sleeps now
+    came = threading.Event()
+    loop.call_soon(came.set)
+    assert came.wait(DEADLINE_S)
+    loop.stop()
+    thread.join(DEADLINE_S)
+    assert not thread.is_alive()
+    assert errors == []
+    loop.close()
