@@ -8,9 +8,12 @@ PRIVATE: Final = "private to Ray"
 CLIENT: Final = "the Ray Client"
 SPEED: Final = "dualray answers all calls before the actor leaves"
 FREES: Final = "Ray's call that frees by force, which is private"
+WALL_TIME: Final = "it compares times of subprocesses, which take wall-clock time, in virtual time"
 CANNOT_JOIN: Final = "a program of its own cannot join a simulation"
 
 NAMED: Final = {
+    "test/base/test_env.py::test_async_check_id": WALL_TIME,
+    "test/base/test_env.py::test_async_env": WALL_TIME,
     "actor.py::test_actor_class_name": PRIVATE,
     "actor.py::test_actor_handle_hash_eq": PRIVATE,
     "actor.py::test_actor_parent_task_correct": PRIVATE,
@@ -43,7 +46,7 @@ NAMED: Final = {
         "a group has no GPU domain of its own"
     ),
     "cancel.py::test_defer_sigint_noop_in_non_main_thread": PRIVATE,
-    "cancel.py::test_recursive_cancel_actor_task": "a cancelled task that waits raises TaskCancelledError itself",
+    "cancel.py::test_recursive_cancel_actor_task": "list_tasks says that an interrupted task is FAILED, not FINISHED",
     "concurrency_group.py::test_invalid_concurrency_group": "a limit of 0 is refused in the driver, by a ValueError",
     "concurrency_group.py::test_system_concurrency_group": PRIVATE,
     "failure.py::test_actor_failover_with_bad_network": "a node's workers end with it",

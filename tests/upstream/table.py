@@ -46,6 +46,7 @@ REASONS: Final = (
     ("a condition that does not come true", r"condition wasn't met"),
     ("an error that is not raised", r"DID NOT RAISE"),
     ("it takes longer than a minute", r"Timeout \("),
+    ("a socket cannot have the address of a virtual node", r"Cannot assign requested address"),
 )
 """What stands in the way, by what the error says; the first that fits."""
 

@@ -188,7 +188,7 @@ class TaskRunner:
             results = []
             exception = readable(exception)
             if isinstance(exception, TaskCancelledError) and self._core.was_call_cancelled(task):
-                error = self._interrupted(task, exception)
+                error = self._interrupted(task, exception, is_coroutine=True)
             else:
                 error = self._failed(task, exception)
         except (ActorExit, SystemExit) as escaped:
@@ -287,10 +287,15 @@ class TaskRunner:
                 return replace(error, is_final=True)
         return error
 
-    def _interrupted(self, task: RunTask | TaskPushed, exception: BaseException) -> ErrorInfo:
-        """A cancelled task ran, and its code was interrupted. The payload of its first result says where."""
+    def _interrupted(
+        self, task: RunTask | TaskPushed, exception: BaseException, *, is_coroutine: bool = False
+    ) -> ErrorInfo:
+        """A cancelled task ran, and was interrupted. If that was in its own code, the payload of its first result says
+        where. Of a coroutine, nobody knows."""
         error, task_id = cancelled(task.spec), task.spec.task_id
         raised = as_cancellation(error.message, task_id, exception)
+        if raised.__traceback__ is None and not is_coroutine:
+            return error  # before its code began, or after it had returned
         payload, _ = as_payload(task.spec.template.name, raised, self.instance)
         self._core.payloads[return_object_id(task_id, 0)] = payload
         return replace(error, is_interrupt=True)
