@@ -103,16 +103,18 @@ class Awaited:
 
 def test_a_wait_within_a_turn_that_is_about_to_sleep_loses_no_news() -> None:
     errors: list[Exception] = []
+    made: list[Loop] = []
     inner = Awaited()
     runs: list[None] = []
 
     def finalizer() -> None:
-        if loop._sleeping and not runs:
+        if made and made[0]._sleeping and not runs:
             runs.append(None)
-            loop.call_soon(partial(setattr, inner, "is_set", True))
-            loop.pump(inner)
+            made[0].call_soon(partial(setattr, inner, "is_set", True))
+            made[0].pump(inner)
 
     loop = Loop(errors.append, on_turn=finalizer, is_shared=True)
+    made.append(loop)
     thread = threading.Thread(target=loop.run)
     thread.start()
     while not inner.is_set:
