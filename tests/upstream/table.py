@@ -141,7 +141,7 @@ def pages() -> tuple[str, str]:
 
 
 def _quoted(text: str) -> str:
-    first = re.sub(r"/\S*/(?=\w+\.py)|/tmp/\S+", "", text).replace("|", "/").replace("\n", " ")
+    first = re.sub(r"/\S*/(?=\w+\.py|python\b)|/tmp/\S+", "", text).replace("|", "/").replace("\n", " ")
     return f"`{first[:140].replace('`', '')}`"
 
 
@@ -181,7 +181,7 @@ _LIBRARIES_HEAD: Final = """\
 These test suites run unchanged, at the named commit. The column `Ray` contains the number of tests that pass on Ray
 2.60. The columns `real` and `sim` contain how many of these tests pass with dualray. No test of evotorch runs on Ray
 2.60, because evotorch's tests need `local_mode`; for evotorch, `real` and `sim` count all tests. The last three columns
-contain the seconds that the tests took on two cores.
+contain the seconds that the tests took on two cores, partly beside other work.
 
 | library | commit | Ray | real | sim | s on Ray | s in real mode | s in sim mode |
 |---|---|---|---|---|---|---|---|"""
