@@ -98,6 +98,10 @@ DIFFERENCES = {
         "rays_spellings.py::test_a_placement_group_is_made_by_function_and_module",
         "rays_spellings.py::test_a_task_leaves_the_group_that_captures_it",
     ),
+    "The timeline has Ray's rows for the parts of a task": (
+        "timeline.py::test_a_run_without_a_decision_log_has_its_tasks",
+        "timeline.py::test_the_timeline_of_the_program",
+    ),
     "imap of a pool gives the errors instead of raising them": ("pools.py::test_what_a_call_raises_is_raised_by_get",),
 }
 """Tests whose dualray under the name ray does what Ray does, and another thing under its own, by reason."""
