@@ -371,7 +371,7 @@ _umask, _putenv, _unsetenv = os.umask, os.putenv, os.unsetenv
 
 _key, _value = os.environ.encodekey, os.environ.encodevalue
 _environ: dict[Any, Any] = os.environ._data  # type: ignore[attr-defined]  # a switch reads all: this takes a hundredth
-"""What os.environ keeps, as the system has it."""
+"""The dict in which `os.environ` keeps the variables. Its keys and values are encoded as the system has them."""
 
 _Variables = dict[Any, Any]
 """By `_key` of the name; the value is None, or `_value` of it."""

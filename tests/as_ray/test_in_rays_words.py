@@ -61,6 +61,20 @@ assert (both.one, both.two, both.traceback_str, both.function_name) == (1, 2, "w
 cancelled = ray.exceptions.TaskCancelledError(error_message="no longer wanted")
 assert str(cancelled) == "no longer wanted" == cancelled.error_message
 
+from ray.util.queue import Queue, _QueueActor
+
+
+class OwnQueueActor(_QueueActor):
+    def twice(self):
+        return 2 * self.qsize()
+
+
+queue = Queue(2)
+queue.shutdown()
+queue.actor = ray.remote(OwnQueueActor).remote(2)
+queue.put("item")
+assert ray.get(queue.actor.twice.remote()) == 2 and queue.get() == "item"
+
 
 @ray.remote
 class Waits:

@@ -103,7 +103,7 @@ NAMED: Final = {
     "reference_counting_2.py::test_out_of_band_actor_handle_bypass_reference_counting": PRIVATE,
     "runtime_env_env_vars.py::test_environment_variables_env_caching": "a lease keeps its worker for one function",
     "scheduling.py::test_hybrid_policy_threshold": "a node runs what has room there before the head spreads",
-    "scheduling.py::test_locality_aware_leasing": "the head places a task before it hears of a free place",
+    "scheduling.py::test_locality_aware_leasing": "the head places a task before a node reports a free place",
     "scheduling.py::test_no_resource_oversubscription_during_shutdown": (
         "a task that waits in get() lends its CPU, and a virtual worker starts at once"
     ),
@@ -111,7 +111,7 @@ NAMED: Final = {
     "scheduling_2.py::test_critical_object_store_mem_resource_utilization": (
         "memory of a store in use does not repel tasks"
     ),
-    "scheduling_2.py::test_data_locality_spilled_objects": "the head places a task before it hears of a free place",
+    "scheduling_2.py::test_data_locality_spilled_objects": "the head places a task before a node reports a free place",
     "streaming_generator.py::test_generator_basic": "ten retries without a pause end before the actor has changed",
     "streaming_generator.py::test_streaming_object_ref_generator_basic_unit": PRIVATE,
     "streaming_generator.py::test_streaming_object_ref_generator_task_failed_unit": PRIVATE,
@@ -125,6 +125,6 @@ NAMED: Final = {
     "traceback.py::test_unpickleable_stacktrace": (
         "dualray unpickles an exception whose constructor takes other arguments"
     ),
-    "unavailable_actors.py::test_actor_restart": "a caller hears of the end of an actor after its constructor",
+    "unavailable_actors.py::test_actor_restart": "the news of an actor's end reaches a caller after its constructor",
     "unavailable_actors.py::test_actor_unavailable_conn_broken": "processes of one machine have no TCP connection",
 }

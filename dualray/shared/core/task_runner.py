@@ -290,8 +290,8 @@ class TaskRunner:
     def _interrupted(
         self, task: RunTask | TaskPushed, exception: BaseException, *, is_coroutine: bool = False
     ) -> ErrorInfo:
-        """A cancelled task ran, and was interrupted. If that was in its own code, the payload of its first result says
-        where. Of a coroutine, nobody knows."""
+        """Return the error of a cancelled task that was interrupted. If the interrupt hit the task's own code, the
+        payload of its first result has the traceback. A cancelled coroutine leaves no traceback."""
         error, task_id = cancelled(task.spec), task.spec.task_id
         raised = as_cancellation(error.message, task_id, exception)
         if raised.__traceback__ is None and not is_coroutine:
