@@ -98,6 +98,9 @@ DIFFERENCES = {
         "rays_spellings.py::test_a_placement_group_is_made_by_function_and_module",
         "rays_spellings.py::test_a_task_leaves_the_group_that_captures_it",
     ),
+    "An unknown key of a runtime_env is ignored, with a warning": (
+        "runtime_env.py::test_an_environment_with_an_unknown_key_is_refused",
+    ),
     "The timeline has Ray's rows for the parts of a task": (
         "timeline.py::test_a_run_without_a_decision_log_has_its_tasks",
         "timeline.py::test_the_timeline_of_the_program",

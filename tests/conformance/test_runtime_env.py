@@ -148,7 +148,6 @@ def test_each_environment_imports_its_own_modules(tmp_path):
 @pytest.mark.parametrize(
     ("environment", "error", "message"),
     [
-        ({"env_var": {}}, ValueError, "has no key 'env_var'. Did you mean 'env_vars'"),
         ({"uv": 5}, TypeError, "uv=5 must be a list of requirements"),
         ({"uv": ["numpy"], "pip": ["numpy"]}, ValueError, "has both 'pip' and 'uv'"),
         ({"pip": 5}, TypeError, "must be a list of requirements"),
@@ -181,6 +180,11 @@ def test_environments_that_cannot_be(environment, error, message):
     with pytest.raises(error) as raised:
         variable.options(runtime_env=environment)
     assert message in str(raised.value)
+
+
+def test_an_environment_with_an_unknown_key_is_refused():
+    with pytest.raises(ValueError, match=r"has no key 'env_var'\. Did you mean 'env_vars'"):
+        variable.options(runtime_env={"env_var": {}})
 
 
 @pytest.mark.parametrize(
