@@ -50,7 +50,8 @@ class QuietLock:
 
 
 _background: list[None] = []
-"""Whether a thread is within `quiet_beside`."""
+"""Whether a thread is within `quiet_beside`. The collector rests then, and a step need not see to it. If the other
+thread leaves before a step of this one is over, the collector may run in the rest of that step."""
 
 
 @contextmanager
