@@ -63,9 +63,9 @@ class SharedMemoryStore:
         self._view_keys = itertools.count()
         self._is_closed = False
 
-    def create(self, object_id: bytes, size: int) -> memoryview:
+    def create(self, object_id: bytes, size: int, *, is_sparse: bool = False) -> memoryview:
         """The memory reserved for a new object, to be written and then sealed. Drop the view, and what was made over
-        it, first.
+        it, first. The store's memory is there already: it makes no difference how much of it `is_sparse` leaves as is.
 
         Raises:
             KeyError: no room was reserved for it.

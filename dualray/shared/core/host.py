@@ -30,7 +30,8 @@ class Signal(Protocol):
 class LocalStore(Protocol):
     """The bytes of this node's object store."""
 
-    def create(self, object_id: bytes, size: int) -> memoryview: ...
+    def create(self, object_id: bytes, size: int, *, is_sparse: bool = False) -> memoryview:
+        """Memory to write an object into; `is_sparse`: only a small part of it will be written."""
 
     def seal(self, object_id: bytes) -> None: ...
 

@@ -64,13 +64,14 @@ class Serialized:
         self.pickled = pickled
         self.buffers = buffers
         self.refs = refs
-        if not buffers:
-            self.size_bytes = 12 + len(pickled)
-            return
-        end = 12 + 8 * len(buffers) + len(pickled)
-        for buffer in buffers:
+        self.size_bytes = self.written_bytes() if buffers else 12 + len(pickled)
+
+    def written_bytes(self) -> int:
+        """What `write_into` fills; `size_bytes` is more where a value counts as larger than it is."""
+        end = 12 + 8 * len(self.buffers) + len(self.pickled)
+        for buffer in self.buffers:
             end = _aligned(end) + buffer.nbytes
-        self.size_bytes = end
+        return end
 
     def write_into(self, target: memoryview, copy: Callable[[memoryview, memoryview], None] = copy_bytes) -> None:
         """Lay the value out in `target`, which has `size_bytes` bytes; `copy` copies what is large."""

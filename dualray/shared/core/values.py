@@ -179,9 +179,11 @@ class CoreValues(CoreQueries):
             if place is not None:  # it is no object of the store's yet
                 serialized.write_into(store.create_at(place, serialized.size_bytes), store.copy)
                 return
-            serialized.write_into(store.create(object_id, serialized.size_bytes), store.copy)
+            size_bytes = serialized.size_bytes
+            is_sparse = size_bytes > serialized.written_bytes()
+            serialized.write_into(store.create(object_id, size_bytes, is_sparse=is_sparse), store.copy)
             store.seal(object_id)
-            self.host.trace(TraceKind.OBJECT_STORED, object_id, amount=serialized.size_bytes)
+            self.host.trace(TraceKind.OBJECT_STORED, object_id, amount=size_bytes)
 
     def _take_kept_room(self, object_id: ObjectID, serialized: Serialized) -> bool:
         """Write an argument where this process keeps room, if it does: as a SpaceWanted that leads to no message, where

