@@ -257,6 +257,18 @@ class Calendar:
             if not self._open_next_day():
                 return None
 
+    def pass_to(self, at_ns: int) -> bool:
+        """Perform a call at a time that has nothing to do, without entering it: as if it had been posted now. False,
+        and nothing has happened: something else comes first, or a hook is due."""
+        if self.events_performed + 1 == self._hook_due:
+            return False
+        next_ns = self.next_ns()
+        if next_ns is not None and next_ns <= at_ns:
+            return False
+        self.now_ns = at_ns
+        self.events_performed += 1
+        return True
+
     def step(self) -> bool:
         """Perform the next event; False: there is none."""
         before = self.events_performed

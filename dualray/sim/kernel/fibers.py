@@ -237,6 +237,7 @@ class FiberScheduler:
         self.abandoned: list[Fiber] = []
         self.closed = False
         self._closing = False
+        self._is_between_events = False
         self._thread_id = 0
         self._hub: Any = None
         self._current: Fiber | None = None
@@ -395,12 +396,21 @@ class FiberScheduler:
             raise self._misuse()
         assert not fiber._answered or fiber._exc is not None, f"{fiber!r} sleeps on an answer to another wait"
         calendar = self._calendar
-        timer = calendar.arm(calendar.now_ns + delay_ns, self.wake, fiber)
+        until_ns = calendar.now_ns + delay_ns
+        if self._may_pass(fiber) and calendar.pass_to(until_ns):
+            return
+        timer = calendar.arm(until_ns, self.wake, fiber)
         try:
             self.park()
         except BaseException:
             calendar.disarm(timer)
             raise
+
+    def _may_pass(self, fiber: Fiber) -> bool:
+        """Whether a fiber that sleeps may go on at once, if nothing else happens meanwhile: it does not run in the
+        middle of an event, no other one is ready, and there is nothing that it would hear of when it parks."""
+        is_next = self._is_between_events and not self._ready and self.hold is None
+        return is_next and not (fiber._answered or fiber.killed or self._closing)
 
     def compute(self, cores: Cores, work_ns: int) -> None:
         """Park the current fiber until a machine has done so much work."""
@@ -448,6 +458,7 @@ class FiberScheduler:
         ready = self._ready
         while not self._closing:
             try:
+                self._is_between_events = bool(ready)
                 if ready:
                     fiber = ready.popleft()
                     if self.hold is None or not self.hold(fiber):

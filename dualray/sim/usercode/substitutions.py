@@ -17,6 +17,7 @@ replaces, if somebody has kept that: `dualray.remote(time.sleep)`.
 
 from __future__ import annotations
 
+import functools
 import re
 import sys
 import sysconfig
@@ -471,6 +472,7 @@ def is_users(namespace: Mapping[str, Any]) -> bool:
     return not is_library_path(str(namespace.get("__file__")))
 
 
+@functools.lru_cache(maxsize=4096)  # each read of a clock asks
 def is_library_path(path: str) -> bool:
     """Whether a file or a directory is a library's."""
     return path.startswith(LIBRARIES) or _INSTALLED.search(path) is not None

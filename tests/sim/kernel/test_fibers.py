@@ -3,6 +3,7 @@ from __future__ import annotations
 import contextvars
 import gc
 import os
+import random
 import signal
 import threading
 import warnings
@@ -84,6 +85,53 @@ def test_the_driver_parks_until_it_is_woken(sim: Simulation) -> None:
 def test_sleep_takes_virtual_time_only(sim: Simulation) -> None:
     sim.fibers.sleep_ns(3_600 * 10**9)
     assert sim.kernel.now_ns == 3_600 * 10**9
+
+
+def test_sleep_goes_on_at_once_when_nothing_happens_before(sim: Simulation) -> None:
+    sim.fibers.sleep_ns(5)
+    assert (sim.kernel.now_ns, sim.kernel.events_performed, sim.switches[1:]) == (5, 1, [])
+    sim.kernel.call_after(7, lambda: None)
+    sim.fibers.sleep_ns(7)  # the event was there first
+    assert (sim.kernel.now_ns, sim.kernel.events_performed) == (12, 3)
+    assert sim.switches[1:] == [("suspend", "driver"), ("resume", "driver")]
+
+
+def _log_of_a_random_program(seed: int, hold: Callable[[Fiber], bool] | None = None) -> list[tuple[str, int, int]]:
+    """Fibers that sleep and spawn others; events that do nothing, and a hook. With `hold`, each sleep parks."""
+    drawn = random.Random(seed)
+    log: list[tuple[str, int, int]] = []
+    with simulation() as sim:
+        sim.fibers.hold = hold
+
+        def note(what: str) -> None:
+            log.append((what, sim.kernel.now_ns, sim.kernel.events_performed))
+
+        def task(name: str, depth: int) -> Callable[[], None]:
+            def run() -> None:
+                for step in range(drawn.randrange(1, 6)):
+                    sim.fibers.sleep_ns(drawn.choice((0, 1, 1_000, 40_000)))
+                    note(f"{name} step {step}")
+                    if depth < 3 and drawn.random() < 0.4:
+                        sim.fibers.spawn(Owner(), task(f"{name}.{step}", depth + 1))
+                    if drawn.random() < 0.3:
+                        sim.kernel.call_after(drawn.choice((0, 1, 1_000)), note, f"event of {name}")
+
+            return run
+
+        sim.kernel.calendar.add_hook(lambda count: note("hook"), 7)
+        for number in range(3):
+            sim.spawn_after(number * 500, task(str(number), 0))
+        sim.run_out()
+        task("driver", 0)()
+        sim.run_out()
+    return log
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_what_happens_is_the_same_as_if_every_sleep_parked(seed: int) -> None:
+    log = _log_of_a_random_program(seed)
+    assert any(what == "hook" for what, _, _ in log) or len(log) < 8
+    assert _log_of_a_random_program(seed, hold=lambda fiber: False) == log
 
 
 def test_spawn_in_an_event_runs_at_once_until_the_fiber_parks(sim: Simulation) -> None:
