@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import cached_property, partial, update_wrapper
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, NoReturn, TypeAlias, TypeVar, overload
+from weakref import WeakKeyDictionary
 
 from dualray import runtime
 from dualray.exceptions import ActorHandleEndedError
@@ -31,7 +32,7 @@ from dualray.parameters import Parameters, parameters_of
 from dualray.remote_function import INVOCATION_DECORATOR, as_returned
 from dualray.shared.handles import CALL, CALL_TASK, EXIT_OUTSIDE, METHOD_OPTIONS, READY, TERMINATE
 from dualray.shared.model.ids import job_of
-from dualray.user_verbs import ActorInfo, ActorLimits, ClassRequest, Prepared, UserVerbs
+from dualray.user_verbs import ActorInfo, ActorLimits, ClassRequest, Prepared, Shipped, UserVerbs
 
 if TYPE_CHECKING:
     from dualray.dag import ClassMethodNode, ClassNode
@@ -91,6 +92,7 @@ class ActorClass(Generic[C]):
             )
         self._cls = cls
         self._options = options
+        self._shipped: Shipped = WeakKeyDictionary()
         self._name = cls.__name__
         self._prepared: Prepared | None = None
         self._prepared_by: UserVerbs | None = None
@@ -151,7 +153,10 @@ class ActorClass(Generic[C]):
 
     def options(self, **options: Any) -> ActorClass[C]:
         """Return a copy of the actor class with some options changed; see `ActorOptions`."""
-        return ActorClass(self._cls, with_changes(self._options, options, f"{self._name}.options()"))
+        changed = with_changes(self._options, options, f"{self._name}.options()")
+        copy = ActorClass(self._cls, changed)
+        copy._shipped, copy._parameters, copy._methods = self._shipped, self._parameters, self._methods
+        return copy
 
     def remote(self, /, *args: Any, **kwargs: Any) -> ActorHandle[Any]:
         """Create an actor, and return a handle to it at once.
@@ -218,15 +223,17 @@ class ActorClass(Generic[C]):
 
     def _prepare(self, verbs: UserVerbs, *, captured: bool = False) -> Prepared:
         is_async = _is_async(self._cls)
+        target = self._exported()
         return verbs.prepare_class(
             ClassRequest(
-                target=self._exported(),
+                target=target,
                 options=self._options,
                 name=self._name,
                 max_concurrency=self._options.max_concurrency or (ASYNC_CONCURRENCY if is_async else 1),
                 is_async=is_async,
                 captured=captured,
                 collect=DynamicObjectRefGenerator.collect,
+                shipped=self._shipped if target is self._cls else None,
             )
         )
 

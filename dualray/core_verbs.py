@@ -55,6 +55,7 @@ from dualray.user_verbs import (
     Collect,
     GroupRequest,
     NodeRow,
+    Shipped,
 )
 
 PICKLED_BY_ANYBODY: Final = "RAY_allow_out_of_band_object_ref_serialization"
@@ -71,7 +72,19 @@ def _pin(core: CoreVerbs, reference: Ref, /) -> None:
     core.adopt(reference)  # and nobody drops it
 
 
-def _exported(core: CoreVerbs, exported: Export, what: str) -> FunctionID:
+def _exported(core: CoreVerbs, exported: Export, what: str, shipped: dict[Any, FunctionID]) -> FunctionID:
+    """Export a function or class, unless this process has shipped it before with all that goes along."""
+    along = (exported.duration, exported.collect, exported.retried, exported.sim_unsafe)
+    try:
+        known = shipped.get(along)
+    except TypeError:  # a duration that has no hash
+        return _export(core, exported, what)
+    if known is None:
+        known = shipped[along] = _export(core, exported, what)
+    return known
+
+
+def _export(core: CoreVerbs, exported: Export, what: str) -> FunctionID:
     """Export a function or class that holds no reference, where the program forbids that references are pickled."""
     if os.environ.get(PICKLED_BY_ANYBODY) == "0" and (captured := serialize(exported, what).refs):
         raise OufOfBandObjectRefSerializationException(
@@ -79,6 +92,11 @@ def _exported(core: CoreVerbs, exported: Export, what: str) -> FunctionID:
             f"{PICKLED_BY_ANYBODY}=0 forbids captured references: pass the reference as an argument."
         )
     return core.export(exported, what)
+
+
+def _shipped_by(verbs: VerbsOverCore, shipped: Shipped | None) -> dict[Any, FunctionID]:
+    """The ids under which one process has shipped a function."""
+    return {} if shipped is None else shipped.setdefault(verbs, {})
 
 
 class _PreparedClass(NamedTuple):
@@ -199,6 +217,7 @@ class VerbsOverCore:
         *,
         captured: bool,
         collect: Collect,
+        shipped: Shipped | None = None,
     ) -> FunctionTemplate:
         demand = task_demand(options.num_cpus, options.num_gpus, options.memory, options.resources)
         selector = selector_for(options, demand, self.core.cluster_state)
@@ -224,6 +243,7 @@ class VerbsOverCore:
                     options.sim_unsafe,
                 ),
                 what,
+                _shipped_by(self, shipped),
             ),
             name=name,
             resources=demand,
@@ -274,7 +294,10 @@ class VerbsOverCore:
         what = f"actor class {name}"
         template = FunctionTemplate(
             function_id=_exported(
-                self.core, Export(target, options.duration, request.collect, None, options.sim_unsafe), what
+                self.core,
+                Export(target, options.duration, request.collect, None, options.sim_unsafe),
+                what,
+                _shipped_by(self, request.shipped),
             ),
             name=name,
             resources=held,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, cast
+from weakref import WeakKeyDictionary
 
 from dualray import runtime
 from dualray.first_verb import started
@@ -13,7 +14,7 @@ from dualray.object_ref_generator import DynamicObjectRefGenerator, ObjectRefGen
 from dualray.options import STREAMING, TaskOptions, returned_bytes, returns_of, said, with_changes
 from dualray.parameters import Parameters, Shape, parameters_of
 from dualray.shared.handles import Sized
-from dualray.user_verbs import Prepared, UserVerbs
+from dualray.user_verbs import Prepared, Shipped, UserVerbs
 
 if TYPE_CHECKING:
     from dualray.dag import FunctionNode
@@ -54,6 +55,7 @@ class RemoteFunction(Generic[R]):
     def __init__(self, function: Callable[..., R], options: TaskOptions) -> None:
         self._function = function
         self._options = options
+        self._shipped: Shipped = WeakKeyDictionary()
         self._name = options.name or str(getattr(function, "__name__", type(function).__name__))
         self._call = f"{self._name}.remote()"
         self._prepared: Prepared | None = None
@@ -79,7 +81,12 @@ class RemoteFunction(Generic[R]):
         Raises:
             ValueError, TypeError: an option is unknown or has a wrong value.
         """
-        return RemoteFunction(self._function, with_changes(self._options, options, f"{self._name}.options()"))
+        changed = with_changes(self._options, options, f"{self._name}.options()")
+        copy = RemoteFunction(self._function, changed)
+        copy._shipped, copy._parameters = self._shipped, self._parameters
+        if copy._parameters is not None:
+            copy._accepted = copy._parameters.accepted
+        return copy
 
     def remote(self, /, *args: Any, **kwargs: Any) -> ObjectRef[R]:
         """Submit a call, and return a reference to its result at once.
@@ -151,7 +158,13 @@ class RemoteFunction(Generic[R]):
             target = Modelled(returns.number, options.returns, returned_bytes(options, what))
         self._has_one_result, self._is_streaming = returns.has_one_result, returns.kind == STREAMING
         return verbs.prepare_function(
-            target, options, returns, self._name, captured=captured, collect=DynamicObjectRefGenerator.collect
+            target,
+            options,
+            returns,
+            self._name,
+            captured=captured,
+            collect=DynamicObjectRefGenerator.collect,
+            shipped=self._shipped if target is self._function else None,
         )
 
 

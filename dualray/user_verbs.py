@@ -6,7 +6,7 @@ theirs made of a core worker (core_verbs.py), ray has one of its own (on_ray/ver
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol, TypeAlias
 
@@ -28,6 +28,11 @@ Prepared: TypeAlias = Any
 
 Collect: TypeAlias = Callable[[Sequence[Any]], Any]
 """Makes what `get` returns of a dynamic generator, of the references to its items."""
+
+
+Shipped: TypeAlias = MutableMapping[Any, dict[Any, Any]]
+"""How a function or class was shipped before, for each process that did it. A remote function and the copies that its
+`options` makes share it: a process pickles the function at its first call, whatever the options are."""
 
 
 class Awaited(Protocol):
@@ -80,7 +85,7 @@ class ClassRequest(NamedTuple):
         name: for messages and traces.
         max_concurrency: how many of its methods may run at a time.
         is_async: whether it has methods that are coroutines.
-        captured, collect: see TaskVerbs.prepare_function.
+        captured, collect, shipped: see TaskVerbs.prepare_function.
     """
 
     target: Any
@@ -90,6 +95,7 @@ class ClassRequest(NamedTuple):
     is_async: bool
     captured: bool
     collect: Collect
+    shipped: Shipped | None = None
 
 
 class GroupRequest(NamedTuple):
@@ -146,7 +152,15 @@ class TaskVerbs(Protocol):
     """Functions and calls of them."""
 
     def prepare_function(
-        self, target: Any, options: TaskOptions, returns: Returns, name: str, *, captured: bool, collect: Collect
+        self,
+        target: Any,
+        options: TaskOptions,
+        returns: Returns,
+        name: str,
+        *,
+        captured: bool,
+        collect: Collect,
+        shipped: Shipped | None = None,
     ) -> Prepared:
         """Ship a function and check its options against the cluster.
 
@@ -156,6 +170,7 @@ class TaskVerbs(Protocol):
             name: for messages and traces.
             captured: whether it goes to the caller's placement group unless it says where.
             collect: see Collect.
+            shipped: how the function was shipped before; None: `target` is made anew each time.
 
         Raises:
             ValueError, TypeError: an option that the cluster cannot meet.

@@ -14,7 +14,7 @@ import dualray
 from dualray import runtime
 from dualray.exceptions import TaskError
 from dualray.options import ActorOptions, MethodOptions, Returns, TaskOptions
-from dualray.user_verbs import ActorInfo, ActorLimits, CallContext, ClassRequest, Collect
+from dualray.user_verbs import ActorInfo, ActorLimits, CallContext, ClassRequest, Collect, Shipped
 from tests.structure import ROOT
 
 
@@ -76,7 +76,15 @@ class PlaceVerbs:
         return False
 
     def prepare_function(
-        self, target: Any, options: TaskOptions, returns: Returns, name: str, *, captured: bool, collect: Any
+        self,
+        target: Any,
+        options: TaskOptions,
+        returns: Returns,
+        name: str,
+        *,
+        captured: bool,
+        collect: Any,
+        shipped: Shipped | None = None,
     ) -> Prepared:
         self.prepared.append(options)
         return Prepared(target, returns, captured)

@@ -47,7 +47,7 @@ from dualray.shared.model.codec import SURROGATES
 from dualray.shared.model.ids import FunctionID, NodeID, function_id
 from dualray.shared.model.resources import NOTHING, Resources, told
 from dualray.shared.model.specs import DEFAULT_STRATEGY, FunctionTemplate, Strategy, StrategyKind, Streaming
-from dualray.user_verbs import ActorInfo, ClassRequest, Collect, GroupRequest
+from dualray.user_verbs import ActorInfo, ClassRequest, Collect, GroupRequest, Shipped
 
 _INLINE_BYTES_MAX = 100 * 1024
 """Ray sends results below this along with the news of the end (`max_direct_call_object_size`)."""
@@ -71,7 +71,15 @@ class RecordedVerbs(RayVerbs):
     # ---- Calls -----------------------------------------------------------------------------------------------------
 
     def prepare_function(
-        self, target: Any, options: TaskOptions, returns: Returns, name: str, *, captured: bool, collect: Collect
+        self,
+        target: Any,
+        options: TaskOptions,
+        returns: Returns,
+        name: str,
+        *,
+        captured: bool,
+        collect: Collect,
+        shipped: Shipped | None = None,
     ) -> PreparedFunction:
         asked = returns
         if not (returns.number or returns.kind):  # Ray says of a result alone which task makes it

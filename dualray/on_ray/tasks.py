@@ -27,7 +27,7 @@ from dualray.scheduling_strategies import PlacementGroupSchedulingStrategy
 from dualray.shared.core.serialization import serialize
 from dualray.shared.handles import Reference as Handle
 from dualray.shared.model.specs import LeaseShape
-from dualray.user_verbs import Collect
+from dualray.user_verbs import Collect, Shipped
 
 
 class PreparedFunction(NamedTuple):
@@ -106,7 +106,15 @@ class RayTasks:
     """Where calls are noted, of a run that is recorded; None of others."""
 
     def prepare_function(
-        self, target: Any, options: TaskOptions, returns: Returns, name: str, *, captured: bool, collect: Collect
+        self,
+        target: Any,
+        options: TaskOptions,
+        returns: Returns,
+        name: str,
+        *,
+        captured: bool,
+        collect: Collect,
+        shipped: Shipped | None = None,
     ) -> PreparedFunction:
         try:
             problem = self.problem_of(options, name)

@@ -188,6 +188,34 @@ def test_options_change_a_copy():
     assert get(echo.remote("ab")) == "ab"
 
 
+def test_a_function_is_pickled_at_its_first_call_whatever_its_options_are():
+    captured = 1
+
+    def function():
+        return captured
+
+    first, other = ray.remote(function), ray.remote(function)
+    early = first.options(name="early")
+    assert ray.get(first.remote()) == 1
+    captured = 2
+    late = first.options(name="late", num_cpus=0.5)
+    assert ray.get([first.remote(), early.remote(), late.remote(), other.remote()]) == [1, 1, 1, 2]
+
+
+def test_an_actor_class_is_pickled_for_its_first_actor_whatever_its_options_are():
+    captured = 1
+
+    @ray.remote
+    class Actor:
+        def read(self):
+            return captured
+
+    assert ray.get(Actor.options(num_cpus=0).remote().read.remote()) == 1
+    captured = 2
+    assert ray.get(Actor.options(num_cpus=0, max_restarts=1).remote().read.remote()) == 1
+    assert ray.get(Actor.remote().read.remote()) == 1
+
+
 def test_options_can_be_given_where_the_function_is_defined_or_later():
     assert len(three.options(num_returns=3).remote()) == 3
     assert get(ray.remote(num_returns=2)(lambda: (1, 2)).remote()) == [1, 2]
