@@ -19,11 +19,10 @@ import pickle
 import re
 import sys
 import weakref
-from collections import ChainMap
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MethodType
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 import cloudpickle
 import cloudpickle.cloudpickle as _pickler
@@ -135,13 +134,12 @@ def _one_code(data: bytes) -> CodeType:
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle ships no types
-    dispatch_table: ClassVar[ChainMap[type, Any]] = ChainMap(
-        {CodeType: _reduce_code}, cloudpickle.Pickler.dispatch_table
-    )
-
     def __init__(
         self, file: io.BytesIO, refs: list[Ref], buffer_callback: Callable[[pickle.PickleBuffer], Any]
     ) -> None:
+        # A dict, since pickle asks for nearly each object: cloudpickle's ChainMap takes longer than the object itself.
+        usual = cloudpickle.Pickler._dispatch_table
+        self.dispatch_table = {**copyreg.dispatch_table, **usual, CodeType: _reduce_code}
         super().__init__(file, protocol=5, buffer_callback=buffer_callback)
         self._refs = refs
 
@@ -170,8 +168,11 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle ships 
             if (named := NAMING.reduce(obj)) is not None:
                 return named
             _share_module_name(obj)
-        elif type(obj) in (BuiltinFunctionType, MethodType) and (place := replaced_builtins.get(id(obj))) is not None:
-            return _stands_at, place
+        else:
+            is_builtin = type(obj) in (BuiltinFunctionType, MethodType)
+            if is_builtin and (place := replaced_builtins.get(id(obj))) is not None:
+                return _stands_at, place
+            return NotImplemented  # cloudpickle makes functions and classes alone
         return super().reducer_override(obj)
 
 

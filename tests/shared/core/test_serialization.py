@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copyreg
 import os
 import pickle
 import struct
@@ -8,6 +9,7 @@ import sys
 import threading
 from typing import Any
 
+import cloudpickle
 import numpy as np
 import pytest
 from hypothesis import given
@@ -431,3 +433,27 @@ def test_code_with_constants_that_no_compiler_makes_travels_too():
     constants[0] = lambda: 17
     gives.__code__ = gives.__code__.replace(co_consts=tuple(constants))
     assert again(gives)() is len
+
+
+class Money:
+    def __init__(self, cents: int) -> None:
+        self.cents = cents
+
+
+def test_a_reducer_that_copyreg_learns_later_is_used():
+    serialize(Money(1))
+    copyreg.pickle(Money, lambda money: (Money, (money.cents + 100,)))
+    try:
+        assert again([Money(5)])[0].cents == 105
+    finally:
+        del copyreg.dispatch_table[Money]
+
+
+def test_a_reducer_that_cloudpickle_learns_later_is_used():
+    serialize(Money(1))
+    cloudpickle.Pickler.dispatch[Money] = lambda money: (Money, (money.cents + 200,))
+    try:
+        assert again([Money(5)])[0].cents == 205
+    finally:
+        del cloudpickle.Pickler.dispatch[Money]
+    assert again([Money(5)])[0].cents == 5
