@@ -23,6 +23,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from socketserver import BaseServer
 from types import FrameType, ModuleType
 from typing import Any, Final, Protocol, cast
 from weakref import WeakKeyDictionary
@@ -344,6 +345,7 @@ class Threads:
                 threading, "active_count", self._instead_of(threading.active_count, lambda fiber: len(everybody()))
             ),
             Substitution(holder=threading, name="_newname", replacement=self._make_new_name()),
+            Substitution(holder=BaseServer, name="serve_forever", replacement=self._make_serve_forever()),
             self._locals.substitution(),
         ]
 
@@ -400,6 +402,37 @@ class Threads:
             and not makes_threads(caller)
             and not _imports_dualray(caller.f_globals)
         )
+
+    def _make_serve_forever(self) -> Callable[..., None]:
+        """A thread of the driver's that serves: an OS thread does it, and the fiber waits for that."""
+        original, start = BaseServer.serve_forever, threading.Thread.start
+
+        def serve_forever(self_: BaseServer, *args: Any, **kwargs: Any) -> None:
+            fiber, driver = self._fibers.user_fiber(), self._fibers.driver
+            if fiber is None or driver is None or fiber is driver or fiber.owner is not driver.owner:
+                original(self_, *args, **kwargs)
+                return
+            is_over = FiberLock(self._kernel, self._fibers)
+            is_over.acquire()
+            escaped: list[BaseException] = []
+
+            def serve() -> None:
+                try:
+                    original(self_, *args, **kwargs)
+                except BaseException as error:  # noqa: BLE001 - raised in the thread that the program knows
+                    escaped.append(error)
+                finally:
+                    is_over.release()
+
+            name = f"{self._of_fiber(fiber).thread.name} (serve_forever)"
+            self._witness("threading.Thread.start", f"the OS thread {name!r} was started on {fiber.owner.hostname}")
+            with self._fibers.system:
+                start(threading.Thread(target=serve, name=name, daemon=True))
+            is_over.acquire()
+            if escaped:
+                raise escaped[0]
+
+        return serve_forever
 
     def _make_start_new_thread(self) -> Callable[..., int]:
         original = _thread.start_new_thread

@@ -17,6 +17,7 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from typing import Any
 
 import pytest
@@ -412,6 +413,55 @@ def test_a_server_of_a_library_is_an_os_thread_in_the_driver():
         served.shutdown()
         thread.join()
     assert "threading.Thread.start" in runtime.cluster.witnessed
+
+
+def test_a_thread_of_the_driver_may_call_serve_forever():
+    runtime = simulate()
+
+    class Answers(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b"answer")
+
+        def log_message(self, *args):
+            pass
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Answers) as served:
+
+        def serve():
+            served.serve_forever(poll_interval=0.01)
+            order.append("served")
+
+        order = []
+        thread = threading.Thread(target=serve)
+        thread.start()
+        assert run(lambda: 1) == 1
+        time.sleep(1)
+        with urllib.request.urlopen(f"http://127.0.0.1:{served.server_port}/", timeout=10) as answer:
+            assert answer.read() == b"answer"
+        served.shutdown()
+        thread.join()
+        assert order == ["served"]
+    assert "threading.Thread.start" in runtime.cluster.witnessed
+
+
+def test_an_error_of_serve_forever_is_raised_in_the_thread_that_called_it():
+    simulate()
+    server = http.server.HTTPServer(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler)
+    server.server_close()
+    raised = []
+
+    def serve():
+        try:
+            server.serve_forever()
+        except ValueError as error:
+            raised.append(str(error))
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    thread.join()
+    assert raised == ["Invalid file descriptor: -1"]
 
 
 SCRIPT = """
