@@ -113,7 +113,8 @@ class Fiber:
     seed: what dualray.sim.usercode.isolation derives its randomness from.
     killed: it was thrown a `FiberKilled`.
     `clock_reads`, `clock_read_ns` and `seconds_read` belong to virtual_time, `streams` to isolation, `thread` to
-    threads, `loop` to virtual_loop; they are slots here because to look them up by fiber would cost more than that.
+    threads, `loop` to virtual_loop, `torch_mode` to torch_modes; they are slots here because to look them up by fiber
+    would cost more than that.
     """
 
     owner: FiberOwner
@@ -128,6 +129,7 @@ class Fiber:
     streams: Any = None
     thread: Any = None
     loop: Any = None  # while it does not run: its running event loop, and what asyncio hooks into generators with
+    torch_mode: Any = None
     _greenlet: Any = None
     _value: Any = None
     _exc: BaseException | None = None

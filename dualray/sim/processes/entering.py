@@ -8,17 +8,20 @@ OMP_NUM_THREADS says how many CPUs a worker's task holds, as in real mode, unles
 from __future__ import annotations
 
 import os
+import sys
 from typing import Final
 
 from dualray import runtime
 from dualray.shared.model.resources import GPU_MASK
 from dualray.sim.kernel.fibers import Fiber
 from dualray.sim.processes.worker import UserProcess
+from dualray.sim.usercode import torch_modes
 from dualray.sim.usercode.modules import SHOWN
 
 _KEY: Final = os.fsencode(GPU_MASK)
 _KEY_OF_THREADS: Final = b"OMP_NUM_THREADS"
 _variables: Final[dict[bytes, bytes]] = os.environ._data  # type: ignore[attr-defined]  # looking there takes a tenth
+_modules: Final = sys.modules
 _putenv: Final = os.putenv
 _unsetenv: Final = os.unsetenv
 """The system's, also while a simulation has put others in their place."""
@@ -39,11 +42,15 @@ def enter_process(fiber: Fiber) -> None:
         owner.environment.enter()
     if owner.device_variables is not None:
         owner.device_variables.enter()
+    if fiber.torch_mode is not None:
+        torch_modes.put_back(fiber)
 
 
 def leave_process(fiber: Fiber) -> None:
     """The kernel runs: nobody's runtime is current."""
     runtime.set_current(None)
+    if "torch" in _modules:
+        torch_modes.put_aside(fiber)
     owner = fiber.owner
     assert isinstance(owner, UserProcess)
     if owner.device_variables is not None:
