@@ -22,6 +22,7 @@ from dualray.train.checkpoint import Checkpoint
 from dualray.train.config import DataConfig, RunConfig, ScalingConfig
 from dualray.train.session import TrainContext
 from dualray.train.trainer import DataParallelTrainer
+from dualray.train.virtual_collectives import virtual_collectives
 
 __all__ = ["TensorflowConfig", "TensorflowTrainer", "prepare_dataset_shard"]
 
@@ -60,8 +61,7 @@ class TensorflowConfig(BackendConfig):
     def training(self, context: TrainContext) -> AbstractContextManager[None]:
         if runtime.current("a training worker").owns_interpreter:
             return nullcontext()
-        entered: AbstractContextManager[None] = _virtual().virtual_collectives(self.step_duration)
-        return entered
+        return virtual_collectives(self.step_duration, _virtual().set_aside)
 
 
 class TensorflowTrainer(DataParallelTrainer):

@@ -4,7 +4,7 @@ Theory of operation
 -------------------
 Virtual workers share one interpreter and one TensorFlow, in which no two of them can be members of a cluster. So in a
 virtual worker `MultiWorkerMirroredStrategy()` gives a VirtualStrategy (virtual_strategy.py), whose exchanges are those
-of virtual_collectives.py. `model.fit` differs in three places:
+of dualray/train/virtual_collectives.py. `model.fit` differs in three places:
 
 - The dataset is cut as TensorFlow cuts it: each worker gets its share (unless sharding is off), and of each batch one
   part in N.
@@ -30,14 +30,8 @@ import tensorflow as tf
 from tensorflow.python.distribute import collective_all_reduce_strategy, distribute_lib
 from tensorflow.python.eager.polymorphic_function import polymorphic_function
 
-from dualray.experimental.tf_stacks import take_over
+from dualray.experimental.tf_stacks import set_aside, take_over
 from dualray.train import session
-from dualray.train.tensorflow.virtual_collectives import (
-    Values,
-    VirtualCollectives,
-    current_or_none,
-    virtual_collectives,
-)
 from dualray.train.tensorflow.virtual_strategy import (
     VirtualStrategy,
     choose_functions,
@@ -45,8 +39,13 @@ from dualray.train.tensorflow.virtual_strategy import (
     rows_of,
     split,
 )
+from dualray.train.virtual_collectives import (
+    Values,
+    VirtualCollectives,
+    current_or_none,
+)
 
-__all__ = ["install", "virtual_collectives"]
+__all__ = ["install", "set_aside"]
 
 # ---- A step of training ------------------------------------------------------------------------------------------
 

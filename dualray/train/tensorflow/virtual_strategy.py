@@ -27,7 +27,7 @@ from tensorflow.python.data.experimental.ops import distribute
 from tensorflow.python.distribute import input_ops
 
 from dualray.shared.nearest import nearest
-from dualray.train.tensorflow.virtual_collectives import VirtualCollectives, current_or_none
+from dualray.train.virtual_collectives import VirtualCollectives, current_or_none
 
 
 class _WaitsError(BaseException):

@@ -433,7 +433,7 @@ def test_a_thread_of_the_driver_may_call_serve_forever():
             served.serve_forever(poll_interval=0.01)
             order.append("served")
 
-        order = []
+        order: list[str] = []
         thread = threading.Thread(target=serve)
         thread.start()
         assert run(lambda: 1) == 1

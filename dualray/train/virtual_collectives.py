@@ -1,27 +1,30 @@
 """Exchanges among virtual workers that train: values pass through this module, and the simulation sees their size.
 
-Theory of operation ------------------- The workers of an attempt number their exchanges, each by itself: as in any
-collective, all of them must make the same ones in the same order. A worker gives its part to the Ring, which all
-workers of the attempt have in common, waits in the ledger until everybody has come, lets the time of the exchange pass
-(dualray/sim/network/collectives.py), and takes what all parts together make. Workers that are in different exchanges at
-a time are told so, where real ones would hang."""
+Theory of operation
+-------------------
+The workers of an attempt number their exchanges, each by itself: as in any collective, all of them must make the same
+ones in the same order. A worker gives its part to the Ring, which all workers of the attempt have in common, waits in
+the ledger until everybody has come, lets the time of the exchange pass (dualray/sim/network/collectives.py), and takes
+what all parts together make. Workers that are in different exchanges at a time are told so, where real ones would hang.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, cast
 from weakref import WeakSet
 
 import numpy as np
 
 from dualray import api, runtime
-from dualray.experimental.tf_stacks import set_aside
 from dualray.train import session
 
 StepDuration = float | Callable[[int], float]
 Values = list[np.ndarray[Any, Any]]
+SetAside = Callable[[], AbstractContextManager[None]]
+"""Surrounds a wait: what a framework keeps for the thread is not for the workers that run meanwhile."""
 
 
 class Ring:
@@ -85,10 +88,12 @@ class VirtualCollectives:
         splits_next_dataset: the next dataset that Keras distributes is cut for this worker.
         is_replica: it is within `strategy.run`.
         eager: functions of TensorFlow that are not compiled here, since they wait for other workers.
+        models: those of PyTorch whose gradients it exchanges.
     """
 
-    def __init__(self, of: session.Session, step_duration: StepDuration) -> None:
+    def __init__(self, of: session.Session, step_duration: StepDuration, set_aside: SetAside) -> None:
         self._session = of
+        self._set_aside = set_aside
         self._context = of.context
         self._step_duration = step_duration
         self._ring = _rings[of.ledger.ref.object_id][0]
@@ -97,6 +102,7 @@ class VirtualCollectives:
         self.splits_next_dataset = False
         self.is_replica = False
         self.eager: WeakSet[Any] = WeakSet()
+        self.models: list[Any] = []
         of.modelled.update(steps=0, compute_s=0.0, all_reduce_s=0.0, all_reduce_bytes=0)
 
     @property
@@ -113,7 +119,7 @@ class VirtualCollectives:
         duration_s = float(given(rows) if callable(given) else given)
         self._session.modelled["steps"] += 1
         self._session.modelled["compute_s"] += duration_s
-        with set_aside():
+        with self._set_aside():
             time.sleep(duration_s)
 
     def mean(self, values: Values | None) -> Values | None:
@@ -163,7 +169,7 @@ class VirtualCollectives:
     def _exchange(self, what: str, values: Any, combine: Callable[[list[Any]], Any], takes_s: float) -> Any:
         number, self._number = self._number, self._number + 1
         self._ring.give(number, self.rank, what, values)
-        with set_aside():  # asking for the time may be a wait, too
+        with self._set_aside():  # asking for the time may be a wait, too
             began_s = time.monotonic()
             [met] = api.get(self._session.ledger.meet.remote(self.rank, began_s))
             left_s = api.get(met) + takes_s - time.monotonic()
@@ -174,14 +180,14 @@ class VirtualCollectives:
 
 
 @contextmanager
-def virtual_collectives(step_duration: StepDuration) -> Iterator[None]:
+def virtual_collectives(step_duration: StepDuration, set_aside: SetAside = nullcontext) -> Iterator[None]:
     """In a virtual worker, around its training function."""
     training = session.current_or_none()
     assert training is not None, "a session has begun"
     key, rank = training.ledger.ref.object_id, training.context.world_rank
     _, members = _rings.setdefault(key, (Ring(training.context.world_size), set()))
     members.add(rank)
-    training.virtual = VirtualCollectives(training, step_duration)
+    training.virtual = VirtualCollectives(training, step_duration, set_aside)
     try:
         yield
     finally:
