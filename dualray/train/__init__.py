@@ -16,6 +16,7 @@ docs/train.md.
 """
 
 from dualray.train.backend import BackendConfig
+from dualray.train.callback import TrainRunContext, UserCallback
 from dualray.train.checkpoint import Checkpoint
 from dualray.train.config import CheckpointConfig, DataConfig, FailureConfig, RunConfig, ScalingConfig
 from dualray.train.result import Failure, Result, TrainingFailedError
@@ -34,7 +35,9 @@ __all__ = [
     "RunConfig",
     "ScalingConfig",
     "TrainContext",
+    "TrainRunContext",
     "TrainingFailedError",
+    "UserCallback",
     "get_checkpoint",
     "get_context",
     "get_dataset_shard",

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from dualray.shared.model.demands import memory_bytes, parse_named
 from dualray.shared.model.resources import MEMORY
+from dualray.train.callback import UserCallback
 
 CPU = "CPU"
 GPU = "GPU"
@@ -133,6 +134,7 @@ class RunConfig:
         storage_path: directory of that folder, on the driver's machine. Default: ~/dualray_results.
         failure_config, checkpoint_config: see `FailureConfig` and `CheckpointConfig`.
         verbose: 0 prints nothing; 1 (the default) prints each report and a table at the end, on standard error.
+        callbacks: told, in the driver, of reports and errors; see `UserCallback`.
     """
 
     name: str | None = None
@@ -140,8 +142,15 @@ class RunConfig:
     failure_config: FailureConfig = field(default_factory=FailureConfig)
     checkpoint_config: CheckpointConfig = field(default_factory=CheckpointConfig)
     verbose: int = 1
+    callbacks: Sequence[UserCallback] | None = None
 
     def __post_init__(self) -> None:
+        for callback in self.callbacks or ():
+            if not isinstance(callback, UserCallback):
+                raise TypeError(
+                    f"RunConfig: callbacks contains {callback!r}, which must be an instance of a subclass of "
+                    "dualray.train.UserCallback"
+                )
         if self.name is not None and (not self.name or Path(self.name).name != self.name):
             raise ValueError(f"RunConfig: name={self.name!r} must be the name of a folder")
         if self.storage_path is not None and "://" in str(self.storage_path):

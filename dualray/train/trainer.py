@@ -26,6 +26,7 @@ from dualray.exceptions import ActorError, DualrayError, PlacementGroupUnschedul
 from dualray.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 from dualray.shared.model.resources import MEMORY
 from dualray.train.backend import BackendConfig, Place
+from dualray.train.callback import TrainRunContext
 from dualray.train.checkpoint import Checkpoint, Files, packed
 from dualray.train.config import CPU, GPU, DataConfig, RunConfig, ScalingConfig
 from dualray.train.console import RunConsole
@@ -170,7 +171,7 @@ class DataParallelTrainer:
         """
         if not api.is_initialized():
             api.init()
-        run = _Run(self._folder or self._new_folder(), self._run)
+        run = self._new_run()
         if run.folder.is_finished:
             return run.result(None)
         console = run.console
@@ -183,7 +184,7 @@ class DataParallelTrainer:
                 if isinstance(error, PlacementGroupUnschedulableError) and not run.folder.history:
                     run.folder.remove()
                     raise
-                goes_on = run.fail(_text_of(error), self._run.failure_config.max_failures)
+                goes_on = run.fail(error, self._run.failure_config.max_failures)
                 if not goes_on:
                     result = run.result(error)
                     raise TrainingFailedError(
@@ -197,6 +198,18 @@ class DataParallelTrainer:
                 result = run.result(None)
                 console.ends(result)
                 return result
+
+    def _new_run(self) -> _Run:
+        folder = self._folder or self._new_folder()
+        return _Run(
+            folder,
+            TrainRunContext(
+                run_id=folder.path.name,
+                run_config=self._run,
+                scaling_config=self._scaling,
+                train_loop_config=self._config,
+            ),
+        )
 
     def _new_folder(self) -> RunFolder:
         storage = Path(self._run.storage_path or Path.home() / STORAGE).expanduser().absolute()
@@ -286,10 +299,13 @@ class _UnevenReportsError(Exception):
 class _Run:
     """One run, over all its attempts, of this process."""
 
-    def __init__(self, folder: RunFolder, config: RunConfig) -> None:
+    def __init__(self, folder: RunFolder, context: TrainRunContext) -> None:
         self.folder = folder
-        self.config = config
-        self.console = RunConsole(folder.path.name, config.verbose)
+        self.context = context
+        self.config = context.run_config
+        self.console = RunConsole(folder.path.name, self.config.verbose)
+        self.worker_exceptions: dict[int, Exception] = {}
+        """Of the attempt that fails now, by rank."""
         self.failures: list[Failure] = []
         self._began_s = time.monotonic()
         self._before_s = folder.history[-1]["time_total_s"] if folder.history else 0.0
@@ -311,13 +327,20 @@ class _Run:
         if files is not None:
             self._stored_s = time.monotonic()
         self.console.report(row, metrics)
+        checkpoint = None if files is None else self.folder.latest()
+        for callback in self.config.callbacks or ():
+            callback.after_report(self.context, [dict(part.metrics) for part in report.parts], checkpoint)
 
-    def fail(self, error: str, failures_max: int) -> bool:
+    def fail(self, error: Exception, failures_max: int) -> bool:
         """An attempt has failed; whether there is another one."""
+        exceptions, self.worker_exceptions = self.worker_exceptions, {}
+        if exceptions:
+            for callback in self.config.callbacks or ():
+                callback.after_exception(self.context, dict(exceptions))
         iteration = len(self.folder.history)
         goes_on = failures_max < 0 or len(self.failures) < failures_max
         failure = Failure(
-            error=error,
+            error=_text_of(error),
             iteration=iteration,
             resumed_from=self.folder.go_back() if goes_on else (self.folder.kept or [0])[-1],
             lost_s=time.monotonic() - self._stored_s,
@@ -351,14 +374,18 @@ def _follow(run: _Run, ledger: Any, ends: dict[Any, int]) -> None:
     while ends:
         [ready, *_], _ = api.wait([coming, *ends], num_returns=1)
         if ready in ends:
+            rank = ends[ready]
             try:
                 api.get(ready)
-            except ActorError:
+            except ActorError as error:
+                run.worker_exceptions[rank] = error
                 raise
-            except TaskError:
+            except TaskError as error:
+                cause = error.cause
+                run.worker_exceptions[rank] = cause if isinstance(cause, Exception) else error
                 _raise_if_one_has_died(ends)
                 raise
-            rank = ends.pop(ready)
+            del ends[ready]
             if ends:
                 api.get(ledger.ended.remote(rank))
             continue

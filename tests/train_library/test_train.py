@@ -24,6 +24,8 @@ from dualray.train import (
     RunConfig,
     ScalingConfig,
     TrainingFailedError,
+    TrainRunContext,
+    UserCallback,
 )
 from dualray.train.checkpoint import packed
 from dualray.train.session import Session
@@ -284,3 +286,55 @@ def test_time_is_that_of_the_mode(config, mode):
         assert 7200 <= table["time_total_s"].iloc[-1] < 7201
     else:
         assert table["time_total_s"].is_monotonic_increasing
+
+
+class Noting(UserCallback):
+    def __init__(self) -> None:
+        self.seen: list[Any] = []
+
+    def after_report(
+        self, run_context: TrainRunContext, metrics: list[dict[str, Any]], checkpoint: Checkpoint | None
+    ) -> None:
+        self.seen.append((run_context.run_id, metrics, checkpoint and values_of(checkpoint)))
+
+    def after_exception(self, run_context: TrainRunContext, worker_exceptions: dict[int, Exception]) -> None:
+        self.seen.append({rank: repr(error) for rank, error in worker_exceptions.items()})
+
+
+def test_callbacks_are_told_of_reports_and_errors(config: RunConfig):
+    def loop() -> None:
+        rank = train.get_context().get_world_rank()
+        train.report({"rank": rank})
+        if train.get_checkpoint() is not None:
+            return
+        reported(a=rank)
+        if rank == 1:
+            raise ValueError("of rank 1")
+        time.sleep(60)
+
+    noting = Noting()
+    again = {"callbacks": [noting], "failure_config": FailureConfig(max_failures=1)}
+    run = RunConfig(**{**fields_of(config), **again})
+    DataParallelTrainer(loop, scaling_config=TWO, run_config=run).fit()
+    first = ("run", [{"rank": 0}, {"rank": 1}], None)
+    assert noting.seen == [
+        first,
+        ("run", [{"a": 0}, {"a": 1}], {"a": 0}),
+        {1: "ValueError('of rank 1')"},
+        first,
+    ]
+
+
+def test_an_error_of_a_callback_ends_the_training(config: RunConfig):
+    class Failing(UserCallback):
+        def after_report(self, run_context: Any, metrics: Any, checkpoint: Any) -> None:
+            raise KeyError("no such metric")
+
+    run = RunConfig(**{**fields_of(config), "callbacks": [Failing()]})
+    with pytest.raises(KeyError, match="no such metric"):
+        DataParallelTrainer(lambda: train.report({"a": 1}), run_config=run).fit()
+
+
+def test_a_callback_is_a_subclass_of_user_callback():
+    with pytest.raises(TypeError, match="callbacks contains 3, which must be an instance of a subclass"):
+        RunConfig(callbacks=[3])

@@ -1,0 +1,8 @@
+"""`ray.train.v2.api.data_parallel_trainer`, of dualray."""
+
+from dualray.as_ray.refusals import refusing
+from dualray.train import DataParallelTrainer
+
+__all__ = ["DataParallelTrainer"]
+
+__getattr__ = refusing("ray.train.v2.api.data_parallel_trainer")
