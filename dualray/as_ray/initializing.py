@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from dualray import api
+from dualray import api, runtime
 from dualray.as_ray import structured_logs
 from dualray.as_ray.job_config import JobConfig
 from dualray.as_ray.metadata import RAYS_VERSION
@@ -188,6 +188,10 @@ def _exit_on_sigterm(is_first: bool) -> None:
 
 
 def _exit(number: int, _frame: object) -> None:
+    # In a simulation, code of a virtual worker runs perhaps: the exit would be that worker's alone.
+    raise_in_driver = getattr(runtime.current_or_none(), "raise_in_driver", None)
+    if raise_in_driver is not None:
+        raise_in_driver(SystemExit(number))
     sys.exit(number)
 
 

@@ -115,6 +115,10 @@ class SimRuntime:
     def read_functions(self) -> dict[FunctionID, bytes]:
         return dict(self.cluster.functions.pickled)
 
+    def raise_in_driver(self, error: BaseException) -> None:
+        """The OS process got a signal while a thread of the driver's ran, or the driver itself."""
+        self.cluster.fibers.throw_into_driver(error)
+
     def trace_source(self) -> Sequence[TraceEvent]:
         return self.cluster.trace_events
 

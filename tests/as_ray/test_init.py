@@ -406,6 +406,43 @@ def test_only_an_init_that_connects_sets_the_handler_of_sigterm(mode):
         signal.signal(signal.SIGTERM, before)
 
 
+COMPUTES = """
+import sys
+import threading
+
+import ray
+
+ray.init(num_cpus=1)
+
+@ray.remote
+def compute():
+    print("computes", flush=True)
+    while True:
+        pass
+
+if sys.argv[1] == "task":
+    ray.get(compute.remote())
+else:
+    thread = threading.Thread(target=lambda: compute._function())
+    thread.start()
+    thread.join()
+"""
+
+
+@pytest.mark.parametrize("where", ["task", "thread"])
+def test_sigterm_ends_a_simulation_whose_task_or_thread_computes(where, tmp_path):
+    (tmp_path / "program.py").write_text(COMPUTES)
+    command = [sys.executable, "-m", "dualray", "run", "--as-ray", "--mode", "sim", "program.py", where]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as running:
+        assert running.stdout is not None
+        try:
+            assert running.stdout.readline() == "computes\n"
+            running.send_signal(signal.SIGTERM)
+            assert running.wait(timeout=30) == signal.SIGTERM
+        finally:
+            running.kill()
+
+
 @pytest.mark.parametrize("mode", ["real", "sim"])
 def test_sigterm_ends_a_child_process_that_has_just_begun(mode):
     """Ray's handler would raise while Python's own functions for forks run in the child, which ignore it."""

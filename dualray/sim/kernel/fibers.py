@@ -333,6 +333,11 @@ class FiberScheduler:
         fiber._exc = fiber._thrown = exc
         return True
 
+    def throw_into_driver(self, exc: BaseException) -> None:
+        """Raise `exc` in the driver, which waits; when the driver itself runs, nothing happens."""
+        if self.driver is not None and self._current is not self.driver:
+            self.throw(self.driver, exc)
+
     def is_in_child(self) -> None:
         """The process has forked, and this is the child: what runs here is no part of the simulation."""
         self._current = None

@@ -67,6 +67,10 @@ class WorkerRuntime:
     def read_functions(self) -> dict[FunctionID, bytes]:
         return dict(self._process.cluster.functions.pickled)
 
+    def raise_in_driver(self, error: BaseException) -> None:
+        """The OS process got a signal while this worker's code ran."""
+        self._process.cluster.fibers.throw_into_driver(error)
+
     def trace_source(self) -> NoReturn:
         raise runtime.only_in_the_driver("timeline")
 

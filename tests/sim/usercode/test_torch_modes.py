@@ -14,7 +14,6 @@ def modes() -> tuple[bool, bool]:
     return torch.is_grad_enabled(), torch.is_inference_mode_enabled()
 
 
-@ray.remote
 class Waiting:
     def wait(self, mode, refs):
         with mode():
@@ -33,7 +32,8 @@ def test_what_one_process_enters_is_not_for_others():
                 assert ray.get(modes.remote()) == (True, False)
                 assert modes_here() == here
             assert modes_here() == (True, False)
-        first, second = Waiting.remote(), Waiting.remote()
+        actor = ray.remote(Waiting)
+        first, second = actor.remote(), actor.remote()
         refs = [modes.remote()]
         assert ray.get([first.wait.remote(torch.no_grad, refs), second.wait.remote(torch.inference_mode, refs)]) == [
             ((False, False), [(True, False)], (False, False)),
