@@ -213,3 +213,4 @@ def test_settings_that_cannot_be_are_refused():
         TorchConfig(init_method="file")
     with pytest.raises(ValueError, match="step_duration=-1 must not be negative"):
         TorchConfig(step_duration=-1)
+    assert TorchConfig("gloo", "tcp", 60) == TorchConfig(backend="gloo", init_method="tcp", timeout_s=60)

@@ -45,7 +45,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class TorchConfig(BackendConfig):
     """How PyTorch's workers find one another, and, in sim mode, how long a step of training takes.
 
