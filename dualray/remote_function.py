@@ -27,6 +27,11 @@ INVOCATION_DECORATOR = "__ray_invocation_decorator__"
 called in its place. It may change the arguments and add to what the caller gets, as in Ray."""
 
 
+_PLAIN = frozenset({bool, float, int, str, type(None)})
+"""Options of these types alone are compared; others may change."""
+_COPIES_MAX = 32
+
+
 def _apply(submit: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     return submit(*args, **kwargs)
 
@@ -56,6 +61,8 @@ class RemoteFunction(Generic[R]):
         self._function = function
         self._options = options
         self._shipped: Shipped = WeakKeyDictionary()
+        self._copies: dict[Any, RemoteFunction[R]] = {}
+        """Those that `options` has made lately, by the options: loops call it with the same ones each time."""
         self._name = options.name or str(getattr(function, "__name__", type(function).__name__))
         self._call = f"{self._name}.remote()"
         self._prepared: Prepared | None = None
@@ -81,11 +88,19 @@ class RemoteFunction(Generic[R]):
         Raises:
             ValueError, TypeError: an option is unknown or has a wrong value.
         """
+        given = tuple([(name, type(value), value) for name, value in options.items()])
+        is_plain = _PLAIN.issuperset([kind for _, kind, _ in given])
+        if is_plain and (known := self._copies.get(given)) is not None:
+            return known
         changed = with_changes(self._options, options, f"{self._name}.options()")
         copy = RemoteFunction(self._function, changed)
         copy._shipped, copy._parameters = self._shipped, self._parameters
         if copy._parameters is not None:
             copy._accepted = copy._parameters.accepted
+        if is_plain:
+            if len(self._copies) == _COPIES_MAX:
+                self._copies.clear()
+            self._copies[given] = copy
         return copy
 
     def remote(self, /, *args: Any, **kwargs: Any) -> ObjectRef[R]:

@@ -188,6 +188,13 @@ def test_options_change_a_copy():
     assert get(echo.remote("ab")) == "ab"
 
 
+def test_options_of_another_type_are_checked_although_they_are_equal():
+    assert get(echo.options(num_returns=1).remote(5)) == 5
+    for wrong in (True, 1.0):
+        with pytest.raises((TypeError, ValueError)):
+            echo.options(num_returns=wrong).remote(5)
+
+
 def test_a_function_is_pickled_at_its_first_call_whatever_its_options_are():
     captured = 1
 
