@@ -16,9 +16,16 @@ docs/train.md.
 """
 
 from dualray.train.backend import BackendConfig
-from dualray.train.callback import TrainRunContext, UserCallback
 from dualray.train.checkpoint import Checkpoint
-from dualray.train.config import CheckpointConfig, DataConfig, FailureConfig, RunConfig, ScalingConfig
+from dualray.train.config import (
+    CheckpointConfig,
+    DataConfig,
+    FailureConfig,
+    RunConfig,
+    ScalingConfig,
+    TrainRunContext,
+    UserCallback,
+)
 from dualray.train.result import Failure, Result, TrainingFailedError
 from dualray.train.session import TrainContext, get_checkpoint, get_context, get_dataset_shard, report
 from dualray.train.trainer import DataParallelTrainer

@@ -1,4 +1,4 @@
-"""Settings of a trainer: workers, storage, checkpoints to keep, failures to survive.
+"""Settings of a trainer: workers, storage, checkpoints to keep, failures to survive, callbacks.
 
 The names and defaults are those of Ray Train.
 """
@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from dualray.shared.model.demands import memory_bytes, parse_named
 from dualray.shared.model.resources import MEMORY
-from dualray.train.callback import UserCallback
+
+if TYPE_CHECKING:
+    from dualray.train.checkpoint import Checkpoint
 
 CPU = "CPU"
 GPU = "GPU"
@@ -155,6 +157,48 @@ class RunConfig:
             raise ValueError(f"RunConfig: name={self.name!r} must be the name of a folder")
         if self.storage_path is not None and "://" in str(self.storage_path):
             raise ValueError(f"RunConfig: storage_path={str(self.storage_path)!r} must be a path on this machine")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainRunContext:
+    """A run, as its callbacks see it.
+
+    Attributes:
+        run_id: name of the run's folder.
+        run_config, scaling_config: those of the trainer.
+        train_loop_config: what the training function gets; None if the trainer has none.
+    """
+
+    run_id: str
+    run_config: RunConfig
+    scaling_config: ScalingConfig
+    train_loop_config: Mapping[str, Any] | None
+
+
+class UserCallback:
+    """Define a subclass, and pass an instance in `RunConfig(callbacks=[...])`. The driver calls its methods.
+
+    An error that a method raises ends the training, and `fit` raises it.
+    """
+
+    def after_report(
+        self, run_context: TrainRunContext, metrics: list[dict[str, Any]], checkpoint: Checkpoint | None
+    ) -> None:
+        """All workers have called `train.report`.
+
+        Args:
+            run_context: the run.
+            metrics: what each worker has reported, by rank.
+            checkpoint: the checkpoint that was stored; None if no worker has reported one.
+        """
+
+    def after_exception(self, run_context: TrainRunContext, worker_exceptions: dict[int, Exception]) -> None:
+        """A worker has raised an exception or has died. Training may continue from the last checkpoint after this.
+
+        Args:
+            run_context: the run.
+            worker_exceptions: the exception, by the rank of the worker.
+        """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

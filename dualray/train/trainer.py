@@ -26,9 +26,8 @@ from dualray.exceptions import ActorError, DualrayError, PlacementGroupUnschedul
 from dualray.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 from dualray.shared.model.resources import MEMORY
 from dualray.train.backend import BackendConfig, Place
-from dualray.train.callback import TrainRunContext
 from dualray.train.checkpoint import Checkpoint, Files, packed
-from dualray.train.config import CPU, GPU, DataConfig, RunConfig, ScalingConfig
+from dualray.train.config import CPU, GPU, DataConfig, RunConfig, ScalingConfig, TrainRunContext
 from dualray.train.console import RunConsole
 from dualray.train.ledger import Ledger, Report, Uneven
 from dualray.train.result import Failure, Result, TrainingFailedError
