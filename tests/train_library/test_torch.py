@@ -122,6 +122,7 @@ def shares(config) -> None:
     train.report(
         {
             "batches": batches,
+            "is_loader": isinstance(loader, torch.utils.data.DataLoader),
             "type": f"{type(first).__name__} of {type(first[1]).__name__}",
             "own": len(prepare_data_loader(own)),
             "whole": len(next(iter(whole))["id"]),
@@ -134,6 +135,7 @@ def test_loaders_give_each_worker_its_share(mode):
         run(shares, train_loop_config={}).metrics.items()
         >= {
             "batches": [[0, 2], [4]],
+            "is_loader": True,
             "type": "list of list",  # as PyTorch collates a tuple
             "own": 3,
             "whole": 6,

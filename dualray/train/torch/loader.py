@@ -34,18 +34,11 @@ def on_device(loader: Any, device: Any, *, is_early: bool) -> _OnDevice:
     return _OnDevice(loader, device, is_early=is_early and device.type == "cuda")
 
 
-class _OnDevice:
-    """See `on_device`. What is not here is the loader's: `sampler`, `dataset`, `batch_size`."""
+class _OnDevice(DataLoader):  # type: ignore[misc]  # PyTorch has no types where it is not installed
+    """See `on_device`. It has the attributes of the loader: `sampler`, `dataset`, `batch_size`."""
 
     def __init__(self, loader: Any, device: Any, *, is_early: bool) -> None:
-        self._loader = loader
-        self._device = device
-        self._is_early = is_early
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "_loader":
-            raise AttributeError(name)  # it is being unpickled
-        return getattr(self._loader, name)
+        self.__dict__.update(loader.__dict__, _loader=loader, _device=device, _is_early=is_early)
 
     def __len__(self) -> int:
         return len(self._loader)
