@@ -111,6 +111,27 @@ def test_gradients_add_up_without_sync(mode):
     assert result.metrics["device"] == "cpu"
 
 
+def train_two_models() -> None:
+    maker, judge = prepare_model(network(seed=1)), prepare_model(torch.nn.Linear(1, 1))
+    inputs = data()[0][train.get_context().get_world_rank() :: 2]
+    made = maker(inputs)
+    judge(made.detach()).square().mean().backward()  # it does not reach the first model
+    judge(made).square().mean().backward()
+    gradients = [round(value, 5) for each in maker.parameters() for value in each.grad.flatten().tolist()]
+    train.report({"gradients": gradients, "judge": weights(judge.module)})
+
+
+def test_a_backward_pass_exchanges_the_models_that_it_reaches(mode):
+    metrics = run(train_two_models).metrics
+    maker, judge = network(seed=1), torch.nn.Linear(1, 1)
+    with torch.no_grad():
+        for parameter, value in zip(judge.parameters(), metrics["judge"], strict=True):
+            parameter.fill_(value)
+    judge(maker(data()[0])).square().mean().backward()
+    expected = [value for each in maker.parameters() for value in each.grad.flatten().tolist()]
+    assert metrics["gradients"] == pytest.approx(expected, abs=5e-5)
+
+
 def shares(config) -> None:
     rank = train.get_context().get_world_rank()
     rows = [{"id": number, "pair": (number, [number])} for number in range(6)]

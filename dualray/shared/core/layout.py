@@ -67,7 +67,7 @@ class Serialized:
         self.size_bytes = self.written_bytes() if buffers else 12 + len(pickled)
 
     def written_bytes(self) -> int:
-        """What `write_into` fills; `size_bytes` is more where a value counts as larger than it is."""
+        """Return the number of bytes that `write_into` writes. A `Sized` value has more `size_bytes` than that."""
         end = 12 + 8 * len(self.buffers) + len(self.pickled)
         for buffer in self.buffers:
             end = _aligned(end) + buffer.nbytes

@@ -414,8 +414,10 @@ class FiberScheduler:
             raise
 
     def _may_pass(self, fiber: Fiber) -> bool:
-        """Whether a fiber that sleeps may go on at once, if nothing else happens meanwhile: it does not run in the
-        middle of an event, no other one is ready, and there is nothing that it would hear of when it parks."""
+        """Whether a sleeping fiber may go on without parking, if the calendar has nothing before.
+
+        It may not in the middle of an event, while another fiber is ready, or when parking would raise an error.
+        """
         is_next = self._is_between_events and not self._ready and self.hold is None
         return is_next and not (fiber._answered or fiber.killed or self._closing)
 

@@ -119,6 +119,8 @@ def _room(size: int) -> StoredBytes:
 
 
 def _sparse_room(size: int) -> StoredBytes:
-    """As `_room`, most of which nobody writes: the limit that the memory guard sets does not count shared mappings, and
-    the operating system gives pages only where something is written."""
+    """Memory as `_room` gives it, for an object that is written in a small part only.
+
+    It is a shared mapping, which the memory guard's limit does not count. Pages that nobody writes take no memory.
+    """
     return np.frombuffer(mmap.mmap(-1, size), dtype=np.uint8)

@@ -17,7 +17,7 @@ _modules = sys.modules
 
 
 def put_aside(fiber: Fiber) -> None:
-    """The fiber is left: whoever runs meanwhile has gradients."""
+    """Keep the modes of a fiber that stops running, and switch them off for the fibers that run next."""
     torch = _modules.get("torch")
     if torch is None or not hasattr(torch, "is_inference_mode_enabled"):  # it is being imported
         return
@@ -29,7 +29,7 @@ def put_aside(fiber: Fiber) -> None:
 
 
 def put_back(fiber: Fiber) -> None:
-    """The fiber goes on, with what it had entered."""
+    """Switch the modes of a fiber on again before it runs."""
     mode, fiber.torch_mode = fiber.torch_mode, None
     if mode is _NO_GRAD:
         _modules["torch"]._C._set_grad_enabled(False)

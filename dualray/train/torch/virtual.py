@@ -60,6 +60,11 @@ class VirtualParallel(torch.nn.Module):  # type: ignore[misc]  # PyTorch has no 
         self._collectives = collectives
         self._rows: int | None = None
         """Of the batch of a forward pass that no backward pass has followed."""
+        self._is_reached = False
+        """Whether the backward pass has made a gradient of this model: programs may train several models."""
+        for parameter in module.parameters():
+            if parameter.requires_grad:
+                parameter.register_post_accumulate_grad_hook(self._reach)
         state = [*module.parameters(), *module.buffers()]
         of_first = collectives.from_first([_values(each) for each in state])
         with torch.no_grad():
@@ -82,8 +87,14 @@ class VirtualParallel(torch.nn.Module):  # type: ignore[misc]  # PyTorch has no 
         finally:
             self.require_backward_grad_sync = before
 
+    def _reach(self, _parameter: Any) -> None:
+        self._is_reached = True
+
     def exchange(self) -> None:
-        """A backward pass is over: each gradient becomes the mean of all workers'."""
+        """A backward pass is over: if it reached this model, each gradient becomes the mean of all workers'."""
+        if not self._is_reached:
+            return
+        self._is_reached = False
         rows, self._rows = self._rows, None
         if rows is None:
             return
@@ -100,7 +111,7 @@ class VirtualParallel(torch.nn.Module):  # type: ignore[misc]  # PyTorch has no 
 
 
 def _values(tensor: Any) -> np.ndarray[Any, Any]:
-    """What it has now, as NumPy can hold it."""
+    """Return a copy of the tensor's values as an array. NumPy has no bfloat16, so such values become float32."""
     still = tensor.detach().cpu()
     if still.dtype in (torch.bfloat16, torch.float16):
         still = still.float()
