@@ -89,6 +89,7 @@ COMPILED = (
     "dualray/sim/cluster/outages.py",
     "dualray/sim/cluster/run_logs.py",
     "dualray/sim/cluster/run_watch.py",
+    "dualray/sim/kernel/fiber_signal.py",
     "dualray/sim/kernel/fibers.py",
     "dualray/sim/processes/pauses.py",
     "dualray/sim/processes/code_process.py",

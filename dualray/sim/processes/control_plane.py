@@ -11,7 +11,7 @@ from dualray.exceptions import ControlPlaneError, DualrayError
 from dualray.shared.core.core_worker import CoreWorker
 from dualray.shared.core.task_runner import Export
 from dualray.shared.model.ids import HEAD, Address, FunctionID
-from dualray.sim.kernel.fibers import FiberSignal
+from dualray.sim.kernel.fiber_signal import FiberSignal
 from dualray.sim.network.network import Channel
 from dualray.sim.processes.runner import VirtualCluster
 from dualray.sim.usercode.modules import OfProcess

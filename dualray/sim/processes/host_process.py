@@ -18,7 +18,8 @@ from dualray.shared.model.events import Event
 from dualray.shared.model.ids import HEAD, Address, FunctionID, NodeID
 from dualray.shared.proof.trace import TraceKind
 from dualray.sim.kernel.calendar import Calendar
-from dualray.sim.kernel.fibers import FIBER_STOPS, FiberSignal
+from dualray.sim.kernel.fiber_signal import FiberSignal
+from dualray.sim.kernel.fibers import FIBER_STOPS
 from dualray.sim.kernel.raised import was_raised
 from dualray.sim.processes import control_plane
 from dualray.sim.processes.node import ClusterOfNodes
