@@ -1,4 +1,4 @@
-"""What one fiber of a simulation waits for, and another sets."""
+"""A flag for two fibers of a simulation: one waits until the other sets it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["FiberSignal"]
 
 
 class FiberSignal:
-    """What one fiber waits for."""
+    """A flag that one fiber waits for. The wait has no time limit; an exception thrown into the fiber ends it."""
 
     __slots__ = ("_fiber", "_fibers", "_is_set")
 
@@ -18,7 +18,7 @@ class FiberSignal:
         self._is_set = False
 
     def wait(self) -> None:
-        """Park until it is set."""
+        """Let the current fiber wait until the flag is set."""
         if not self._is_set:
             self._fiber = self._fibers.current()
             try:
@@ -27,7 +27,7 @@ class FiberSignal:
                 self._fiber = None
 
     def set(self) -> None:
-        """Let the fiber go on. Once is enough: it may be held, and run later."""
+        """Set the flag, and wake the fiber that waits. A second call has no effect."""
         if self._is_set:
             return
         self._is_set = True
