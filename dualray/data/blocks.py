@@ -209,8 +209,8 @@ def _stacked(values: NDArray[Any]) -> NDArray[Any]:
     return values
 
 
-def batch_of(table: pa.Table, batch_format: str) -> Batch:
-    """A table in the form that a user asked for."""
+def batch_of(table: pa.Table, batch_format: str, *, writable: bool = False) -> Batch:
+    """A table in the form that a user asked for; if `writable`, arrays that can be changed in place."""
     if batch_format == "pyarrow":
         return table
     if batch_format == "pandas":
@@ -218,8 +218,11 @@ def batch_of(table: pa.Table, batch_format: str) -> Batch:
         frame = table.drop_columns(special).to_pandas()
         for name in special:
             frame[name] = list(numpy_of(table[name]))
-        return frame[table.column_names]
-    return {name: numpy_of(table[name]) for name in table.column_names}
+        return frame[table.column_names].copy() if writable else frame[table.column_names]
+    arrays = {name: numpy_of(table[name]) for name in table.column_names}
+    if writable:
+        arrays = {name: array if array.flags.writeable else array.copy() for name, array in arrays.items()}
+    return arrays
 
 
 def rows_of(table: pa.Table) -> list[Row]:

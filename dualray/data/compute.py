@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +24,29 @@ def check_ignored(method: str, options: Iterable[str]) -> None:
     for name in options:
         if name not in _OF_RAYS_TASKS:
             raise TypeError(f"{method}() got an unexpected keyword argument {name!r}")
+
+
+def check_options_function(method: str, needs: Mapping[str, Any]) -> None:
+    """Check the argument `ray_remote_args_fn` among the options of tasks or actors.
+
+    Raises:
+        TypeError: it cannot be called.
+    """
+    fn = needs.get("ray_remote_args_fn")
+    if fn is not None and not callable(fn):
+        raise TypeError(f"{method}: ray_remote_args_fn={fn!r} must be a function that returns a dict of options")
+
+
+def options_now(needs: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a task or an actor that starts now: those of `ray_remote_args_fn` override the others."""
+    options = dict(needs)
+    fn = options.pop("ray_remote_args_fn", None)
+    if fn is None:
+        return options
+    made: dict[str, Any] = fn()
+    if "max_calls" in made:
+        raise ValueError("ray_remote_args_fn: max_calls is no option of single tasks; give max_calls= to the method")
+    return options | made
 
 
 def is_count(value: Any, least: int) -> bool:
@@ -99,10 +122,11 @@ class ActorPoolStrategy(ComputeStrategy):
     enable_true_multi_threading: bool | None = None
 
     def __post_init__(self) -> None:
-        for name in ("size", "min_size", "max_size"):
+        for name in ("size", "min_size", "max_size", "max_tasks_in_flight_per_actor"):
             value = getattr(self, name)
             if value is not None and not is_count(value, 1):
-                raise ValueError(f"{name}={value!r} must be an int of at least 1: the number of actors")
+                of_what = "tasks" if "tasks" in name else "actors"
+                raise ValueError(f"{name}={value!r} must be an int of at least 1: the number of {of_what}")
         if self.size is not None and (self.min_size is not None or self.max_size is not None):
             raise ValueError("ActorPoolStrategy: give either size=, or min_size= and max_size=")
         if self.max_size is not None and self.max_size < (self.min_size or 1):
@@ -124,8 +148,6 @@ def strategy_of(fn: Any, compute: Any, concurrency: int | Sequence[int] | None) 
     wants_actors = makes_callables(fn)
     name = getattr(fn, "__name__", repr(fn))
     if compute is not None:
-        if compute in ("tasks", "actors"):
-            compute = TaskPoolStrategy() if compute == "tasks" else ActorPoolStrategy()
         if not isinstance(compute, ComputeStrategy):
             raise ValueError(f"compute={compute!r} must be an ActorPoolStrategy or a TaskPoolStrategy")
         if wants_actors != isinstance(compute, ActorPoolStrategy):

@@ -121,7 +121,8 @@ class Dataset(SummarizedRows):
 
         Args:
             fn: a function of a batch, or a class. Each actor of a pool creates an instance of the class and calls it.
-            batch_size: most rows of a batch, which is cut within a block. Default: whole blocks.
+            batch_size: rows of a batch. A task joins small blocks until they have so many rows; the last batch of a
+                task has those that are left. Default: whole blocks. Functions that use GPUs need it.
             batch_format: "numpy" (a dict of arrays; the default), "pandas" or "pyarrow".
             options: `fn_args` and `fn_kwargs`, further arguments for `fn`; `fn_constructor_args` and
                 `fn_constructor_kwargs`, arguments of the class; `compute`, an `ActorPoolStrategy` for a class or a
@@ -134,6 +135,10 @@ class Dataset(SummarizedRows):
         """
         size = None if batch_size in ("auto", "default") else cast("int | None", batch_size)
         check_batch_size(size)
+        if size is None and options.get("num_gpus"):
+            raise ValueError(
+                "map_batches: You must provide `batch_size` when requesting GPUs: as many rows as fit in their memory"
+            )
         return self._then(mapping.batches_mapped(_call(fn, options), size, batch_format))
 
     def add_column(
@@ -160,22 +165,16 @@ class Dataset(SummarizedRows):
     def select_columns(self, cols: str | Sequence[str | Expr] | Expr, **options: Any) -> Dataset:
         """Keep only these columns, in this order. A column can be an expression with a name."""
         check_ignored("select_columns", options)
-        chosen = [cols] if isinstance(cols, str | Expr) else list(cols)
-        names = [each for each in chosen if isinstance(each, str)]
-        if len(set(names)) < len(names):
-            raise ValueError(f"select_columns: {names} names a column twice")
-        return self._then(mapping.columns_selected(chosen, self._place))
+        return self._then(mapping.columns_selected(cols, self._place))
 
     def drop_columns(self, cols: str | Sequence[str], **options: Any) -> Dataset:
-        """Remove these columns."""
+        """Remove these columns.
+
+        Raises:
+            ValueError: a name is there twice.
+        """
         check_ignored("drop_columns", options)
-        names = [cols] if isinstance(cols, str) else list(cols)
-
-        def drop(table: pa.Table) -> pa.Table:
-            check_columns(names if table.num_columns else [], table.column_names)
-            return table.drop_columns(names) if table.num_columns else table
-
-        return self._then(tables_mapped("DropColumns", drop, keeps_rows=True))
+        return self._then(mapping.columns_dropped([cols] if isinstance(cols, str) else list(cols)))
 
     def rename_columns(self, names: Mapping[str, str] | Sequence[str], **options: Any) -> Dataset:
         """Rename columns: {old: new}, or new names for all columns.
@@ -200,10 +199,11 @@ class Dataset(SummarizedRows):
         Args:
             fraction: the probability, from 0 to 1.
             seed: seed of the draws. Default: other draws each time, which follow from the context's `shuffle_seed`.
+
+        Raises:
+            ValueError: the fraction is not from 0 to 1, or the dataset was made without rows.
         """
-        if not 0 <= fraction <= 1:
-            raise ValueError(f"random_sample: fraction={fraction!r} must be between 0 and 1")
-        return self._then(sampled(fraction, Seeds(seed)))
+        return self._then(sampled(fraction, Seeds(seed), self._plan.rows))
 
     # ---- Order and blocks ----
 
@@ -443,6 +443,8 @@ class Dataset(SummarizedRows):
         """Compute this dataset, and cut it before the rows with these numbers."""
         whole = self.materialize()
         total = whole.count()
+        if not indices:
+            raise ValueError("split_at_indices: indices must name at least one row")
         if any(index < 0 for index in indices):
             raise ValueError(f"split_at_indices: the indices must be positive, and some of {list(indices)} are not")
         if list(indices) != sorted(indices):

@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 
 from dualray import api
 from dualray.data import blocks
+from dualray.data.compute import options_now
 from dualray.data.context import DataContext
 from dualray.data.errors import check_columns
 from dualray.data.executor import Meta, give_up, held, in_store, measured
@@ -125,7 +126,7 @@ def merged(
     columns: list[list[Any]], outputs: int, merge: Merge, name: str, needs: Mapping[str, Any] | None = None
 ) -> Iterator[Held]:
     """Join the parts of each result. The lists lose their references as the tasks take them."""
-    task = _remote().merge.options(name=f"data:{name}.merge", **(needs or {}))
+    task = _remote().merge.options(name=f"data:{name}.merge")
     shared_merge = api.put(merge)
     tasks_max = DataContext.get_current().tasks_max_of_cluster()
     flying: list[tuple[Any, Any]] = []
@@ -133,7 +134,7 @@ def merged(
         parts = [column[number] for column in columns]
         for column in columns:
             column[number] = None
-        flying.append(tuple(task.remote(shared_merge, number, *parts)))
+        flying.append(tuple(task.options(**options_now(needs or {})).remote(shared_merge, number, *parts)))
         del parts
         if len(flying) >= tasks_max:
             yield _taken(flying)

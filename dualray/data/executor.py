@@ -29,15 +29,19 @@ from typing import Any
 import pyarrow as pa
 
 from dualray import api
+from dualray.data.compute import options_now
 from dualray.data.context import DataContext
 from dualray.data.plan import (
     ActorMap,
+    Bundle,
+    Drawing,
     Exchange,
     Held,
     Input,
     Limit,
     Map,
     Numbered,
+    Part,
     Plan,
     Read,
     Transform,
@@ -53,6 +57,8 @@ Meta = tuple[int, int]
 """Rows and bytes of a block."""
 Submit = Callable[[Input], tuple[Any, Any]]
 _SEEN = 8
+_CLOSING_S = 10
+"""How long the actors of a pool have for the `__del__` of the user's instances."""
 
 
 def execute(plan: Plan) -> Iterator[Held]:
@@ -67,17 +73,18 @@ def execute(plan: Plan) -> Iterator[Held]:
         known = known.then(step)
         match step:
             case Map():
-                transforms = [begun(step.transform)]
-                name = step.name
-                while steps and isinstance(steps[0], Map) and _run_together(step, steps[0]):
+                together = [step]
+                while steps and isinstance(steps[0], Map) and _run_together(together, steps[0]):
                     more = steps.pop(0)
                     assert isinstance(more, Map)
                     known = known.then(more)
-                    transforms.append(begun(more.transform))
-                    name += f"->{more.name}"
-                stream = _by_tasks(stream, fused(transforms), name, step.needs, stages, step.tasks_max)
+                    together.append(more)
+                name = "->".join(each.name for each in together)
+                transform = fused(begun(each.transform) for each in together)
+                stream = bundled(stream, _rows_min(together), stages)
+                stream = _by_tasks(stream, transform, name, step.needs, stages, step.tasks_max)
             case ActorMap():
-                stream = _by_actors(_held(stream, stages), step, stages)
+                stream = _by_actors(bundled(_held(stream, stages), step.rows_min, stages), step, stages)
             case Limit(count=most):
                 stream = _limited(_held(stream, stages), most)
             case Exchange():
@@ -87,9 +94,51 @@ def execute(plan: Plan) -> Iterator[Held]:
     yield from _held(stream, stages)
 
 
-def _run_together(one: Map, next_: Map) -> bool:
-    """Whether tasks of the first step can run the second one, too."""
-    return one.needs == next_.needs and one.tasks_max == next_.tasks_max
+def _run_together(steps: list[Map], next_: Map) -> bool:
+    """Whether the tasks of these steps can run one more, too.
+
+    A step that needs `rows_min` rows at a time gets them from the blocks of the first step: the steps between must not
+    drop rows, or number the blocks. As on Ray, functions of batches are taken to drop none.
+    """
+    if steps[0].needs != next_.needs or steps[0].tasks_max != next_.tasks_max:
+        return False
+    if (next_.rows_min or 0) <= _rows_min(steps):
+        return True
+    keeping = (step.keeps_rows or step.counts_as_keeping for step in steps)
+    return all(keeping) and not any(isinstance(step.transform, Numbered | Drawing) for step in steps)
+
+
+def _rows_min(steps: list[Map]) -> int:
+    """How many rows a task of these steps needs."""
+    return max(step.rows_min or 0 for step in steps)
+
+
+def bundled(stream: Iterator[Input], rows_min: int | None, stages: int) -> Iterator[Input]:
+    """Join neighbouring blocks until they have so many rows. What does not say how many rows it has is read first."""
+    if not rows_min:
+        yield from stream
+        return
+    parts: list[Part] = []
+    for part in _counted(stream, stages):
+        assert not isinstance(part, Bundle)
+        if part.rows is not None:
+            parts.append(part)
+        if parts and (part.rows is None or sum(each.rows or 0 for each in parts) >= rows_min):
+            yield parts[0] if len(parts) == 1 else Bundle(tuple(parts))
+            parts.clear()
+        if part.rows is None:  # among blocks that say how many they have: it stays alone
+            yield part
+        del part
+    if parts:
+        yield parts[0] if len(parts) == 1 else Bundle(tuple(parts))
+
+
+def _counted(stream: Iterator[Input], stages: int) -> Iterator[Input]:
+    first = next(stream, None)
+    if first is None:
+        return iter(())
+    whole = chain([first], stream)
+    return _held(whole, stages) if isinstance(first, Read) and first.rows is None else whole
 
 
 def ensure_initialized() -> None:
@@ -149,9 +198,30 @@ def _run_held(
     return measured(block_of(of_block(transform, number), table.slice(start, stop - start)))
 
 
+def _run_bundle(
+    transform: Transform | Numbered, number: int, cuts: list[tuple[int, int]], *parts: Read | pa.Table
+) -> tuple[pa.Table, Meta]:
+    tables = [
+        part.load() if isinstance(part, Read) else part.slice(start, stop - start)
+        for part, (start, stop) in zip(parts, cuts, strict=True)
+    ]
+    return measured(block_of(of_block(transform, number), *tables))
+
+
+def _cuts(bundle: Bundle) -> list[tuple[int, int]]:
+    """Which rows of its blocks it has; of a part that is to be read, all."""
+    return [(part.start, part.stop) if isinstance(part, Held) else (0, 0) for part in bundle.parts]
+
+
+def _given(bundle: Bundle) -> list[Any]:
+    """Its parts as arguments of a task."""
+    return [in_store(part) if isinstance(part, Held) else part for part in bundle.parts]
+
+
 @cache
-def _tasks() -> tuple[Any, Any]:
-    return api.remote(num_returns=2)(_run_read), api.remote(num_returns=2)(_run_held)
+def _tasks() -> tuple[Any, Any, Any]:
+    remote = api.remote(num_returns=2)
+    return remote(_run_read), remote(_run_held), remote(_run_bundle)
 
 
 def _by_tasks(
@@ -164,15 +234,19 @@ def _by_tasks(
 ) -> Iterator[Held]:
     context = DataContext.get_current()
     duration = {} if context.task_duration is None else {"duration": context.task_duration}
-    read, map_ = (task.options(name=f"data:{name}", **duration, **needs) for task in _tasks())
+    read, map_, join = (task.options(name=f"data:{name}", **duration) for task in _tasks())
     shared = api.put(transform)
     numbers = count()
 
     def submit(part: Input) -> tuple[Any, Any]:
         number = (next(numbers),) if isinstance(transform, Numbered) else ()
+        options = options_now(needs)
+        if isinstance(part, Bundle):
+            given = _cuts(part), *_given(part)
+            return tuple(join.options(**options).remote(shared, number[0] if number else 0, *given))
         if isinstance(part, Read):
-            return tuple(read.remote(shared, part, *number))
-        return tuple(map_.remote(shared, in_store(part), part.start, part.stop, *number))
+            return tuple(read.options(**options).remote(shared, part, *number))
+        return tuple(map_.options(**options).remote(shared, in_store(part), part.start, part.stop, *number))
 
     most = context.tasks_max_of_cluster() if tasks_max is None else tasks_max
     return _window(stream, submit, most, context.bytes_in_flight_max // stages)
@@ -182,14 +256,22 @@ class _Mapper:
     """An actor of a pool: an instance of the user's class, and what it does with a block."""
 
     def __init__(self, make: Callable[[], Transform]) -> None:
-        self._transform = make()
+        self._transform: Transform = make()
 
     def run(self, table: pa.Table, start: int, stop: int) -> tuple[pa.Table, Meta]:
         """What a block becomes."""
         return _run_held(self._transform, table, start, stop)
 
+    def run_bundle(self, cuts: list[tuple[int, int]], *tables: pa.Table) -> tuple[pa.Table, Meta]:
+        """What several blocks become."""
+        return _run_bundle(self._transform, 0, cuts, *tables)
 
-def _by_actors(stream: Iterator[Held], step: ActorMap, stages: int) -> Iterator[Held]:
+    def close(self) -> None:
+        """Let go of the user's instance: its `__del__` runs, which a kill would skip."""
+        del self._transform
+
+
+def _by_actors(stream: Iterator[Input], step: ActorMap, stages: int) -> Iterator[Held]:
     context = DataContext.get_current()
     there = api.cluster_resources().get("CPU", 0)
     size = max(step.size, min(step.size_max, int(there)))
@@ -199,19 +281,24 @@ def _by_actors(stream: Iterator[Held], step: ActorMap, stages: int) -> Iterator[
             f"{step.name}: {size} actors of {step.needs['num_cpus']:g} CPUs would occupy all {there:g} CPUs of the "
             "cluster, so the tasks that produce input for the actors could not run. Use fewer actors"
         )
-    actors = [api.remote(_Mapper).options(**step.needs).remote(step.make) for _ in range(size)]
+    pool = api.remote(_Mapper).options(max_restarts=-1, max_task_retries=-1)
+    actors = [pool.options(**options_now(step.needs)).remote(step.make) for _ in range(size)]
     turn = 0
 
     def submit(part: Input) -> tuple[Any, Any]:
         nonlocal turn
-        assert isinstance(part, Held)
+        assert not isinstance(part, Read)
         actor = actors[turn % len(actors)]
         turn += 1
+        if isinstance(part, Bundle):
+            return tuple(actor.run_bundle.options(num_returns=2).remote(_cuts(part), *_given(part)))
         call = actor.run.options(num_returns=2)
         return tuple(call.remote(in_store(part), part.start, part.stop))
 
     try:
         yield from _window(stream, submit, 2 * len(actors), context.bytes_in_flight_max // stages)
+        closing = [actor.close.remote() for actor in actors]
+        api.wait(closing, num_returns=len(closing), timeout=_CLOSING_S)
     finally:
         for actor in actors:
             api.kill(actor)

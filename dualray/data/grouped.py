@@ -15,7 +15,7 @@ import pyarrow.compute
 
 from dualray.data import blocks, exchange
 from dualray.data.aggregate import AggregateFn, Count, Max, Mean, Min, Std, Sum, aggregated, runs
-from dualray.data.compute import makes_callables
+from dualray.data.compute import check_options_function, makes_callables
 from dualray.data.errors import check_columns
 from dualray.data.expression_tree import BlockState, Expr, UnnestExpr, column_of
 from dualray.data.mapping import WITHOUT_EFFECT, with_column
@@ -132,7 +132,8 @@ class GroupedData(Generic[D]):
                 made += result if inspect.isgenerator(result) else [result]
             return blocks.joined(blocks.table_of_batch(batch, "map_groups' function") for batch in made)
 
-        needs = {name: value for name, value in needs.items() if name not in WITHOUT_EFFECT}
+        check_options_function("map_groups", needs)
+        needs = {name: value for name, value in needs.items() if name not in WITHOUT_EFFECT and value is not None}
         return self._finished(finish, "MapGroups", needs)
 
     def with_column(self, column_name: str, expr: Expr, **needs: Any) -> D:

@@ -21,7 +21,7 @@ from dualray.data.blocks import Batch, Row
 from dualray.data.context import DataContext
 from dualray.data.draws import Seeds
 from dualray.data.executor import load
-from dualray.data.plan import Input, Read, Transform, block_of
+from dualray.data.plan import Part, Read, Transform, block_of
 from dualray.data.schema import Schema
 from dualray.data.torch_batches import collated, torch_dataset
 
@@ -224,7 +224,7 @@ class Shard(DataIterator):
     """
 
     def __init__(
-        self, parts: Sequence[Input], transform: Transform | None, cut: Sequence[tuple[int, int] | None]
+        self, parts: Sequence[Part], transform: Transform | None, cut: Sequence[tuple[int, int] | None]
     ) -> None:
         self._parts = list(parts)
         self._transform = transform

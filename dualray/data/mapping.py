@@ -17,7 +17,14 @@ import pyarrow as pa
 import pyarrow.compute
 
 from dualray.data import blocks
-from dualray.data.compute import ActorPoolStrategy, TaskPoolStrategy, is_async, strategy_of, waited
+from dualray.data.compute import (
+    ActorPoolStrategy,
+    TaskPoolStrategy,
+    check_options_function,
+    is_async,
+    strategy_of,
+    waited,
+)
 from dualray.data.draws import Seeds
 from dualray.data.errors import check_columns
 from dualray.data.expression_tree import BlockState, Expr, StarExpr, UnnestExpr, column_of
@@ -28,8 +35,8 @@ from dualray.data.plan import ActorMap, Drawing, Map, Numbered, SchemaAfter, Tra
 TransformOf = Callable[[Callable[..., Any]], Transform]
 """Of what is called for a row or a batch: what becomes of the blocks."""
 
-WITHOUT_EFFECT = ("zero_copy_batch", "udf_modifying_row_count", "ray_remote_args_fn", "max_calls", "fallback_strategy")
-"""Arguments of Ray's methods that ask for speed."""
+WITHOUT_EFFECT = ("zero_copy_batch", "udf_modifying_row_count", "max_calls", "fallback_strategy")
+"""Arguments of Ray's methods that are no options of tasks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +49,7 @@ class Call:
         fn_constructor_args, fn_constructor_kwargs: arguments of the class.
         compute: an `ActorPoolStrategy` for a class, or a `TaskPoolStrategy` for a function.
         concurrency: number of actors, or most tasks at a time.
-        needs: options of the tasks or actors.
+        needs: options of the tasks or actors, and `ray_remote_args_fn`, whose options override them.
     """
 
     fn: Any
@@ -67,6 +74,7 @@ class Call:
         short = getattr(fn, "__name__", type(fn).__name__)
         name = f"{kind}({short})"
         needs = {key: value for key, value in self.needs.items() if key not in WITHOUT_EFFECT and value is not None}
+        check_options_function(name, needs)
         strategy = strategy_of(fn, self.compute, self.concurrency)
         args, kwargs = tuple(self.fn_args or ()), dict(self.fn_kwargs or {})
 
@@ -152,19 +160,28 @@ def rows_that_meet(wanted: Any, needs: Mapping[str, Any], place: int) -> Map:
 def batches_mapped(call: Call, batch_size: int | None, batch_format: str | None) -> Map | ActorMap:
     """The step of `Dataset.map_batches`."""
     form = blocks.check_format(batch_format)
+    writable = not call.needs.get("zero_copy_batch", True)
     what = f"map_batches({getattr(call.fn, '__name__', type(call.fn).__name__)})"
 
     def transform_of(fn: Callable[..., Any]) -> Transform:
         def transform(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
-            for table in _with_rows(tables):
-                for part in batched(iter([table]), batch_size):
-                    made = fn(blocks.batch_of(part, form))
-                    many = made if inspect.isgenerator(made) else [made]
-                    yield from (blocks.table_of_batch(batch, what) for batch in many)
+            for part in batched(_with_rows(tables), batch_size):
+                try:
+                    made = fn(blocks.batch_of(part, form, writable=writable))
+                except ValueError as error:
+                    if "read-only" not in str(error):
+                        raise
+                    raise ValueError(
+                        f"{what} tried to mutate a zero-copy read-only batch. Pass zero_copy_batch=False to "
+                        "map_batches(), or change a copy of the batch"
+                    ) from error
+                many = made if inspect.isgenerator(made) else [made]
+                yield from (blocks.table_of_batch(batch, what) for batch in many)
 
         return transform
 
-    return call.step("MapBatches", transform_of)
+    step = replace(call.step("MapBatches", transform_of), rows_min=batch_size)
+    return replace(step, counts_as_keeping=True) if isinstance(step, Map) else step
 
 
 def column_added(call: Call, name: str, batch_format: str | None) -> Map | ActorMap:
@@ -174,6 +191,7 @@ def column_added(call: Call, name: str, batch_format: str | None) -> Map | Actor
     def transform_of(fn: Callable[..., Any]) -> Transform:
         def add(table: pa.Table) -> pa.Table:
             values = fn(blocks.batch_of(table, form))
+            _check_column(values, form)
             if getattr(values, "ndim", 1) == 2 and hasattr(values, "iloc") and values.shape[1] == 1:
                 values = values.iloc[:, 0]  # a frame of one column, as of `lambda frame: frame % 3`
             column = values if isinstance(values, pa.Array | pa.ChunkedArray) else np.asarray(values)
@@ -182,6 +200,15 @@ def column_added(call: Call, name: str, batch_format: str | None) -> Map | Actor
         return lambda tables: (add(table) for table in _with_rows(tables))
 
     return call.step("AddColumn", transform_of, keeps_rows=True)
+
+
+def _check_column(values: Any, form: str) -> None:
+    expected = {"pyarrow": (pa.Array, pa.ChunkedArray), "numpy": (np.ndarray,)}.get(form)
+    if expected is not None and not isinstance(values, expected):
+        raise ValueError(
+            f"add_column: For {form} batch format, the function must return a "
+            f"{' or '.join(each.__name__ for each in expected)}, not a {type(values).__name__}"
+        )
 
 
 def columns_computed(wanted: Sequence[Any], needs: Mapping[str, Any], place: int) -> Map:
@@ -225,8 +252,16 @@ def columns_computed(wanted: Sequence[Any], needs: Mapping[str, Any], place: int
     )
 
 
-def columns_selected(chosen: Sequence[str | Expr], place: int) -> Map:
+def columns_selected(cols: str | Sequence[str | Expr] | Expr, place: int) -> Map:
     """The step of `Dataset.select_columns`; `place` as above."""
+    if not isinstance(cols, str | Expr | Sequence):
+        raise TypeError(f"select_columns: cols={cols!r} must be a string, an expression, or a list of them")
+    chosen = [cols] if isinstance(cols, str | Expr) else list(cols)
+    names = [each for each in chosen if isinstance(each, str)]
+    if len(set(names)) < len(names):
+        raise ValueError(f"select_columns: {names} names a column twice")
+    if not all(isinstance(each, str | Expr) for each in chosen):
+        raise ValueError(f"select_columns: all elements of cols={chosen!r} must be strings or expressions")
 
     def select(table: pa.Table, block: BlockState) -> pa.Table:
         columns: dict[str, Any] = {}
@@ -247,6 +282,18 @@ def columns_selected(chosen: Sequence[str | Expr], place: int) -> Map:
         keeps_rows=True,
         schema_after=_schema_of_expressions(exprs, select),
     )
+
+
+def columns_dropped(names: list[str]) -> Map:
+    """The step of `Dataset.drop_columns`; its errors."""
+    if len(set(names)) < len(names):
+        raise ValueError(f"drop_columns: cols={names!r} must name each column once")
+
+    def drop(table: pa.Table) -> pa.Table:
+        check_columns(names if table.num_columns else [], table.column_names)
+        return table.drop_columns(names) if table.num_columns else table
+
+    return tables_mapped("DropColumns", drop, keeps_rows=True)
 
 
 def tables_mapped(name: str, fn: Callable[[pa.Table], pa.Table], *, keeps_rows: bool = False) -> Map:

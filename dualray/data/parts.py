@@ -19,8 +19,13 @@ from dualray.data.plan import Drawing, Map, Numbered, Transform, kept
 _SHARES = 1 << 20
 
 
-def sampled(fraction: float, seeds: Seeds) -> Map:
-    """The step of `Dataset.random_sample`. With a seed, the rows are those that Ray draws."""
+def sampled(fraction: float, seeds: Seeds, rows: int | None) -> Map:
+    """The step of `Dataset.random_sample`, for so many rows, if that is known. With a seed, the rows are those that Ray
+    draws."""
+    if not 0 <= fraction <= 1:
+        raise ValueError(f"random_sample: fraction={fraction!r} must be between 0 and 1")
+    if rows == 0:
+        raise ValueError("random_sample: the dataset has no rows to draw from")
 
     def begin() -> Numbered:
         chosen = seeds.next()

@@ -80,7 +80,27 @@ class Held:
         )
 
 
-Input = Read | Held
+Part = Read | Held
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """Blocks that one task works at."""
+
+    parts: tuple[Part, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        """About how much memory their rows take."""
+        return sum(part.size_bytes for part in self.parts)
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Where their rows are."""
+        return tuple(dict.fromkeys(file for part in self.parts for file in part.files))
+
+
+Input = Read | Held | Bundle
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +110,8 @@ class Map:
     keeps_rows: it gives as many rows as it gets.
     needs: resources of its tasks, as options of a remote function.
     tasks_max: most of its tasks at a time; None: as many as the context says.
+    rows_min: a task of the step gets so many rows, if there are, of several blocks where one has fewer.
+    counts_as_keeping: whoever joins blocks for `rows_min` may assume that it gives as many rows as it gets.
     schema_after: what becomes of a schema; None: known only when the step runs.
     """
 
@@ -97,6 +119,8 @@ class Map:
     transform: Transform | Numbered | Drawing
     keeps_rows: bool = False
     tasks_max: int | None = None
+    rows_min: int | None = None
+    counts_as_keeping: bool = False
     needs: Mapping[str, Any] = field(default_factory=dict)
     schema_after: SchemaAfter | None = None
 
@@ -106,6 +130,7 @@ class ActorMap:
     """A step that runs in a pool of actors, each with an instance of a user's class.
 
     size, size_max: the pool has `size_max` actors, but no more than the cluster has CPUs, and at least `size`.
+    rows_min: as of a `Map`.
     """
 
     name: str
@@ -113,6 +138,7 @@ class ActorMap:
     size: int
     size_max: int
     keeps_rows: bool = False
+    rows_min: int | None = None
     needs: Mapping[str, Any] = field(default_factory=dict)
     schema_after: SchemaAfter | None = None
 
@@ -159,7 +185,7 @@ Step = Map | ActorMap | Limit | Exchange | Union
 class Plan:
     """A source and what happens to it."""
 
-    source: tuple[Input, ...]
+    source: tuple[Part, ...]
     steps: tuple[Step, ...] = ()
     name: str = "source"
 
@@ -248,6 +274,6 @@ def of_block(transform: Transform | Numbered, number: int) -> Transform:
     return transform.of_block(number) if isinstance(transform, Numbered) else transform
 
 
-def block_of(transform: Transform, table: pa.Table) -> pa.Table:
-    """What a block becomes: one block."""
-    return blocks.compacted(blocks.joined(transform(iter([table]))))
+def block_of(transform: Transform, *tables: pa.Table) -> pa.Table:
+    """What blocks become: one block."""
+    return blocks.compacted(blocks.joined(transform(iter(tables))))
