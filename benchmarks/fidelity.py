@@ -224,27 +224,32 @@ def page(predictions: dict[str, Any], measured: Times, noise_then: float, slowed
         for name, each in of.items()
         if min(each) >= SLOWED_MAX
     ]
-    of_random = f" For random programs, the median error was {median(of_drawn):.1%}." if of_drawn else ""
+    of_random = f" For randomly generated programs, the median error was {median(of_drawn):.1%}." if of_drawn else ""
     text = f"""# Fidelity: predictions compared with real runs
 
-`python -m benchmarks.fidelity` calibrates this machine, and records {number} programs with one worker. Then
-`benchmarks.fidelity` predicts the times of the recorded programs for two workers on one node, and for two to four nodes
-in network namespaces limited to {RATE}. `benchmarks.fidelity` commits the predictions to git
-(`benchmarks/fidelity/predictions.json`) before it runs the programs on the predicted clusters. All nodes of the
-benchmark share {CORES} cores.
+The benchmark `python -m benchmarks.fidelity` compares predicted times of programs with measured times.
+`benchmarks.fidelity` calibrates the machine, and records {number} programs with one worker. Then
+`benchmarks.fidelity` predicts how long the recorded programs take with two workers on one node, and on two to four
+nodes. The nodes of `benchmarks.fidelity` are Linux network namespaces, whose network is limited to {RATE}.
+`benchmarks.fidelity` commits the predictions to git (`benchmarks/fidelity/predictions.json`) before it runs the
+programs on the predicted clusters. All nodes of `benchmarks.fidelity` share {CORES} cores of one machine.
 
-- The machine was {predictions["machine"]}, and the date of the predictions was {predictions["date"]}.
-- The **median absolute error was {median(found.values()):.1%}**, and the worst error {found[worst]:.1%} ({worst[0]} on
-  {worst[1]}), of {len(found)} pairs of a program and a cluster.{of_random}
-- The noise of the machine was {predictions["noise"]:.1%} during the predictions and {noise_then:.1%} during the runs
-  (by how much the median time of a fixed computation exceeds its shortest time).
-- The longest and the shortest repeated run differed by {scatter:.1%} (median of all pairs).
-- The held-out error of the calibration was {predictions["held_out_error"]:.1%}.
-- Other programs used the machine during every repeated run of these pairs (by how much they slowed the run):
-  {", ".join(disturbed) or "none"}.
+- `benchmarks.fidelity` ran on a machine with {predictions["machine"]}, and made the predictions at
+  {predictions["date"]}.
+- For {len(found)} pairs of a program and a cluster, the **median absolute error of the predicted times was
+  {median(found.values()):.1%}**. The largest error of a predicted time was {found[worst]:.1%} ({worst[0]} on
+  {worst[1]}).{of_random}
+- The noise of the machine was {predictions["noise"]:.1%} during the predictions and {noise_then:.1%} during the runs.
+  The noise of a machine is the share by which the median time of a fixed computation exceeds its shortest time.
+- The longest and the shortest run of the same program on the same cluster differed by {scatter:.1%} (median of all
+  pairs of a program and a cluster).
+- The held-out error of the calibration was {predictions["held_out_error"]:.1%}. The held-out error of a calibration is
+  the error for measurements that the calibration did not use.
+- Other programs slowed down every run of these pairs of a program and a cluster, by the share in brackets:
+  {"; ".join(disturbed) or "none"}.
 
-All times are in seconds. The column `measured` of the table has the median of the repeated runs, with the shortest and
-the longest run in brackets.
+In the following table of predicted and measured times, all times are in seconds. The column `measured` shows the median
+of several runs, with the shortest and the longest run in brackets.
 
 | program | recorded | cluster | predicted | measured | error |
 |---|--:|---|--:|--:|--:|"""
@@ -350,8 +355,8 @@ def ranking(predictions: dict[str, Any], measured: Times) -> list[str]:
         rows.append(f"| {program} | {cells} | {policy} | {behind:.1%} |")
     heads = " | ".join(f"{policy}: predicted / measured" for policy in POLICIES)
     return [
-        f"For **{right} of {count}** programs, the policy with the shortest predicted time ran at most 5 % longer than",
-        "the fastest policy.",
+        f"For **{right} of {count}** programs, the scheduling policy with the shortest predicted time was at most 5 %",
+        "slower in real runs than the fastest policy.",
         "",
         f"| program | {heads} | predicted best | slower than the fastest by |",
         f"|---|{'--:|' * len(POLICIES)}---|--:|",

@@ -18,11 +18,12 @@ def page() -> str:
     lines = [
         "# Command line",
         "",
-        "`python -m tests.commands_page --write` writes this page from the help texts of the commands.",
+        "<!-- Generated from the help texts of the commands: python -m tests.commands_page --write -->",
         "",
-        "The exit code of a `dualray` command is 0 after success, 1 if a check failed, and 2 if an argument",
+        "A `dualray` command exits with code 0 after success, 1 if a check fails, and 2 if an argument or option is",
+        "wrong. `dualray run script.py` exits with the exit code of `script.py`.",
+        "",
     ]
-    lines += ["or option is wrong. `dualray run` exits with the exit code of the script.", ""]
     for title, commands in GROUPS.items():
         lines += [f"## {title}", ""]
         for name in commands:

@@ -13,35 +13,36 @@ from dualray.shared.model.states import ACTOR, GROUP, LAUNCH, NODE, STORED, TASK
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "states.md"
 TABLES: tuple[tuple[Transitions[Any], str, str], ...] = (
-    (TASK, "WAITING_ARGS", "The process that submitted a task keeps the task's state."),
+    (TASK, "WAITING_ARGS", "The process that submitted a task stores the task's state."),
     (
         VALUE,
         "UNKNOWN",
         (
-            "Each process with a reference to an object keeps the object's state. "
-            "In the process that created a new object (the owner), the state of the object is PENDING."
+            "Each process that has a reference to an object stores the object's state. "
+            "In the process that creates an object (the owner), the object's first state is `PENDING`."
         ),
     ),
-    (WORKER, "STARTING", "The manager process of a node keeps the states of the node's worker processes."),
-    (ACTOR, "PENDING", "The head process of a cluster keeps the states of the cluster's actors."),
-    (GROUP, "PENDING", "The head process of a cluster keeps the states of the cluster's placement groups."),
-    (NODE, "ALIVE", "The head process of a cluster keeps the states of the cluster's nodes."),
+    (WORKER, "STARTING", "The manager process of a node stores the states of the node's worker processes."),
+    (ACTOR, "PENDING", "The head process of a cluster stores the states of the cluster's actors."),
+    (GROUP, "PENDING", "The head process of a cluster stores the states of the cluster's placement groups."),
+    (NODE, "ALIVE", "The head process of a cluster stores the states of the cluster's nodes."),
     (
         LAUNCH,
         "REQUESTED",
-        "The head process of a cluster keeps the states of nodes that the autoscaler has requested.",
+        "The head process of a cluster stores the states of nodes that the autoscaler has requested.",
     ),
-    (STORED, "CREATED", "The manager process of a node keeps the states of the objects in the node's object store."),
+    (STORED, "CREATED", "The manager process of a node stores the states of the objects in the node's object store."),
 )
 """Each table with its initial state and a sentence about it."""
 
 HEAD = """\
 # States
 
-This page shows the states of tasks, objects, workers, actors, placement groups and nodes. Each row of a table shows a
-state, and the states that may follow this state. The first row of each table shows the initial state. If a change of
-state is not in the tables, dualray raises `InvalidTransition`. The tables on this page show the contents of
-`dualray/shared/model/states.py`. `python -m tests.state_diagrams` writes this page.
+This page shows the states of tasks, objects, workers, actors, placement groups and nodes. In each table on this page, a
+row shows one state, and the states that can follow it. In each table on this page, the first row shows the initial
+state. If code of dualray attempts a change of state that is not in the tables of this page, dualray raises
+`InvalidTransition`. The tables on this page show the contents of `dualray/shared/model/states.py`.
+`python -m tests.state_diagrams` generates this page.
 """
 
 

@@ -50,8 +50,8 @@ def _end(number: int, frame: object) -> NoReturn:
 Workload = Annotated[
     str,
     Option(
-        help="Test program to run: mixed (with tasks, large objects and actors), or another of "
-        "dualray's test programs, such as shuffle."
+        help="Test program to run: mixed (with tasks, large objects and actors), or another of dualray's "
+        "test programs, such as shuffle."
     ),
 ]
 Records = Annotated[
@@ -59,8 +59,8 @@ Records = Annotated[
     Option(
         "--decision-log",
         "--record",
-        help=f"{DECISION_LOG_HELP} Without --decision-log, `dualray chaos` writes the records to a "
-        "temporary directory.",
+        help=f"{DECISION_LOG_HELP} Without --decision-log, `dualray chaos` writes the events and decisions "
+        "to a temporary directory.",
     ),
 ]
 Faults = Annotated[
@@ -84,7 +84,11 @@ def chaos_command(
     random_faults: Annotated[int, Option(min=1, help="Number of random faults to inject.")] = 300,
     nodes: Annotated[
         int,
-        Option(min=1, help=f"{NODES_HELP} No fault affects node-0, which runs the head process and the test program."),
+        Option(
+            min=1,
+            help=f"{NODES_HELP} `dualray chaos` injects no fault into node-0, which runs the cluster's head "
+            "process and the test program.",
+        ),
     ] = 3,
     workload: Workload = "mixed",
     decision_log: Records = None,

@@ -58,8 +58,8 @@ def start_command(
     node_ip: Annotated[
         str | None,
         Option(
-            help="IP address at which other machines reach this machine. With the default address, "
-            "127.0.0.1, only programs on this machine can connect to the node."
+            help="IP address at which other machines reach this machine. With the default address, 127.0.0.1, "
+            "only programs on this machine can connect to the node."
         ),
     ] = None,
     num_cpus: Annotated[
@@ -84,7 +84,7 @@ def start_command(
             "tasks can reserve 70 % of this machine's memory."
         ),
     ] = None,
-    labels: Annotated[str | None, Option(help="Labels of this node, such as 'zone=a,market=spot', or as JSON.")] = None,
+    labels: Annotated[str | None, Option(help="Labels of this node, as 'zone=a,market=spot' or as JSON.")] = None,
     object_store_memory: Annotated[
         str | None, Option(help="Size of this node's object store, as a number of bytes or with a unit, such as 2GiB.")
     ] = None,
@@ -100,8 +100,8 @@ def start_command(
         Option(
             min=0,
             max=65535,
-            help="Network port for all connections to this node, if the node joins a cluster with --address."
-            " By default, dualray chooses a free port.",
+            help="Network port for all connections to a node that joins a cluster with --address. By default, "
+            "dualray chooses a free port for the node.",
         ),
     ] = None,
     autoscale: Annotated[
@@ -111,15 +111,15 @@ def start_command(
     secret_file: Annotated[
         Path | None,
         Option(
-            help="File with the cluster's secret. By default, dualray reads the secret from the "
+            help="File that contains the cluster's secret. By default, dualray reads the secret from the "
             "environment variable DUALRAY_SECRET."
         ),
     ] = None,
     num_redis_shards: Annotated[
         int | None,
         Option(
-            help="Number of additional Redis servers over which a cluster divides its tables. The "
-            "option --num-redis-shards works only with --head.",
+            help="Number of additional Redis servers, among which the cluster divides its tables. The option "
+            "--num-redis-shards works only with --head.",
             min=0,
             max=64,
         ),
@@ -131,8 +131,8 @@ def start_command(
     tls: Annotated[
         bool | None,
         Option(
-            help="Encrypt connections to other machines with TLS 1.3. Either all nodes of a cluster use TLS, or no "
-            "node uses TLS. By default, TLS is on unless --node-ip is a loopback address.",
+            help="Encrypt connections to other machines with TLS 1.3. Either all nodes of a cluster use TLS, "
+            "or no node uses TLS. By default, TLS is on unless --node-ip is a loopback address.",
         ),
     ] = None,
     tls_cert: Annotated[
@@ -147,10 +147,13 @@ def start_command(
     ] = None,
     tls_ca: Annotated[
         Path | None,
-        Option(help="PEM file with the certificate of the authority that signed the certificates of all nodes."),
+        Option(
+            help="PEM file with the certificate of the authority that signed the TLS certificates of the "
+            "cluster's nodes."
+        ),
     ] = None,
 ) -> None:
-    """Start a node of a cluster on this machine. The node runs until you run `dualray stop`.
+    """Start a node of a cluster on this machine. The started node runs until you run `dualray stop`.
 
     Example: dualray start --head --node-ip 10.0.0.1
     """
@@ -254,7 +257,7 @@ def labels_of(text: str | None) -> dict[str, str] | None:
 
 @app.add("stop")
 def stop_command() -> None:
-    """Stop every node that you started with `dualray start`, or with `ray start` under the name ray.
+    """Stop every node that you started on this machine with `dualray start`, or with dualray's own `ray start`.
 
     Example: dualray stop
     """
@@ -276,8 +279,8 @@ def status_command(
     policy: Annotated[
         str | None,
         Option(
-            help="Autoscaling policy that --dry-run tries, as package.module:Class. By default, "
-            "--dry-run uses the cluster's own policy."
+            help="Autoscaling policy that `dualray status --dry-run` tries, as package.module:Class. By "
+            "default, --dry-run uses the cluster's own policy."
         ),
     ] = None,
     dry_run: Annotated[

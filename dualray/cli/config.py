@@ -15,7 +15,7 @@ app = Commands()
 
 @app.add("config")
 def config_command(as_json: AsJson = False) -> None:
-    """Show every setting and every limit, with its value and where the value comes from.
+    """Show each setting and each limit of dualray, with its value and the source of the value.
 
     Example: dualray config --json
     """

@@ -46,28 +46,28 @@ def dashboard_command(
         list[str] | None,
         Argument(
             metavar="[SOURCE]...",
-            help="Source of the dashboard's data: the path of a decision log directory or of a scenario "
-            "file, the host:port of a cluster, or a script with the options of `dualray run`. To compare "
-            "two runs, give the decision log directories of both runs. Without SOURCE, the dashboard "
-            "shows the cluster on this machine.",
+            help="Cluster or run that the dashboard shows: the host:port of a cluster, a decision log "
+            "directory, a scenario file or a script. After a script, you can give options of `dualray "
+            "run`. To compare two runs, give the decision log directories of both runs. Without SOURCE, "
+            "the dashboard shows the cluster on this machine.",
         ),
     ] = None,
     host: Annotated[
         str,
         Option(
-            help="Network address on which to serve the dashboard. Only programs on this machine can "
+            help="Network address at which dualray serves the dashboard. Only programs on this machine can "
             "reach the default address, 127.0.0.1."
         ),
     ] = LOOPBACK,
     port: Annotated[int, Option(help=PORT_HELP, min=0, max=65535)] = 0,
     pace: Annotated[
         float | None,
-        Option(help="Highest speed of a simulation that the dashboard starts, in virtual seconds per real second."),
+        Option(help="Highest speed, in simulated seconds per real second, of a simulation that the dashboard starts."),
     ] = None,
     logs: Annotated[Path | None, Option(help=KEPT_LOGS_HELP)] = None,
     open_: Annotated[bool, Option("--open", help="Open the dashboard in the web browser of this machine.")] = False,
 ) -> None:
-    """Serve a live web page about a cluster or a run, until you press Ctrl-C. The page is read-only.
+    """Serve a live, read-only web page about a cluster or a run, until you press Ctrl-C.
 
     Example: dualray dashboard train.py --mode sim --nodes 4 --open
     """

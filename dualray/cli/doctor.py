@@ -55,7 +55,7 @@ def help_command(
         ),
     ] = None,
 ) -> None:
-    """Explain what an error means, what causes the error, and how to fix it.
+    """Print the meaning, the cause and the fix of an error of dualray.
 
     Example: dualray help store-full
     """
@@ -98,10 +98,10 @@ class Check:
 def doctor_command(
     as_json: AsJson = False,
 ) -> None:
-    """Check whether this machine has what dualray needs, and print how to fix what is missing.
+    """Check whether dualray can run on this machine, and print how to fix each problem.
 
-    The exit code of `dualray doctor` is 1 if dualray cannot run real processes on this machine. Simulations need only
-    Python.
+    `dualray doctor` exits with code 1 if dualray cannot run real processes on this machine. Simulations with dualray
+    need only Python.
 
     Example: dualray doctor
     """

@@ -29,8 +29,8 @@ class Entry:
 ENTRIES: Final[dict[str, Entry]] = {
     "actor-died": Entry(
         errors=("ActorDiedError",),
-        means="ActorDiedError means that an actor has ended and will not restart. Every later call of an ended actor "
-        "raises ActorDiedError.",
+        means="ActorDiedError means that an actor has ended and will not restart. Every later call of an "
+        "ended actor fails with ActorDiedError.",
         cause="An actor ends if its constructor raises an error, if a program calls kill(), or if the actor's process "
         "dies more often than max_restarts allows.",
         fix="To let an actor survive the death of its process, give its class the options max_restarts=N and "
@@ -39,42 +39,47 @@ ENTRIES: Final[dict[str, Entry]] = {
     ),
     "actor-unavailable": Entry(
         errors=("ActorUnavailableError",),
-        means="ActorUnavailableError means that an actor died during a call, or is restarting, and dualray does not "
-        "repeat the call.",
-        cause="ActorUnavailableError occurs if the actor has a restart left (max_restarts), but the call has no "
-        "retry left (max_task_retries).",
-        fix="After an ActorUnavailableError, the program may call the method of the actor again. If an actor's "
-        "methods may safely run twice, set the actor's option max_task_retries=N, so that dualray repeats lost calls.",
+        means="ActorUnavailableError means that a call failed because the actor died during the call, is "
+        "restarting, or is unreachable.",
+        cause="A call fails with ActorUnavailableError if its actor can still restart (max_restarts), but "
+        "the call has no retry left (max_task_retries).",
+        fix="After an ActorUnavailableError, the program may call the actor again. If the methods of an "
+        "actor may safely run twice, set the actor's option max_task_retries=N, so that dualray "
+        "repeats lost calls.",
     ),
     "actor-name": Entry(
         errors=("ActorAlreadyExistsError", "ActorHandleNotFoundError"),
-        means="ActorAlreadyExistsError means that the program created an actor with a name that another actor has. "
-        "ActorHandleNotFoundError means that the program called get_actor() with a name that no actor has.",
-        cause="Only one actor of a namespace can have a given name. A named actor ends with the process that "
-        "created it, unless the actor has lifetime='detached'.",
-        fix="To get a named actor, or create it if no actor has the name, use options(name=..., "
+        means="ActorAlreadyExistsError means that the program tried to create an actor with the name of an "
+        "existing actor. ActorHandleNotFoundError means that the program called get_actor() with a "
+        "name that no actor has.",
+        cause="Two actors in the same namespace cannot have the same name. A named actor ends with the "
+        "process that created it, unless the actor has lifetime='detached'.",
+        fix="To create a named actor only if no actor has the name yet, use options(name=..., "
         "get_if_exists=True). The command `dualray list actors` shows the names of all actors.",
     ),
     "not-initialized": Entry(
         errors=("NotInitializedError", "AlreadyInitializedError"),
-        means="NotInitializedError means that the program called a function that needs a running cluster. "
-        "AlreadyInitializedError means that the program called init() twice.",
-        cause="If DUALRAY_AUTO_INIT=0 is set, only init() starts a cluster, and other functions raise "
-        "NotInitializedError. In a forked process, functions raise NotInitializedError, because a forked "
-        "process cannot use the cluster of its parent.",
+        means="NotInitializedError means that the program called a function that needs a running cluster, "
+        "but no cluster runs. AlreadyInitializedError means that the program called init() twice "
+        "without shutdown() in between.",
+        cause="If DUALRAY_AUTO_INIT=0 is set, other functions of dualray raise NotInitializedError before "
+        "init(). In a forked process, all functions of dualray raise NotInitializedError, because a "
+        "forked process cannot use the cluster of its parent process.",
         fix="Call dualray.init() once at the start of the program. If several parts of the program call init(), "
         "use dualray.init(ignore_reinit_error=True).",
     ),
     "object-lost": Entry(
         errors=("ObjectLostError", "ObjectReconstructionFailedError", "OwnerDiedError"),
-        means="ObjectLostError means that the value of a reference is lost, and that dualray cannot compute the value "
-        "again. ObjectReconstructionFailedError means that an attempt to recompute a lost value failed. "
-        "OwnerDiedError means that the process that created a reference died.",
-        cause="dualray loses a value if the node with the last copy of the value dies. dualray cannot recompute a "
-        "value from put(), from an actor, or from a task without a retry left.",
-        fix="So that dualray can recompute a lost value, compute the value in a task with max_retries, instead of "
-        "passing it to put(). The command `dualray explain ID DIRECTORY` prints the history of an object from the "
-        "decision log of a run.",
+        means="ObjectLostError means that the value of a reference is lost, and that dualray cannot compute "
+        "the value again. ObjectReconstructionFailedError means that an attempt to recompute a lost "
+        "value failed. OwnerDiedError means that a value is lost because the process that created its "
+        "reference died.",
+        cause="dualray loses a value if the node with the last copy of the value dies. dualray cannot "
+        "recompute a value that put() stored, that an actor returned, or whose task has no retry "
+        "left.",
+        fix="To let dualray recompute a lost value, compute the value in a task with max_retries, instead "
+        "of storing it with put(). The command `dualray explain ID DIRECTORY` prints the history of "
+        "an object from the decision log of a run.",
     ),
     "reference-ended": Entry(
         errors=("ReferenceEndedError", "ActorHandleEndedError"),
@@ -88,10 +93,11 @@ ENTRIES: Final[dict[str, Entry]] = {
     ),
     "pickled-reference": Entry(
         errors=("OufOfBandObjectRefSerializationException",),
-        means="OufOfBandObjectRefSerializationException means that the program pickled a reference, although "
-        "RAY_allow_out_of_band_object_ref_serialization=0 is set.",
-        cause="dualray cannot count the copies of a reference that pickle.dumps(ref) makes. A process that pickles a "
-        "reference keeps the reference's object in the object store until the process ends.",
+        means="OufOfBandObjectRefSerializationException means that the program pickled a reference, "
+        "although RAY_allow_out_of_band_object_ref_serialization=0 forbids this.",
+        cause="dualray cannot count the copies of a reference that pickle.dumps(ref) makes. If a process "
+        "pickles a reference, the reference's object stays in the object store until the process "
+        "ends.",
         fix="Instead of pickling a reference, pass the reference to a task or an actor as an argument, or return the "
         "reference from a task. To allow pickle.dumps(ref) in the program, unset "
         "RAY_allow_out_of_band_object_ref_serialization.",
@@ -102,24 +108,26 @@ ENTRIES: Final[dict[str, Entry]] = {
         "process of a task.",
         cause="A node has too little free memory if the tasks that run at the same time use more memory than the "
         "machine has.",
-        fix="So that fewer tasks run on a node at the same time, give the tasks memory=BYTES or a larger num_cpus.",
+        fix="To let fewer tasks run on a node at the same time, give each task the option memory=BYTES or "
+        "a larger num_cpus.",
     ),
     "out-of-reach": Entry(
         errors=("NodeDiedError", "WorkerUnreachableError", "ControlPlaneError", "AuthenticationError"),
         means="NodeDiedError, WorkerUnreachableError and ControlPlaneError mean that the program cannot reach a "
         "process of the cluster. AuthenticationError means that a process of the cluster refused a "
         "connection.",
-        cause="A program cannot reach a process if a node died, the network is down, or the cluster's head process "
-        "or Redis has ended. A process refuses a connection if the two processes have different secrets or "
-        "versions of dualray.",
+        cause="A program cannot reach a process of the cluster if a node, the cluster's head process or "
+        "Redis has ended, or if the network is down. A process refuses a connection from a process "
+        "that has a different secret or runs a different version of dualray.",
         fix="To find the process that failed, run `dualray status` and `dualray logs`. Use the same version of "
         "dualray and the same secret file on all machines of the cluster.",
     ),
     "pending-calls": Entry(
         errors=("PendingCallsLimitExceeded",),
-        means="PendingCallsLimitExceeded means that an actor has too many calls that have not ended yet.",
-        cause="The option max_pending_calls of an actor limits the number of its calls that have not ended.",
-        fix="Before the program makes more calls of the actor, wait for results of earlier calls with wait().",
+        means="PendingCallsLimitExceeded means that an actor has more unfinished calls than its option "
+        "max_pending_calls allows.",
+        cause="The option max_pending_calls of an actor limits the number of the actor's unfinished calls.",
+        fix="Before the program calls the actor again, wait for the results of earlier calls with wait().",
     ),
     "placement-group": Entry(
         errors=(
@@ -130,12 +138,13 @@ ENTRIES: Final[dict[str, Entry]] = {
             "ActorPlacementGroupRemoved",
         ),
         means="PlacementGroupUnschedulableError means that the cluster can never place a placement group. "
-        "PlacementGroupAlreadyExistsError means that the program created a placement group with a name that another "
-        "placement group has. TaskPlacementGroupRemoved, RunningTaskPlacementGroupRemoved and "
-        "ActorPlacementGroupRemoved mean that the program removed a placement group that a task or an actor used.",
-        cause="The cluster cannot place a placement group if its bundles demand more resources than the nodes can "
-        "ever offer. A placement group is removed when a program calls remove_placement_group(), or when the "
-        "creator of the group ends.",
+        "PlacementGroupAlreadyExistsError means that the program tried to create a placement group "
+        "with the name of an existing placement group. TaskPlacementGroupRemoved, "
+        "RunningTaskPlacementGroupRemoved and ActorPlacementGroupRemoved mean that the program "
+        "removed a placement group that a task or an actor used.",
+        cause="The cluster cannot place a placement group if its bundles demand more resources than the "
+        "nodes can ever offer. dualray removes a placement group when a program calls "
+        "remove_placement_group(), or when the driver or actor that created the group ends.",
         fix="Compare the bundles of a placement group with the nodes' resources in the output of `dualray status`. "
         "Remove a placement group only after all tasks and actors that use the group have ended.",
     ),
@@ -151,8 +160,8 @@ ENTRIES: Final[dict[str, Entry]] = {
     "serialization": Entry(
         errors=("SerializationError",),
         means="SerializationError means that dualray cannot pickle a value, an argument or a function.",
-        cause="Python cannot pickle a value or function that refers to a lock, a socket, an open file or a "
-        "generator, often through a captured variable.",
+        cause="Python cannot pickle a lock, a socket, an open file, a generator, or a function that uses "
+        "such an object through a captured variable.",
         fix="Create locks, files and connections inside the task or the actor that uses them. "
         "dualray.util.inspect_serializability(f) finds the parts of f that cannot be pickled.",
     ),
@@ -167,35 +176,37 @@ ENTRIES: Final[dict[str, Entry]] = {
         errors=("SimulationDeadlockError",),
         means="SimulationDeadlockError means that a simulated program waits for a value or an event that can never "
         "arrive.",
-        cause="In a simulation, the program is stuck if tasks wait for one another, for resources that idle actors "
-        "hold, or for a lost message.",
+        cause="A simulated program is stuck if its tasks wait for one another, for resources that idle "
+        "actors hold, or for a lost message.",
         fix="SimulationDeadlockError says what each task waits for. If a simulation is stuck, free the resources that "
         "its waiting tasks need, or give get() and wait() a timeout.",
     ),
     "store-full": Entry(
         errors=("ObjectStoreFullError", "OutOfDiskError"),
-        means="ObjectStoreFullError means that the object store of a node is full. OutOfDiskError means that "
-        "dualray cannot write more objects to disk.",
+        means="ObjectStoreFullError means that the object store of a node is full, and that dualray cannot "
+        "write more objects to disk. dualray never raises OutOfDiskError: if the disk is full, "
+        "dualray raises ObjectStoreFullError.",
         cause="The object store becomes full if the program keeps references to more objects than memory and disk "
         "can hold.",
-        fix="Delete references that the program no longer needs, set a larger init(object_store_memory=...), or "
-        "free space on the disk. ObjectStoreFullError names the lines of code that keep objects. The command "
-        "`dualray memory` lists the objects in the object stores.",
+        fix="Delete references that the program no longer needs, set a larger "
+        "init(object_store_memory=...), or free space on the disk. The message of "
+        "ObjectStoreFullError names the largest objects, and the lines of code that still use "
+        "objects. The command `dualray memory` lists the objects in the object stores.",
     ),
     "task-cancelled": Entry(
         errors=("TaskCancelledError",),
         means="TaskCancelledError means that the program cancelled a task, or that an argument of a task comes from "
         "a cancelled task.",
         cause="A task is cancelled when a program calls dualray.cancel(ref) with a reference to the task's result.",
-        fix="Where the program calls get() for a task that it may cancel, catch TaskCancelledError.",
+        fix="Catch TaskCancelledError where the program calls get() for a task that it may cancel.",
     ),
     "task-failed": Entry(
         errors=("TaskError",),
         means="TaskError means that a function or method of your program raised an error in a worker process.",
-        cause="The first traceback of a TaskError shows the line that called get(). The second traceback of a "
-        "TaskError shows the line that failed in the worker.",
-        fix="To debug a failing task, run the program in one process with `dualray run script.py --mode sim`. In a "
-        "simulation, a debugger stops inside tasks.",
+        cause="Python prints two tracebacks for a TaskError: the first shows the line that called get(), "
+        "and the second shows the line that failed in the worker.",
+        fix="To debug a failing task, run the program in one process with `dualray run script.py --mode "
+        "sim`. In a simulation, breakpoints work inside tasks.",
     ),
     "timeout": Entry(
         errors=("GetTimeoutError",),
@@ -208,11 +219,12 @@ ENTRIES: Final[dict[str, Entry]] = {
         errors=("TaskUnschedulableError", "ActorUnschedulableError"),
         means="TaskUnschedulableError and ActorUnschedulableError mean that no node of the cluster can ever meet "
         "the demand of a task or an actor.",
-        cause="A task or actor is unschedulable if it demands more CPUs, GPUs or memory than any node has. A demand "
-        "for a node or label that does not exist makes a task or actor unschedulable.",
-        fix="TaskUnschedulableError and ActorUnschedulableError name the most suitable node and its missing "
-        "resources. Reduce the resources that the unschedulable task or actor demands, or start another node with "
-        "`dualray start`.",
+        cause="A task or actor is unschedulable if it demands more CPUs, GPUs or memory than any node has. "
+        "A task or actor is also unschedulable if it demands a node that does not exist, or a label "
+        "that no node has.",
+        fix="TaskUnschedulableError and ActorUnschedulableError name the most suitable node, and the "
+        "resources that this node lacks. Reduce the resources that the unschedulable task or actor "
+        "demands, or start another node with `dualray start`.",
     ),
     "worker-crashed": Entry(
         errors=("WorkerCrashedError",),

@@ -28,7 +28,7 @@ def _folder(name: str) -> Path:
 def examples_command(
     copy: Annotated[
         Path | None,
-        Option(help="Directory, new or empty, to which `dualray examples` copies the programs and scenarios."),
+        Option(help="New or empty directory, to which `dualray examples` copies the example programs and scenarios."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

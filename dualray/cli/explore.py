@@ -35,17 +35,19 @@ app = Commands()
 Repeat = Annotated[
     str,
     Option(
-        help="Share of the seeds to run twice, to check that both runs are equal, such as 5% or "
-        "0.05. With --repeat 0, no seed runs twice."
+        help="Share of the seeds that `dualray explore` simulates twice, such as 5% or 0.05, to check that "
+        "both simulations are equal. With --repeat 0, `dualray explore` simulates no seed twice."
     ),
 ]
 Output = Annotated[
-    Path, Option(help="Directory in which `dualray explore` writes a scenario file for each kind of failure.")
+    Path, Option(help="Directory to which `dualray explore` writes a scenario file for each kind of failure.")
 ]
 
 ShrinkRuns = Annotated[
     int,
-    Option(min=1, help="Largest number of simulations in the search for the fewest faults that cause a failure."),
+    Option(
+        min=1, help="Largest number of simulations that --shrink runs to find the fewest faults that cause a failure."
+    ),
 ]
 
 
@@ -53,10 +55,12 @@ ShrinkRuns = Annotated[
 def explore_command(
     file: File,
     seeds: Annotated[int, Option(min=1, help=SEEDS_HELP)] = 100,
-    first: Annotated[int, Option(help="First seed to run.")] = 0,
+    first: Annotated[
+        int, Option(help="Seed of the first simulation. Each further simulation uses the next higher seed.")
+    ] = 0,
     jobs: Annotated[int, Option(min=1, max=256, help=JOBS_HELP)] = 1,
     seed_timeout: Annotated[
-        float, Option(min=1, help="Longest real time, in seconds, that the simulation of one seed may take.")
+        float, Option(min=1, help="Longest real time, in seconds, that one simulation may take.")
     ] = 60,
     shrink: Annotated[bool, Option(help="Search for the fewest faults that cause each kind of failure.")] = True,
     shrink_runs: ShrinkRuns = RUNS_MAX,
@@ -67,7 +71,7 @@ def explore_command(
     verbose: Verbose = False,
     quiet: Quiet = False,
 ) -> None:
-    """Run a scenario with many seeds, each with different random faults, and report the failures.
+    """Simulate a scenario with many seeds, inject other random faults with each seed, and report the failures.
 
     For each kind of failure, `dualray explore` writes a scenario file with the fewest faults that cause the failure.
 

@@ -16,7 +16,12 @@ app = Commands()
 
 @app.add("import-ray")
 def import_ray_command(
-    logs: Annotated[Path, Argument(help="Directory of a Ray session, or its subdirectory logs/export_events.")],
+    logs: Annotated[
+        Path,
+        Argument(
+            help="Directory of a Ray session, such as /tmp/ray/session_latest, or its subdirectory logs/export_events."
+        ),
+    ],
     output: Annotated[Path, Option("--output", "-o", help=OUTPUT_HELP)] = Path("run.parquet"),
     job: Annotated[
         str | None,
@@ -36,18 +41,19 @@ def import_ray_command(
         Path | None,
         Option(
             help='JSON file with the size in bytes of each function\'s results, such as {"train": 2048}. By '
-            "default, `dualray import-ray` estimates the sizes of results."
+            "default, `dualray import-ray` estimates the size of each result."
         ),
     ] = None,
     edges: Annotated[
         Path | None,
         Option(
-            help='JSON file with the dependencies of tasks, [["id of a task", "id of the task that '
-            'takes its result"]]. By default, `dualray import-ray` infers the dependencies of tasks.'
+            help='JSON file with the dependencies between tasks: [["id of a task", "id of the task that takes '
+            'its result"]]. By default, `dualray import-ray` infers the dependencies between tasks from '
+            "the exported events."
         ),
     ] = None,
 ) -> None:
-    """Convert the events that a Ray cluster exported into a recorded run that `dualray predict` can use.
+    """Read the events that a Ray cluster exported, and write them as a recorded run for `dualray predict`.
 
     Example: dualray import-ray /tmp/ray/session_latest --output run.parquet
     """

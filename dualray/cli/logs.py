@@ -37,28 +37,31 @@ app = Commands()
 
 What = Annotated[
     str | None,
-    Argument(help="Name of a log file, a glob pattern in quotes, or one of the words task, actor and worker."),
+    Argument(
+        help="Name of the log file to print, or one of the words task, actor and worker. If you give a "
+        "glob pattern in quotes, `dualray logs` lists the matching log files."
+    ),
 ]
 Which = Annotated[
     str | None,
     Argument(
-        help="Id of the task or actor whose output to print, or the beginning of the id. To print the output of a "
-        "worker, give the worker's address, such as node-0/w3.",
+        help="Id of the task or actor whose output to print, or the first characters of the id. To print "
+        "the output of a worker, give the worker's address, such as node-0/w3.",
     ),
 ]
 Tail = Annotated[
     int, Option(help="Number of lines to print from the end of the output, or -1 to print all lines.", min=-1)
 ]
 Follow = Annotated[
-    bool, Option("--follow", "-f", help="Keep printing new lines until you press Ctrl-C or the cluster stops.")
+    bool, Option("--follow", "-f", help="Print new lines of the output until you press Ctrl-C or the cluster stops.")
 ]
 Attempt = Annotated[
     int | None,
     Option(
         "--attempt-number",
         "-a",
-        help="Number of the task attempt whose output to print, where the first attempt has the number 0. By default, "
-        "`dualray logs` prints the output of all attempts of a task.",
+        help="Number of the task attempt whose output to print. The first attempt of a task has the number "
+        "0. By default, `dualray logs` prints the output of all attempts of a task.",
         min=0,
     ),
 ]
@@ -69,7 +72,10 @@ Subject = Annotated[
 ]
 Session = Annotated[
     str | None,
-    Option(help="Name, or part of it, of the session whose logs to read. Each start of a cluster is a new session."),
+    Option(
+        help="Name of the cluster session whose logs to read, or a part of the name. Each start of a "
+        "cluster creates a new session."
+    ),
 ]
 
 
@@ -94,7 +100,7 @@ def logs_command(
     """List log files, print a log file, or print the output of one task, actor or worker.
 
     Without an argument, `dualray logs` lists the log files of the clusters that you have started on this machine. A
-    simulation has no log files, because its tasks print to the stdout of your script.
+    simulation has no log files, because simulated tasks print to the stdout of your script.
 
     Example: dualray logs task 5e9317d9 --err
     """

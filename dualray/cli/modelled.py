@@ -42,15 +42,16 @@ FAILED = 1
 Program = Annotated[
     str,
     Argument(
-        help=f"Generated program to simulate: {', '.join(PROGRAMS)}. `dualray sim workloads` lists "
-        "the parameters of each program."
+        help=f"Built-in workload to simulate: {', '.join(PROGRAMS)}. `dualray sim workloads` lists the "
+        "parameters of each workload."
     ),
 ]
 ScenarioFile = Annotated[
     Path | None,
     Option(
-        help="Scenario file from which the simulation takes the cluster, costs, limits and faults."
-        " `dualray sim workload` ignores the workload in the scenario file.",
+        help="Scenario file from which the simulation takes the cluster, the costs of operations, the "
+        "limits and the faults. `dualray sim workload` ignores the program that the scenario file "
+        "names.",
     ),
 ]
 
@@ -75,10 +76,10 @@ def workload_command(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Simulate a built-in workload, such as a shuffle, on a virtual cluster of any size. The tasks of a built-in
-    workload take virtual time, but run no code.
+    """Simulate a built-in workload, such as a shuffle, on a virtual cluster of any size.
 
-    Set the parameters of a built-in workload with options, such as --tasks 1e6.
+    The tasks of a built-in workload run no code, and only take simulated time. To set the parameters of a built-in
+    workload, use options such as --tasks 1e6.
 
     Example: dualray sim workload bag --tasks 1e6 --seconds 0.5 --nodes 1000
     """

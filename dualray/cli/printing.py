@@ -41,40 +41,41 @@ SENTENCES: Final = ("waits_for", "waiting_reason")
 ADDRESS_HELP: Final = "Address of the cluster's head process, as host:port."
 AS_RAY_HELP: Final = "Make the script's `import ray` import dualray instead of Ray."
 AUTOSCALE_HELP: Final = (
-    "File that lists groups of nodes that the autoscaler may start and stop, or a RayCluster manifest of KubeRay."
+    "File that describes the groups of nodes that the autoscaler starts and stops, or a RayCluster manifest of KubeRay."
 )
 DECISION_LOG_HELP: Final = (
-    "Directory, new or empty, in which dualray records the events and scheduling decisions of the run."
+    "New or empty directory, to which dualray writes the events and scheduling decisions of the run."
 )
 DRY_RUN_HELP: Final = "Print what the command would do, without doing it."
 FAULTS_HELP: Final = (
-    "Fault to inject into the run, such as 'kill node-5 at 2.5s'. To inject several "
+    "Fault that dualray injects into the run, such as 'kill node-5 at 2.5s'. To inject several "
     "faults, give --faults several times."
 )
 FORMAT_HELP: Final = "Format of the output: table or json."
 JOBS_HELP: Final = "Number of processes that run simulations at the same time."
-JSON_HELP: Final = "Print JSON instead of text."
-KEPT_LOGS_HELP: Final = "Directory with log files that a run wrote with init(log_directory=DIR)."
-LOG_HELP: Final = "Decision log directory, which a finished run wrote with --decision-log."
+JSON_HELP: Final = "Print the result as JSON instead of text."
+KEPT_LOGS_HELP: Final = "Directory DIR to which an earlier run with init(log_directory=DIR) wrote its log files."
+LOG_HELP: Final = "Decision log directory that a finished run wrote with --decision-log."
 MODE_HELP: Final = (
     "Mode in which dualray runs the program: real (on processes of this machine), sim (in a simulation) or ray "
     "(on a Ray cluster)."
 )
-NODES_HELP: Final = "Number of nodes."
+NODES_HELP: Final = "Number of nodes in the cluster."
 NUM_CPUS_HELP: Final = "Number of CPUs that each node offers to tasks."
-OUTPUT_HELP: Final = "File to write to."
-PORT_HELP: Final = "Network port to listen on, or 0 to choose a free port."
-REPORT_HELP: Final = "HTML file to write."
+OUTPUT_HELP: Final = "File to which the command writes its result."
+PORT_HELP: Final = "Network port on which dualray listens, or 0 for any free port."
+REPORT_HELP: Final = "HTML file to which the command writes a report."
 SCRIPT_ARGS_HELP: Final = (
-    "Arguments of the script. dualray passes all arguments after `--` to the script, even options."
+    "Arguments that dualray passes to the script. dualray passes all arguments after `--` to the "
+    "script, even arguments that look like options of dualray."
 )
 SEED_HELP: Final = "Seed for the random choices that dualray makes while the program runs."
 SEEDS_HELP: Final = "Number of simulations to run, each with a different seed."
 SCENARIO_SEED_HELP: Final = f"{SEED_HELP} Without --seed, dualray uses the seed in the scenario file."
 
 AsJson = Annotated[bool, Option("--json", help=JSON_HELP)]
-Verbose = Annotated[bool, Option("--verbose", "-v", help="Print every detail.")]
-Quiet = Annotated[bool, Option("--quiet", "-q", help="Print only the command's result.")]
+Verbose = Annotated[bool, Option("--verbose", "-v", help="Print also the details that the output omits by default.")]
+Quiet = Annotated[bool, Option("--quiet", "-q", help="Print only the result of the command, without details.")]
 
 
 def refuse(why: object) -> NoReturn:

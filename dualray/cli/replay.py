@@ -22,20 +22,21 @@ def replay_command(
     path: Annotated[
         Path,
         Argument(
-            help="Directory that a finished run wrote with --decision-log, or the decision log file of one process."
+            help="Decision log directory that a finished run wrote with --decision-log, or the decision log "
+            "file of one process."
         ),
     ],
     as_json: AsJson = False,
     verbose: Verbose = False,
     quiet: Quiet = False,
 ) -> None:
-    """Compute every scheduling decision of a finished run again, and compare it with the logged decision.
+    """Compute the scheduling decisions of a finished run again, and compare each with the logged decision.
 
-    The decision log of a process contains each event that the process received, and the decisions of that process after
-    the event. `dualray replay` computes the decisions again from the logged events, and compares them with the logged
-    decisions. `dualray replay` checks that each action of the run, such as the start of a task, has a logged decision.
-    `dualray replay` lists the processes whose decisions differ, and the processes that were killed or left no decision
-    log. With -v, `dualray replay` lists all processes, with or without differences.
+    A decision log contains the events that a process received, and the decisions that the process made after each
+    event. `dualray replay` computes the decisions again from the logged events. `dualray replay` also checks that each
+    action of the run, such as the start of a task, follows from a logged decision. `dualray replay` lists each process
+    whose decisions differ from its decision log, and each process that was killed or left no decision log. With -v,
+    `dualray replay` lists all processes of the run, even those without differences.
 
     Example: dualray replay run1
     """

@@ -36,6 +36,16 @@ app = Commands()
 _OPTION_MIN = 5
 """Fewest characters, with the dashes, of an argument that may be a misspelled option."""
 
+Script = Annotated[
+    str,
+    Argument(help="Python file to run. To run a module instead of a file, write -m and the name of the module."),
+]
+Nodes = Annotated[int | None, Option(help=f"{NODES_HELP} `dualray run` uses --nodes only in a simulation.")]
+Faults = Annotated[list[str] | None, Option(help=f"{FAULTS_HELP} `dualray run` injects faults only into a simulation.")]
+AsJson = Annotated[
+    bool, Option("--json", help=f"{JSON_HELP} `dualray run` prints the summary of a simulation as JSON on stderr.")
+]
+
 
 @app.add(
     "run",
@@ -43,23 +53,21 @@ _OPTION_MIN = 5
     takes_unknown=True,
 )
 def run_command(
-    script: Annotated[str, Argument(help="Python file to run. To run a module, write -m and the module's name.")],
+    script: Script,
     args: Annotated[list[str] | None, Argument(help=SCRIPT_ARGS_HELP)] = None,
     as_ray: Annotated[bool, Option("--as-ray", help=AS_RAY_HELP)] = False,
     mode: Annotated[str | None, Option(help=MODE_HELP)] = None,
-    nodes: Annotated[int | None, Option(help=f"{NODES_HELP} Simulations only.")] = None,
+    nodes: Nodes = None,
     num_cpus: Annotated[float | None, Option(help=NUM_CPUS_HELP)] = None,
     seed: Annotated[int | None, Option(help=SEED_HELP)] = None,
-    faults: Annotated[list[str] | None, Option(help=f"{FAULTS_HELP} Simulations only.")] = None,
+    faults: Faults = None,
     decision_log: Annotated[Path | None, Option(help=DECISION_LOG_HELP)] = None,
     quiet: Annotated[bool, Option("--quiet", help="Print no summary at the end of a simulation.")] = False,
-    as_json: Annotated[
-        bool, Option("--json", help=f"{JSON_HELP} `dualray run` prints the summary of a simulation to stderr.")
-    ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Run a Python script or module on real processes, in a simulation or on a Ray cluster.
 
-    `dualray run` exits with the exit code of the script.
+    `dualray run` exits with the exit code of the script that it runs.
 
     Example: dualray run train.py --mode sim --nodes 4 --faults 'kill node-2 at 3s'
     """

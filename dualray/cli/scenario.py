@@ -51,8 +51,15 @@ scenario = Commands(
     help="Work with scenario files. A scenario file describes a cluster, a workload, faults and expectations.",
 )
 
-File = Annotated[Path, Argument(help="Scenario file.")]
+File = Annotated[Path, Argument(help="YAML file with a scenario: a cluster, a program, faults and expected results.")]
 Seed = Annotated[int | None, Option(help=SCENARIO_SEED_HELP)]
+Timeline = Annotated[
+    Path | None,
+    Option(
+        help="JSON file to which the command writes a timeline of the run. To see the timeline, open the "
+        "JSON file in https://ui.perfetto.dev."
+    ),
+]
 
 
 def load(path: Path, seed: int | None = None) -> Scenario:
@@ -70,15 +77,15 @@ def run_command(
     mode: Annotated[str, Option(help=MODE_HELP)] = "sim",
     seed: Seed = None,
     decision_log: Annotated[Path | None, Option(help=DECISION_LOG_HELP)] = None,
-    report: Annotated[Path | None, Option(help=f"{REPORT_HELP} The report describes the run.")] = None,
-    timeline: Annotated[
+    report: Annotated[
         Path | None,
-        Option(help="JSON file to write, with a timeline of the run that you can open in https://ui.perfetto.dev."),
+        Option(help=f"{REPORT_HELP} The report of `dualray scenario run` describes the run of the scenario."),
     ] = None,
+    timeline: Timeline = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Run the program of a scenario file, and check whether the run meets the expectations in the file.
+    """Run the program of a scenario file, and check whether the run meets the expectations in the scenario file.
 
     Example: dualray scenario run first.yaml --report first.html
     """
@@ -182,10 +189,10 @@ def _show_run(loaded: Scenario, outcome: Outcome, verdicts: Sequence[Verdict], m
 
 @scenario.add("check")
 def check_command(file: File, seed: Seed = None, as_json: AsJson = False, quiet: Quiet = False) -> None:
-    """Check that a scenario is deterministic, so that each run with the same seed makes the same decisions.
+    """Check that all runs of a scenario with the same seed make the same scheduling decisions.
 
-    `dualray scenario check` runs a scenario in two processes with different values of PYTHONHASHSEED, and compares all
-    scheduling decisions.
+    `dualray scenario check` runs a scenario twice, with different values of PYTHONHASHSEED, and compares the scheduling
+    decisions of both runs.
 
     Example: dualray scenario check first.yaml
     """
@@ -218,7 +225,9 @@ def check_command(file: File, seed: Seed = None, as_json: AsJson = False, quiet:
 
 @scenario.add("list")
 def list_command(
-    directory: Annotated[Path, Argument(help="Directory with scenario files.")] = SCENARIOS,
+    directory: Annotated[
+        Path, Argument(help="Directory whose scenario files `dualray scenario list` lists.")
+    ] = SCENARIOS,
     as_json: AsJson = False,
     quiet: Annotated[bool, Option("--quiet", "-q", help="Print only the names of the scenario files.")] = False,
 ) -> None:
@@ -290,10 +299,10 @@ expect: {{same_as_without_faults: true}}
 @scenario.add("new")
 def new_command(
     name: Annotated[
-        str, Argument(help="Name of the program file and of the scenario file, without .py and .yaml.")
+        str, Argument(help="Name of the two new files, without the endings .py (program) and .yaml (scenario).")
     ] = "first",
 ) -> None:
-    """Write a small example program, and a scenario file that runs the program.
+    """Write a small example program, and a scenario file with which you can run the program.
 
     Example: dualray scenario new && dualray scenario run first.yaml
     """
@@ -310,7 +319,7 @@ def new_command(
 
 @scenario.add("schema")
 def schema_command() -> None:
-    """Print the JSON schema of scenario files, with which an editor can check scenario files.
+    """Print a JSON schema, with which an editor can check a scenario file while you write it.
 
     Example: dualray scenario schema > scenario.schema.json
     """

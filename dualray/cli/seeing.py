@@ -47,7 +47,7 @@ MARKS = (
 LOOKED_AT_BYTES = 1 << 16
 SCENARIO_SUFFIXES = (".yaml", ".yml")
 
-Directory = Annotated[Path, Argument(help="Directory that a finished run wrote with --decision-log.")]
+Directory = Annotated[Path, Argument(help="Decision log directory that a finished run wrote with --decision-log.")]
 
 
 def check_outputs(*, report: Path | None, timeline: Path | None, report_option: str = "--report") -> None:
@@ -131,9 +131,9 @@ def write_outputs(
 def report_command(
     directory: Directory,
     output: Annotated[Path, Option("--output", "-o", help=OUTPUT_HELP)] = Path("report.html"),
-    title: Annotated[str, Option(help="Title of the page.")] = "",
+    title: Annotated[str, Option(help="Title of the web page.")] = "",
 ) -> None:
-    """Write a web page about a finished run, as one HTML file that needs no network.
+    """Write a web page about a finished run, as one HTML file that a browser can show without a network.
 
     Example: dualray report run1 --output run1.html
     """
@@ -163,7 +163,7 @@ Wanted = Annotated[
     str,
     Argument(
         metavar="ID",
-        help="Task, actor or object to explain, given by its id, the beginning of its id, or the name of a task.",
+        help="Task, actor or object to explain. Give an id, the first characters of an id, or the name of a task.",
     ),
 ]
 
@@ -180,8 +180,9 @@ def explain_command(
         Path | None,
         Argument(
             metavar="[DIRECTORY|SCENARIO]",
-            help="Directory that a finished run wrote with --decision-log, or a scenario file, which `dualray explain` "
-            "simulates first. Without the argument SOURCE and without --log, `dualray explain` uses a running cluster.",
+            help="Decision log directory that a finished run wrote with --decision-log, or a scenario file "
+            "that `dualray explain` simulates first. Without SOURCE and --log, `dualray explain` asks a "
+            "running cluster about the task.",
         ),
     ] = None,
     seed: Annotated[int | None, Option(help=SCENARIO_SEED_HELP)] = None,
@@ -190,18 +191,17 @@ def explain_command(
         bool,
         Option(
             "--regret",
-            help="Simulate the scenario again with the task on each other node that could run it, and show how much "
-            "time each node would save.",
+            help="Simulate the scenario again with the task on every other node that could run it, and show "
+            "how much time each other node would save.",
         ),
     ] = False,
     address: Address = "auto",
     as_json: AsJson = False,
 ) -> None:
-    """Show the history of a task, an actor or an object: why dualray chose each node, and why a task waited or ran
-    again.
+    """Show the history of a task, an actor or an object, such as why a task waited, ran on a node, or ran again.
 
-    The history of an actor shows when the actor's constructor ran and when the actor restarted. Without SOURCE and
-    --log, `dualray explain` shows what a task of the running cluster does now, and why the task waits.
+    The history of an actor shows when the actor's constructor ran, and when the actor restarted. Without SOURCE and
+    --log, `dualray explain` shows the current state of a task in the running cluster, and why the task waits.
 
     Example: dualray explain train run1
     """

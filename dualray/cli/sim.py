@@ -16,8 +16,8 @@ modelled.add_to(sim)
 
 @sim.add("params")
 def sim_params_command(as_json: AsJson = False) -> None:
-    """Show the numbers that a simulation assumes: the costs of operations, the default hardware of a node, and values
-    that no setting can change.
+    """Show the numbers that simulations use: the costs of operations, the default hardware of a node, and constants
+    that you cannot change.
 
     Example: dualray sim params --json
     """

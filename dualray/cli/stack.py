@@ -17,13 +17,16 @@ def stack_command(
         bool, Option("--full", help="Include the threads and stack frames of dualray's own code in each stack.")
     ] = False,
     timeout: Annotated[
-        float, Option(help="Longest time, in seconds, to wait for the stacks of the workers.", min=0.1)
+        float,
+        Option(
+            help="Longest time, in seconds, for which `dualray stack` waits for the stacks of the workers.", min=0.1
+        ),
     ] = WITHIN_S,
 ) -> None:
     """Show the Python stack of every worker process of the clusters that you have started on this machine.
 
-    A simulation has no worker processes, because it runs on one thread of your script. To see the stack of a
-    simulation, use breakpoint(), pytest --pdb or an IDE's debugger, or press Ctrl-C.
+    A simulation has no worker processes, because all simulated tasks run in the process of your script. To see the
+    stack of a simulation, use breakpoint(), pytest --pdb or an IDE's debugger, or press Ctrl-C.
 
     Example: dualray stack --full
     """

@@ -38,7 +38,10 @@ app = Commands()
 Address = Annotated[
     str, Option(help=f"{ADDRESS_HELP} With `--address auto`, dualray uses the cluster that runs on this machine.")
 ]
-Log = Annotated[Path | None, Option(help=f"{LOG_HELP} With --log, dualray needs no running cluster.")]
+Log = Annotated[
+    Path | None,
+    Option(help=f"{LOG_HELP} With --log, the command reads the decision log instead of asking a running cluster."),
+]
 Format = Annotated[str, Option("--format", help=f"{FORMAT_HELP} The option --json means the same as --format json.")]
 
 
@@ -85,7 +88,7 @@ def filters_of(texts: Sequence[str]) -> list[state.Filter]:
 @app.add("list")
 def list_command(
     resource: Annotated[
-        str, Argument(help="What to list: tasks, actors, objects, nodes, workers or placement-groups.")
+        str, Argument(help="Kind of things to list: tasks, actors, objects, nodes, workers or placement-groups.")
     ],
     filters: Annotated[
         list[str] | None,
@@ -95,7 +98,7 @@ def list_command(
             "set several conditions, give --filter several times.",
         ),
     ] = None,
-    limit: Annotated[int, Option(help="Largest number of table rows to show.")] = state.DEFAULT_LIMIT,
+    limit: Annotated[int, Option(help="Largest number of rows that the command shows.")] = state.DEFAULT_LIMIT,
     as_json: AsJson = False,
     format_: Format = "table",
     verbose: Verbose = False,
@@ -139,7 +142,10 @@ def get_command(
     ],
     id_: Annotated[
         str,
-        Argument(metavar="ID", help="Id, beginning of the id, or name of the task, actor or other thing to show."),
+        Argument(
+            metavar="ID",
+            help="Id or name of the task, actor or other thing to show. You can shorten an id to its first characters.",
+        ),
     ],
     as_json: AsJson = False,
     format_: Format = "table",
@@ -193,7 +199,7 @@ def find_row(found: state.State, table: str, resource: str, wanted: str) -> stat
 
 @app.add("summary")
 def summary_command(
-    resource: Annotated[str, Argument(help="What to count: tasks, actors or objects.")],
+    resource: Annotated[str, Argument(help="Kind of things to count: tasks, actors or objects.")],
     as_json: AsJson = False,
     format_: Format = "table",
     address: Address = "auto",
@@ -223,7 +229,7 @@ def summary_command(
 
 @app.add("memory")
 def memory_command(
-    limit: Annotated[int, Option(help="Largest number of table rows to show.")] = state.DEFAULT_LIMIT,
+    limit: Annotated[int, Option(help="Largest number of rows that the command shows.")] = state.DEFAULT_LIMIT,
     as_json: AsJson = False,
     format_: Format = "table",
     verbose: Verbose = False,

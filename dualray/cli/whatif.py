@@ -88,14 +88,14 @@ def _check_calibrates() -> None:
 
 
 def record_command(
-    script: Annotated[Path, Argument(help="Python file to run. The script must call dualray.init().")],
+    script: Annotated[Path, Argument(help="Python file to run. The file must call dualray.init().")],
     args: Annotated[list[str] | None, Argument(help=SCRIPT_ARGS_HELP)] = None,
     output: Annotated[Path, Option("--output", "-o", help=OUTPUT_HELP)] = Path("run.parquet"),
     mode: Annotated[str | None, Option(help=MODE_HELP)] = None,
     num_cpus: Annotated[float | None, Option(help=NUM_CPUS_HELP)] = None,
     as_ray: Annotated[bool, Option("--as-ray", help=AS_RAY_HELP)] = False,
 ) -> None:
-    """Run a script, and record the times, result sizes and nodes of its tasks, for `dualray predict`.
+    """Run a script, and record the duration, result size and node of each task, for use in `dualray predict`.
 
     Example: dualray record --as-ray train.py -o run.parquet
     """
@@ -133,21 +133,23 @@ def _list(text: str | None) -> list[str] | None:
 CalibrationReport = Annotated[
     Path | None,
     Option(
-        help=f"{REPORT_HELP} The report of `dualray calibrate` compares measured times with the "
-        "times that a simulation with the measured costs predicts."
+        help=f"{REPORT_HELP} The report of `dualray calibrate` compares each measured time with the time "
+        "that a calibrated simulation predicts."
     ),
 ]
 Seconds = Annotated[
     float,
     Option(
-        help="Longest total time of the measurements, from 1 to 60 seconds. One round of measurements takes about 10 s."
+        help="Longest total time of the measurements, from 1 to 60 seconds. `dualray calibrate` repeats "
+        "all measurements until the time is over, and each repetition takes about 10 s."
     ),
 ]
 RayAddress = Annotated[
     str | None,
     Option(
-        help=f"{ADDRESS_HELP} With `--address auto`, `dualray calibrate` finds the Ray cluster on "
-        "this machine. Without --address, `--engine ray` starts a local Ray cluster."
+        help=f"{ADDRESS_HELP} With `--address auto`, `dualray calibrate` finds the Ray cluster on this "
+        "machine. Without --address, `dualray calibrate --engine ray` starts a Ray cluster on this "
+        "machine."
     ),
 ]
 
@@ -157,7 +159,7 @@ def calibrate_command(
     seconds: Seconds = SECONDS_MAX,
     report: CalibrationReport = None,
     engine: Annotated[
-        str, Option(help="What to measure: dualray (with real processes on this machine) or ray (a Ray cluster).")
+        str, Option(help="System to measure: dualray (with real processes on this machine) or ray (a Ray cluster).")
     ] = "dualray",
     address: RayAddress = None,
     as_json: AsJson = False,
@@ -219,7 +221,9 @@ def _fit_as_json(fit: Fit, output: Path) -> dict[str, Any]:
 
 
 def predict_command(
-    trace: Annotated[Path, Argument(help="File with a recorded run, which `dualray record` wrote.")],
+    trace: Annotated[
+        Path, Argument(help="File with a recorded run that `dualray record` or `dualray import-ray` wrote.")
+    ],
     nodes: Annotated[str, Option(help="Numbers of nodes to compare, such as 1,2,4.")] = "1,2,4,8",
     cpus: Annotated[
         str | None,
@@ -245,8 +249,8 @@ def predict_command(
     memory: Annotated[
         str,
         Option(
-            help="Amounts of memory per node to compare, such as 8GiB,16GiB. The object store and the workers of a "
-            "node share the node's memory. A memory size of 0 means unlimited memory."
+            help="Amounts of memory per node to compare, such as 8GiB,16GiB. The object store and the workers "
+            "of a node share the node's memory. With --memory 0, a node has unlimited memory."
         ),
     ] = "0",
     network: Annotated[
@@ -256,16 +260,24 @@ def predict_command(
         ),
     ] = "10Gbps",
     policy: Annotated[
-        str, Option(help="Placement policies to compare: hybrid, spread, locality or package.module:Class.")
+        str,
+        Option(
+            help="Placement policies to compare: hybrid, spread, locality, or your own class as package.module:Class."
+        ),
     ] = "hybrid",
     eviction: Annotated[
-        str, Option(help="Eviction policies to compare: cost, lru, spill or package.module:Class.")
+        str, Option(help="Eviction policies to compare: cost, lru, spill, or your own class as package.module:Class.")
     ] = "cost",
     fault_files: Annotated[
         str,
-        Option(help="Faults to compare: scenario files with faults, JSON files about spot machines, or the word none."),
+        Option(
+            help="Files with faults to compare: scenario files, JSON files that describe spot machines, or "
+            "none, for no faults."
+        ),
     ] = "none",
-    faults: Annotated[str | None, Option("--faults", help="Earlier name of --fault-files.", is_hidden=True)] = None,
+    faults: Annotated[
+        str | None, Option("--faults", help="Earlier name of the option --fault-files.", is_hidden=True)
+    ] = None,
     seeds: Annotated[
         int, Option(min=1, max=1000, help=f"{SEEDS_HELP} `dualray predict` simulates each cluster once with each seed.")
     ] = SEEDS,
@@ -276,8 +288,8 @@ def predict_command(
     price: Annotated[
         str | None,
         Option(
-            help="Price of one node per hour. With --autoscale, give the price of one node of each node group per "
-            "hour, such as cpu=0.40,gpu=2.80."
+            help="Price of one node per hour. With --autoscale, give the price of a node for each node group, "
+            "such as cpu=0.40,gpu=2.80."
         ),
     ] = None,
     gpu_price: Annotated[
@@ -287,24 +299,28 @@ def predict_command(
         float | None,
         Option(
             min=0,
-            help="Price of a spot machine per hour. By default, a spot machine costs the price in the JSON file about "
-            "spot machines. If the JSON file contains no price, a spot machine costs as much as --price says.",
+            help="Price of a spot machine per hour. By default, `dualray predict` uses the price in the JSON "
+            "file that describes the spot machines. If this JSON file contains no price, a spot machine "
+            "costs as much as --price says.",
         ),
     ] = None,
     deadline: Annotated[
         str | None,
         Option(
-            help="Longest time that the run may take, such as 10min. `dualray predict` chooses the cheapest cluster "
-            "that meets the deadline."
+            help="Longest time that the run may take, such as 10min. With --deadline, `dualray predict` "
+            "recommends the cheapest cluster that meets the deadline."
         ),
     ] = None,
     probability: Annotated[
         float,
-        Option(min=0.01, max=0.99, help="Probability with which a run on spot machines must meet --deadline."),
+        Option(min=0.01, max=0.99, help="Probability with which a run on spot machines must end before --deadline."),
     ] = LIKELY,
     calibration: Annotated[
         Path | None,
-        Option(help="Calibration file that `dualray calibrate` wrote, with measured costs for the predictions."),
+        Option(
+            help="Calibration file that `dualray calibrate` wrote. Predictions use the measured costs of "
+            "operations in the calibration file."
+        ),
     ] = None,
     cores: Annotated[
         float | None,
@@ -322,54 +338,62 @@ def predict_command(
     cold_start: Annotated[
         str | None,
         Option(
-            help="Time that the first workers of a new node take to start, such as 300ms. "
-            "`--cold-start recorded` uses the start time in the recorded run. By default, the "
-            "start time is 0 without --autoscale, and the recorded time with --autoscale."
+            help="Time that the first workers of a new node take to start, such as 300ms. With --cold-start "
+            "recorded, workers take as long to start as in the recorded run. The default of --cold-start "
+            "is `recorded` with --autoscale, and 0 without --autoscale."
         ),
     ] = None,
     autoscale: Annotated[
         Path | None,
-        Option(
-            help=f"{AUTOSCALE_HELP} With --autoscale, `dualray predict` simulates a cluster that grows and shrinks."
-        ),
+        Option(help=f"{AUTOSCALE_HELP} With --autoscale, `dualray predict` simulates a cluster with an autoscaler."),
     ] = None,
     idle_timeout: Annotated[
         str | None,
         Option(
-            help="Idle times to compare, such as 1m,5m. The autoscaler removes a node that was idle for longer "
-            "than the idle time. By default, `dualray predict` uses the idle time in the --autoscale file."
+            help="Idle times to compare, such as 1m,5m, after which the autoscaler removes an idle node. By "
+            "default, `dualray predict` uses the idle time in the --autoscale file."
         ),
     ] = None,
     causes: Annotated[
         bool,
         Option(
             "--causes",
-            help="Show how much of the predicted time each cause takes, such as computing or transfers.",
+            help="Show how much of the predicted time the run spends on each activity, such as computing or "
+            "transferring objects.",
         ),
     ] = False,
     needs: Annotated[
         bool,
-        Option("--memory-needs", help="Show how much memory and how large an object store the chosen cluster needs."),
+        Option(
+            "--memory-needs", help="Show how much memory and how large an object store the recommended cluster needs."
+        ),
     ] = False,
     what_help: Annotated[
         bool,
         Option(
             "--what-would-help",
-            help="Simulate single changes to the chosen cluster, and sort the changes by the time that"
-            " each change saves.",
+            help="Simulate the recommended cluster with one change at a time, such as one more node, and sort "
+            "the changes by the time that each saves.",
         ),
     ] = False,
     strict: Annotated[
-        bool, Option(help="Refuse clusters that differ too much from the cluster that `dualray calibrate` measured.")
+        bool,
+        Option(
+            help="Refuse to predict for a cluster that differs too much from the cluster that `dualray "
+            "calibrate` measured."
+        ),
     ] = False,
-    report: Annotated[Path | None, Option(help=f"{REPORT_HELP} The report describes the predictions.")] = None,
+    report: Annotated[
+        Path | None, Option(help=f"{REPORT_HELP} The report of `dualray predict` shows the predictions.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Predict how long a recorded run would take on other clusters, and compare the clusters.
 
-    With --deadline, `dualray predict` chooses the cheapest cluster on which the run ends in time. Without --deadline,
-    `dualray predict` chooses the knee, the cluster size beyond which more CPUs hardly shorten the run. If no cluster
-    size is a knee, `dualray predict` chooses the fastest cluster.
+    With --deadline, `dualray predict` recommends the cheapest cluster on which the run ends before the deadline.
+    Without --deadline, `dualray predict` recommends the cluster size beyond which more CPUs hardly shorten the run. If
+    the predictions show no cluster size beyond which more CPUs hardly help, `dualray predict` recommends the fastest
+    cluster.
 
     Example: dualray predict run.parquet --nodes 1,2,4,8 --cpus 4,8
     """

@@ -37,14 +37,14 @@ PREFACE = """\
 # Names of Ray, and their support in dualray
 
 This page lists the names in the `__all__` lists and in the documentation of Ray {version}
-(`tests/data/rays_names.json`).
-`python -m tests.as_ray.page --write` writes this page, and `tests/as_ray/test_names.py` checks this page.
-The page [as_ray.md](as_ray.md) shows how `import ray` imports dualray.
-The page [compatibility.md](api/compatibility.md) names a test for each name of Ray's core API.
+(`tests/data/rays_names.json`), and says which of these names dualray has.
+`python -m tests.as_ray.page --write` writes `docs/ray_names.md`, and `tests/as_ray/test_names.py` checks this file.
+The page [Run programs that `import ray`](as_ray.md) shows how `import ray` imports dualray.
+The page [Compatibility with Ray's core API](api/compatibility.md) names a test for each name of Ray's core API.
 
-Of {counted} names of Ray, {works} work in dualray ({share:.1f} %).
-Using one of Ray's other {refused} names in dualray raises an error.
-Of the arguments of `ray.init`, dualray accepts and ignores {ignored}.
+Of {counted} names of Ray's API, {works} work in dualray ({share:.1f} %).
+Ray's API has {refused} names that raise an error in dualray.
+dualray accepts {ignored} arguments of `ray.init` that have no effect in dualray.
 
 """
 
@@ -91,7 +91,7 @@ def _argument(name: str) -> Name:
     ignored = name in initializing._IGNORED or (name in api.OF_RAY and name not in taken)
     known = {*inspect.signature(api.init).parameters, *inspect.signature(initializing.init).parameters, *taken}
     if ignored and name != "job_config":
-        why = f"dualray warns once about `{name}`, unless its value switches a feature off"
+        why = f"dualray ignores `{name}`, and warns once unless the value of `{name}` switches a feature off"
         return Name(f"init({name}=)", IGNORED, why)
     return Name(f"init({name}=)", WORKS if name in known else REFUSED, "")
 
@@ -115,7 +115,7 @@ def page() -> str:
         own = " (a library, not counted)" if title in OF_LIBRARIES else ""
         text += f"## {title}\n\n" if title == ARGUMENTS else f"## `{title}`{own}\n\n"
         works = ", ".join(f"`{row.name.rpartition('.')[2]}`" for row in names if row.state == WORKS)
-        of = "These arguments" if title == ARGUMENTS else f"These names of `{title}`"
+        of = "These arguments of `ray.init`" if title == ARGUMENTS else f"These names of `{title}`"
         text += f"{of} work in dualray: {works}.\n\n"
         others = [row for row in names if row.state != WORKS]
         if others:
@@ -126,8 +126,8 @@ def page() -> str:
     text += "| name | why |\n|---|---|\n"
     text += "".join(f"| `{name}` | {why} |\n" for name, why in sorted(REASONS.items()))
     text += "\n## Private names of Ray\n\n"
-    text += "dualray has the private names of Ray in the following table, because test suites import these names. "
-    text += "No other names of `ray._private`, `ray._common` and `ray.data._internal` exist in dualray.\n\n"
+    text += "Of Ray's private modules `ray._private`, `ray._common` and `ray.data._internal`, dualray has only the "
+    text += "names in the following table, which test suites of other projects import.\n\n"
     text += "| module | names |\n|---|---|\n"
     for module in _PRIVATE:
         text += f"| `{module}` | {', '.join(f'`{each}`' for each in import_module(module).__all__)} |\n"

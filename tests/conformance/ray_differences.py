@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 DIFFERENCES = {
-    "On Ray, errors about lost processes, actors or objects, duplicate names, values that cannot be pickled, or "
-    "failed runtime environments have Ray's messages. On Ray, each error has the same class as in dualray's "
-    "real mode.": (
+    "In Ray mode, some errors have Ray's messages: errors about lost processes, actors or objects, about "
+    "duplicate names, about values that cannot be pickled, and about failed runtime environments. In Ray mode, an "
+    "error has the same class as in dualray's real mode.": (
         "test_runtime_env.py::test_environments_that_no_worker_can_set_up",
         "test_placement_groups.py::test_what_can_never_be_placed_is_refused_and_says_what_lacks",
         "test_util.py::test_the_error_has_the_path_to_what_cannot_be_pickled",
@@ -45,8 +45,8 @@ DIFFERENCES = {
         "test_nothing_hangs.py::test_a_wait_for_several_counts_those_that_die_are_cancelled_or_killed",
         "test_rays_spellings.py::test_a_wait_is_never_shorter_than_asked",
     ),
-    "If an argument of a task is lost, or the task that computes the argument crashes, `get` on Ray raises the "
-    "argument's error, not a TaskError.": (
+    "If an argument of a task is lost, or the task that computes the argument crashes, `get` of the task's result "
+    "on Ray raises the argument's error, not a TaskError.": (
         "test_errors.py::test_a_task_whose_argument_is_lost_has_a_task_error",
         "test_errors.py::test_what_needs_the_result_of_a_task_that_crashed_has_a_task_error",
     ),
@@ -75,8 +75,8 @@ DIFFERENCES = {
     "Ray cannot create an actor whose constructor has an argument with the name `self`.": (
         "test_call_arguments.py::test_an_argument_may_have_the_name_self",
     ),
-    "Ray counts a call as unfinished until Ray has processed the call's end, so a program reaches "
-    "`max_pending_calls` earlier on Ray.": (
+    "Ray counts a call as unfinished until Ray has processed the call's end, so a program reaches the limit "
+    "`max_pending_calls` earlier on Ray than in real mode.": (
         "test_actor_endings.py::test_calls_that_fail_count_no_more",
         "test_actor_endings.py::test_max_pending_calls",
     ),
@@ -91,8 +91,9 @@ DIFFERENCES = {
     "`get` of the reference after a generator's last item raises the generator's error.": (
         "test_generators.py::test_an_error_in_the_middle_is_the_next_item",
     ),
-    "On Ray, calls of tasks and actors in a removed placement group may hang, or end as if their worker had "
-    "died. On Ray, a placement group ends with its job, not with the actor that created the placement group.": (
+    "On Ray, calls of tasks and actors in a removed placement group may hang, or fail with the error for the "
+    "death of a worker. On Ray, a placement group ends with its job, not with the actor that created the "
+    "placement group.": (
         "test_placement_groups.py::test_a_group_ends_with_the_process_that_made_it_unless_it_is_detached",
         "test_placement_groups.py::test_a_group_that_waits_can_be_removed",
         "test_placement_groups.py::test_removal_ends_what_runs_in_the_group",
@@ -152,8 +153,9 @@ DIFFERENCES = {
         "test_errors.py::test_an_exception_whose_own_code_raises_is_its_tasks_error",
         "test_errors.py::test_an_error_that_is_longer_than_a_message_leaves_its_actor_alive",
     ),
-    "If the object store is full, Ray writes objects to disk. Ray never deletes a referenced object to "
-    "recompute it later. Ray accepts an object that is larger than the object store.": (
+    "If the object store is full, Ray writes objects to disk. Unlike dualray, Ray never deletes an object that a "
+    "program still references in order to recompute the object later. Ray accepts an object that is larger than "
+    "the object store.": (
         "test_memory.py::test_a_variable_that_keeps_the_store_full_is_named_with_its_line",
         "test_spill.py::test_an_object_larger_than_memory_is_refused",
         "test_spill.py::test_when_memory_and_disk_are_full_nothing_is_lost_and_the_error_names_both",
@@ -167,8 +169,8 @@ DIFFERENCES = {
         "test_store.py::test_the_result_used_longest_ago_leaves_first",
         "test_store.py::test_what_a_lost_result_was_made_from_is_made_again_too",
     ),
-    "If `get` times out on Ray, the GetTimeoutError says which values are missing, but not why. In Ray mode, "
-    "`explain` raises an error.": (
+    "If `get` times out on Ray, the GetTimeoutError says which values are missing, but not why they are missing. "
+    "In Ray mode, `explain` raises an error.": (
         "test_nothing_hangs.py::test_a_group_that_can_wait_for_ever_waits_no_longer_than_it_is_told",
         "test_nothing_hangs.py::test_a_late_get_follows_the_chain_of_arguments",
         "test_nothing_hangs.py::test_a_late_get_in_a_task_says_why_too",
@@ -208,13 +210,13 @@ DIFFERENCES = {
         "test_progress.py::test_on_a_terminal_bars_stand_below_what_is_printed",
         "test_progress.py::test_without_a_terminal_a_bar_writes_few_lines",
     ),
-    "In Ray mode, dualray pickles a function or class again if a call has other options. The call then sees changed "
-    "values of captured variables.": (
+    "In Ray mode, dualray pickles a function or class again if a call has other options than the earlier calls. A "
+    "function that dualray pickles again sees the current values of the variables that the function captures.": (
         "test_tasks.py::test_a_function_is_pickled_at_its_first_call_whatever_its_options_are",
         "test_tasks.py::test_an_actor_class_is_pickled_for_its_first_actor_whatever_its_options_are",
     ),
-    "On Ray, amounts of custom resources are whole numbers. On Ray, the result of `cluster_resources()` includes the "
-    "bytes of each node's object store.": (
+    "On Ray, a node's amounts of custom resources are whole numbers. On Ray, the result of `cluster_resources()` "
+    "includes the bytes of each node's object store.": (
         "test_resources.py::test_cluster_resources_are_those_of_all_nodes",
         "test_resources.py::test_nodes_says_what_each_node_has",
     ),

@@ -103,7 +103,7 @@ BUGS: tuple[PlantedBug, ...] = (
     ),
     PlantedBug(
         name="retry without bound",
-        what="dualray never uses up the last retry of a task",
+        what="dualray retries a failing task more often than `max_retries` allows",
         change=_change(
             f"{MACHINES}/owner/tasks.py",
             "        if record.retries_left != RETRY_FOREVER:\n",
@@ -132,7 +132,8 @@ BUGS: tuple[PlantedBug, ...] = (
     ),
     PlantedBug(
         name="stale location",
-        what="when a node dies, the head process forgets the node's copies only of objects for which a process waits",
+        what="when a node dies, the head process keeps counting the object copies of the dead node, except copies of "
+        "objects for which a process waits",
         change=_change(
             f"{MACHINES}/head/directory.py",
             "            if node in entry.nodes:\n                self._lose_copy(object_id, entry, node)\n"
@@ -185,7 +186,7 @@ BUGS: tuple[PlantedBug, ...] = (
     ),
     PlantedBug(
         name="broken pull",
-        what="a node does not fetch an object from another node after the sender has died",
+        what="if the sending node of an object dies, the receiving node does not fetch the object from another node",
         change=_change(
             f"{MACHINES}/node/transfer.py",
             "                want.offset = received_bytes\n            self._try_next_source(want)\n",
@@ -223,7 +224,7 @@ BUGS: tuple[PlantedBug, ...] = (
     ),
     PlantedBug(
         name="freed while it is read",
-        what="the object store deletes a freed object although a process still reads the object",
+        what="the object store deletes an object that its owner has freed, although a process still reads the object",
         change=_change(
             f"{MACHINES}/node/object_store.py",
             "        if not stored.pins and stored.state is not StoredState.SPILLING:\n"

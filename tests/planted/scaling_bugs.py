@@ -20,13 +20,13 @@ def _bug(name: str, what: str, old: str, new: str, path: str = AUTOSCALER) -> Pl
 SCALING_BUGS: tuple[PlantedBug, ...] = (
     _bug(
         "drain not forgotten",
-        "the head process counts a node as leaving after it has stopped the node's drain",
+        "after the head process has stopped the drain of a node, it still counts the node as leaving",
         '"""A node that was told to leave stays."""\n        self.leaving.pop(node, None)\n',
         '"""A node that was told to leave stays."""\n',
     ),
     _bug(
         "id launched twice",
-        "two decisions of the autoscaler give launches the same ids",
+        "two decisions of the autoscaler give the same ids to launched nodes",
         "        self.launched_count += count\n",
         "        self.launched_count += count - 1\n",
     ),

@@ -157,20 +157,20 @@ def _share(total: Counter[str], engine: str) -> str:
 _HEAD: Final = """\
 # Ray's own tests
 
-This page shows, for each file of Ray's own tests, how many tests pass with dualray. The tests cover tasks, actors,
-objects, generators, placement groups, scheduling, failures and utilities ({source}, commit {commit}). The columns
-`real` and `sim` contain the numbers of tests that pass in real mode and in sim mode. The column `counted` contains the
-number of tests that pass on Ray 2.60, or that did not run on Ray 2.60. The column `apart` contains the number of tests
-that need internal parts of Ray. The columns `counted`, `real` and `sim` do not include the tests that need internal
-parts of Ray. Internal parts of Ray are its daemons, its dashboard, its client, its command line, `ray._private` and its
-control plane.
+For each file of Ray's own tests, the following table shows how many tests pass with dualray. The tests come from
+{source}, commit {commit}. Ray's tests in the table cover tasks, actors, objects,
+generators, placement groups, scheduling, failures and utilities. The column `counted` contains the number of tests that
+pass on Ray 2.60, or that did not run on Ray 2.60. The columns `real` and `sim` contain how many of the counted tests
+pass with dualray in real mode and in sim mode. The column `apart` contains the number of tests that need internal parts
+of Ray. The columns `counted`, `real` and `sim` do not include the tests that need internal parts of Ray. Internal parts
+of Ray are its daemons, its dashboard, its client, its command line, `ray._private` and its control plane.
 
-Of Ray's tests that ran with dualray, {real} pass in real mode, and {sim} pass in sim mode. A dash in the column `real`
-or `sim` means that no test of the file ran in the mode of the column.
+Of Ray's tests that ran with dualray, {real} pass in real mode, and {sim} pass in sim mode.
+A dash in the column `real` or `sim` means that no test of the file ran in this mode.
 
-`python -m tests.upstream.table --write` writes this page from the results of `python -m tests.upstream.run rays_core
---engine real` and `--engine sim`. `tests/upstream/missing.md` lists each of Ray's tests that does not pass with
-dualray, with the reason.
+`python -m tests.upstream.table --write` writes `docs/ray_tests.md` from the results of `python -m tests.upstream.run
+rays_core --engine real` and `--engine sim`. The file `tests/upstream/missing.md` lists each of Ray's tests that does
+not pass with dualray, with the reason.
 
 | file | counted | real | sim | apart |
 |---|---|---|---|---|"""
@@ -178,10 +178,11 @@ dualray, with the reason.
 _LIBRARIES_HEAD: Final = """\
 ## Test suites of libraries
 
-These test suites run unchanged, at the named commit. The column `Ray` contains the number of tests that pass on Ray
-2.60. The columns `real` and `sim` contain how many of these tests pass with dualray. No test of evotorch runs on Ray
-2.60, because evotorch's tests need `local_mode`; for evotorch, `real` and `sim` count all tests. The last three columns
-contain the seconds that the tests took on two cores, partly beside other work.
+The unchanged test suites of the following libraries run on dualray. The column `Ray` contains the number of tests that
+pass on Ray 2.60. The columns `real` and `sim` contain how many of the tests that pass on Ray also pass with dualray in
+real mode and in sim mode. No test of evotorch runs on Ray 2.60, because evotorch's tests need `local_mode`. For
+evotorch, the columns `real` and `sim` count all tests that pass with dualray. The columns `s on Ray`, `s in real mode`
+and `s in sim mode` contain the seconds that the tests took on two cores, on which other programs sometimes ran, too.
 
 | library | commit | Ray | real | sim | s on Ray | s in real mode | s in sim mode |
 |---|---|---|---|---|---|---|---|"""

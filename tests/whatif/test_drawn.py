@@ -49,7 +49,8 @@ def test_the_page_counts_every_row_and_names_each_miss():
     slowed: dict[str, dict[str, list[float]]] = {cluster: {} for cluster in fidelity.RUN}
     text = fidelity.page(predictions, measured, 0.0, slowed)
     count = 2 * len(fidelity.RUN)
-    assert f"of {count} pairs of a program and a cluster. For random programs, the median error was " in text
+    assert f"- For {count} pairs of a program and a cluster, the **median absolute error of the predicted times" in text
+    assert "For randomly generated programs, the median error was " in text
     assert f"The 90 % intervals contain **{count - 1} of {count}** measured times" in text
     assert "- bag, small on 2 nodes: 1.30 s (repeats 1.30 to 1.30), and the interval is 0.90 to 1.10" in text
     assert f"- {names[1]}: {drawn(names[1])}" in text

@@ -17,7 +17,9 @@ FAILED = 1
 
 Address = Annotated[
     str | None,
-    Option(help="Address of the cluster, as host:port. By default RAY_ADDRESS, or the cluster on this machine."),
+    Option(
+        help="Address of the cluster, as host:port. The default is RAY_ADDRESS, or else the cluster on this machine."
+    ),
 ]
 
 

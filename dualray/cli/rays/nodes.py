@@ -76,28 +76,39 @@ def start_command(
     head: Annotated[bool, Option("--head", help="Start a new cluster.")] = False,
     address: Annotated[str | None, Option(help="Address of the cluster that the node joins, or auto.")] = None,
     port: Annotated[
-        int | None, Option(min=0, max=65535, help=f"With --head: port, {RAYS_PORT} by default; 0 is any free port.")
+        int | None,
+        Option(
+            min=0,
+            max=65535,
+            help=f"Network port of the head process, with --head. The default is {RAYS_PORT}, and 0 means any "
+            "free port.",
+        ),
     ] = None,
     node_ip_address: Annotated[
-        str | None, Option(help="Address of this machine for other machines; by default 127.0.0.1.")
+        str | None, Option(help="IP address at which other machines reach this machine. The default is 127.0.0.1.")
     ] = None,
     num_cpus: Annotated[float | None, Option(help="Number of CPUs of this node.")] = None,
     num_gpus: Annotated[float | None, Option(help="Number of GPUs of this node.")] = None,
-    resources: Annotated[str | None, Option(help="Custom resources as JSON.")] = None,
-    memory: Annotated[str | None, Option(help="Bytes that tasks can reserve with memory=.")] = None,
-    object_store_memory: Annotated[str | None, Option(help="Bytes of the object store.")] = None,
-    labels: Annotated[str | None, Option(help="Labels, such as key=value,key=value, or as JSON.")] = None,
-    labels_file: Annotated[Path | None, Option(help="YAML file with labels.")] = None,
+    resources: Annotated[str | None, Option(help="Custom resources of this node as JSON.")] = None,
+    memory: Annotated[str | None, Option(help="Number of bytes of memory that tasks can reserve with memory=.")] = None,
+    object_store_memory: Annotated[str | None, Option(help="Size of this node's object store, in bytes.")] = None,
+    labels: Annotated[str | None, Option(help="Labels of this node, as key=value,key=value or as JSON.")] = None,
+    labels_file: Annotated[Path | None, Option(help="YAML file with the labels of this node.")] = None,
     object_manager_port: Annotated[
-        int | None, Option(min=0, max=65535, help="With --address: port of this node.")
+        int | None, Option(min=0, max=65535, help="Network port of this node, with --address.")
     ] = None,
     metrics_export_port: Annotated[int | None, Option(min=0, max=65535, help="Port for the node's metrics.")] = None,
-    object_spilling_directory: Annotated[str | None, Option(help="Directory for spilled objects.")] = None,
-    system_config: Annotated[str | None, Option(help="With --head: Ray's _system_config as JSON.")] = None,
-    autoscaling_config: Annotated[
-        Path | None, Option(help="With --head: file with groups of nodes, as dualray start --autoscale takes it.")
+    object_spilling_directory: Annotated[
+        str | None, Option(help="Directory to which this node spills objects.")
     ] = None,
-    block: Annotated[bool, Option("--block", help="Stay in the foreground; the node ends with this command.")] = False,
+    system_config: Annotated[str | None, Option(help="Ray's _system_config as JSON, with --head.")] = None,
+    autoscaling_config: Annotated[
+        Path | None,
+        Option(help="File with groups of nodes, with --head. The file has the format of `dualray start --autoscale`."),
+    ] = None,
+    block: Annotated[
+        bool, Option("--block", help="Stay in the foreground, and end the node when this command ends.")
+    ] = False,
 ) -> None:
     """Start a node of a cluster on this machine, with the options of Ray's command."""
     _check_options(head=head, address=address, port=port)
@@ -267,11 +278,15 @@ def _end(number: int, _frame: object) -> None:
 @app.add("stop")
 def stop_command(
     force: Annotated[
-        bool, Option("--force", "-f", help="As without it: nodes that do not end in time are killed.")
+        bool,
+        Option("--force", "-f", help="Kill nodes that do not end in time. `ray stop` does so even without --force."),
     ] = False,
     address: Annotated[
         str | None,
-        Option(help="Stop this cluster's nodes on this machine, also if `dualray start` has started them."),
+        Option(
+            help="Stop all nodes of the cluster with this address on this machine, even nodes that `dualray "
+            "start` has started."
+        ),
     ] = None,
 ) -> None:
     """Stop the nodes that this user started with `ray start` on this machine.

@@ -38,19 +38,27 @@ _SUMMARIES = {
     "objects": state_functions.summarize_objects,
 }
 
-Timeout = Annotated[float, Option(help="Seconds to wait for answers.", min=0.1)]
+Timeout = Annotated[float, Option(help="Longest time, in seconds, to wait for an answer of the cluster.", min=0.1)]
 
 app = Commands()
 
 
 @app.add("list")
 def list_command(
-    resource: Annotated[str, Argument(help="actors, tasks, objects, nodes, workers, jobs or placement-groups.")],
+    resource: Annotated[
+        str, Argument(help="Kind of things to list: actors, tasks, objects, nodes, workers, jobs or placement-groups.")
+    ],
     filters: Annotated[
-        list[str] | None, Option("--filter", "-f", help="Condition: field=value or field!=value; may be repeated.")
+        list[str] | None,
+        Option(
+            "--filter",
+            "-f",
+            help="Condition that the listed rows must meet, as field=value or field!=value. To set several "
+            "conditions, repeat --filter.",
+        ),
     ] = None,
-    format_: Annotated[str, Option("--format", help="default, table, json or yaml.")] = "default",
-    limit: Annotated[int, Option(help="Largest number of rows.", min=1)] = state.DEFAULT_LIMIT,
+    format_: Annotated[str, Option("--format", help="Format of the output: default, table, json or yaml.")] = "default",
+    limit: Annotated[int, Option(help="Largest number of rows to print.", min=1)] = state.DEFAULT_LIMIT,
     detail: Annotated[bool, Option("--detail", help="Print every field, as YAML by default.")] = False,
     timeout: Timeout = 30.0,
     address: Address = None,
@@ -83,8 +91,10 @@ def list_command(
 
 @app.add("get")
 def get_command(
-    resource: Annotated[str, Argument(help="actors, tasks, objects, nodes, workers or placement-groups.")],
-    id_: Annotated[str, Argument(metavar="ID", help="Id of the row.")],
+    resource: Annotated[
+        str, Argument(help="Kind of thing to show: actors, tasks, objects, nodes, workers or placement-groups.")
+    ],
+    id_: Annotated[str, Argument(metavar="ID", help="Id of the thing to show.")],
     address: Address = None,
 ) -> None:
     """Print one row of a table of the cluster, as YAML."""
@@ -101,7 +111,7 @@ def get_command(
 
 @app.add("summary")
 def summary_command(
-    resource: Annotated[str, Argument(help="tasks, actors or objects.")],
+    resource: Annotated[str, Argument(help="Kind of things to count: tasks, actors or objects.")],
     timeout: Timeout = 30.0,
     address: Address = None,
 ) -> None:
@@ -123,7 +133,7 @@ def summary_command(
 
 @app.add("memory")
 def memory_command(
-    num_entries: Annotated[int, Option("--num-entries", "-n", help="Largest number of rows.", min=1)] = (
+    num_entries: Annotated[int, Option("--num-entries", "-n", help="Largest number of rows to print.", min=1)] = (
         state.DEFAULT_LIMIT
     ),
     address: Address = None,
