@@ -324,11 +324,10 @@ def coverage(predictions: dict[str, Any], measured: Times) -> list[str]:
                     f"the interval is {low_s:.2f} to {high_s:.2f}"
                 )
     held = count - len(missed)
-    return [
-        f"The 90 % intervals contain **{held} of {count}** measured times ({held / count:.0%}). Times outside:",
-        "",
-        *missed,
-    ]
+    summary = f"The 90 % intervals contain **{held} of {count}** measured times ({held / count:.0%})."
+    if not missed:
+        return [summary]
+    return [f"{summary} These measured times are outside of the interval of their prediction:", "", *missed]
 
 
 def spread(took: list[float]) -> float:

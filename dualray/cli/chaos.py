@@ -86,8 +86,8 @@ def chaos_command(
         int,
         Option(
             min=1,
-            help=f"{NODES_HELP} `dualray chaos` injects no fault into node-0, which runs the cluster's head "
-            "process and the test program.",
+            help=f"{NODES_HELP} The random faults of `dualray chaos` never kill node-0, which runs the cluster's "
+            "head process and the test program.",
         ),
     ] = 3,
     workload: Workload = "mixed",

@@ -183,9 +183,8 @@ ENTRIES: Final[dict[str, Entry]] = {
     ),
     "store-full": Entry(
         errors=("ObjectStoreFullError", "OutOfDiskError"),
-        means="ObjectStoreFullError means that the object store of a node is full, and that dualray cannot "
-        "write more objects to disk. dualray never raises OutOfDiskError: if the disk is full, "
-        "dualray raises ObjectStoreFullError.",
+        means="ObjectStoreFullError means that the object store of a node has no space for an object. dualray "
+        "never raises OutOfDiskError: if the disk is full, dualray raises ObjectStoreFullError.",
         cause="The object store becomes full if the program keeps references to more objects than memory and disk "
         "can hold.",
         fix="Delete references that the program no longer needs, set a larger "
