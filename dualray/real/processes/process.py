@@ -359,7 +359,8 @@ class UserProcess:
     def _prepare(self, task: Execution) -> None:
         """Let libraries use the threads that the task has CPUs for, and seed its random streams."""
         self._library_threads.take(task.resources)
-        if self.session.seed is not None:
+        is_method = task.constructor is not None and task.constructor.task_id != task.task_id
+        if self.session.seed is not None and not is_method:  # a method draws on after its constructor
             seed = task_seed(self.session.seed, task.task_id, task.attempt)
             random.seed(stream_seed(seed, b"random"))
             generator = RandomState(MT19937(stream_seed(seed, b"numpy")))

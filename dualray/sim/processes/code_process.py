@@ -49,6 +49,10 @@ class CodeProcess(HostProcess):
         self.environment: Swapped | None = None
         """Its runtime environment."""
         self._spawned = 0
+        self.streams_seed: bytes | None = None
+        """Seeds the random numbers from which all of its fibers draw, in an actor's process; None: each has its own."""
+        self.streams: Any = None
+        """The generators of these, once a fiber has drawn: dualray.sim.usercode.generators."""
 
     @property
     def is_driver(self) -> bool:

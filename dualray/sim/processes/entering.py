@@ -15,7 +15,7 @@ from dualray import runtime
 from dualray.shared.model.resources import GPU_MASK
 from dualray.sim.kernel.fibers import Fiber
 from dualray.sim.processes.worker import UserProcess
-from dualray.sim.usercode import torch_modes
+from dualray.sim.usercode import library_draws, torch_modes
 from dualray.sim.usercode.modules import SHOWN
 
 _KEY: Final = os.fsencode(GPU_MASK)
@@ -42,6 +42,10 @@ def enter_process(fiber: Fiber) -> None:
         owner.environment.enter()
     if owner.device_variables is not None:
         owner.device_variables.enter()
+    if owner.streams is not None and fiber.streams is None:
+        fiber.streams = owner.streams
+    if "torch" in _modules or "tensorflow" in _modules:
+        library_draws.put_in(fiber)
     if fiber.torch_mode is not None:
         torch_modes.put_back(fiber)
 
@@ -51,6 +55,9 @@ def leave_process(fiber: Fiber) -> None:
     runtime.set_current(None)
     if "torch" in _modules:
         torch_modes.put_aside(fiber)
+        library_draws.put_aside(fiber)
+    elif "tensorflow" in _modules:
+        library_draws.put_aside(fiber)
     owner = fiber.owner
     assert isinstance(owner, UserProcess)
     if owner.device_variables is not None:

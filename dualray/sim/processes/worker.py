@@ -288,6 +288,8 @@ class UserProcess(WorkingProcess):
         seed = cluster.seed_before + task.spec.task_id
         if task.attempt:
             seed += of_attempt(task.attempt)
+        if task.spec.creates is not None:
+            self.streams_seed = seed
         cluster.seeds_handed_out.update(seed)
         if self._context is None:
             self._context = Context()

@@ -1,4 +1,5 @@
-"""The two generators that all of a process shares, Python's and numpy's: each fiber draws from its own.
+"""The two generators that all of a process shares, Python's and numpy's: each fiber draws from its own, and the fibers
+of an actor's process from the same.
 
 Theory of operation
 -------------------
@@ -63,9 +64,10 @@ class Streams:
     """The generators of one fiber, made when first asked for.
 
     saved_python, saved_numpy: the states of the shared generators, while they are not in there.
+    torch, tensorflow: what library_draws keeps here.
     """
 
-    __slots__ = ("_entropy", "_numpy", "_python", "_seed", "saved_numpy", "saved_python")
+    __slots__ = ("_entropy", "_numpy", "_python", "_seed", "saved_numpy", "saved_python", "tensorflow", "torch")
 
     def __init__(self, seed: bytes) -> None:
         self._seed = seed
@@ -74,6 +76,8 @@ class Streams:
         self._entropy: random.Random | None = None
         self.saved_python: tuple[bytes, Any] | None = None
         self.saved_numpy: tuple[Any, bytes] | None = None
+        self.torch: Any = None
+        self.tensorflow: Any = None
 
     def seed_of(self, stream: bytes) -> int:
         """What a stream is seeded with."""
@@ -106,9 +110,16 @@ class Streams:
 
 
 def streams_of(fiber: Fiber) -> Streams:
-    """A fiber's generators."""
+    """A fiber's generators: those of its process, if it is an actor's, as on real processes; else its own."""
     if fiber.streams is None:
-        fiber.streams = Streams(fiber.seed)
+        owner: Any = fiber.owner
+        shared_seed = getattr(owner, "streams_seed", None)
+        if shared_seed is None:
+            fiber.streams = Streams(fiber.seed)
+        else:
+            if owner.streams is None:
+                owner.streams = Streams(shared_seed)
+            fiber.streams = owner.streams
     streams: Streams = fiber.streams
     return streams
 

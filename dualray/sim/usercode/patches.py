@@ -20,6 +20,7 @@ from dualray.sim.kernel.kernel import Kernel
 from dualray.sim.usercode import process_environ
 from dualray.sim.usercode.asyncio_substitution import AsyncioSubstitution
 from dualray.sim.usercode.isolation import Isolation
+from dualray.sim.usercode.library_draws import LibraryDraws
 from dualray.sim.usercode.locks import Locks
 from dualray.sim.usercode.memory_guard import MemoryGuard
 from dualray.sim.usercode.polling import Polling
@@ -60,6 +61,7 @@ class Patches:
             sim_unsafe=_sim_unsafe,
         )
         self._psutil = PsutilSubstitution(self.isolation.user_fiber, self.isolation.calls)
+        self._libraries = LibraryDraws(self.isolation.user_fiber)
         _LAST.append(weakref.ref(self))
         del _LAST[:-1]
         self.stands = False
@@ -95,6 +97,7 @@ class Patches:
             fibers.share_greenlets(self._greenlets)
         try:
             self.isolation.install()
+            self._libraries.begin()
             if not self._changes_asyncio:
                 self._asyncio.install()
                 self._psutil.install()
@@ -127,6 +130,7 @@ class Patches:
     def leave(self) -> None:
         """It ends. Idempotent."""
         self._asyncio.give_back_running()
+        self._libraries.end()
         if self.stands:
             self.memory_guard.rest()
             self.isolation.leave()

@@ -30,6 +30,7 @@ from weakref import WeakKeyDictionary
 
 from dualray.sim.kernel.fibers import Fiber, FiberKilled, FiberOwner, FiberScheduler
 from dualray.sim.kernel.kernel import Kernel
+from dualray.sim.usercode.generators import streams_of
 from dualray.sim.usercode.locals import Locals
 from dualray.sim.usercode.locks import LOOK_AGAIN_S, FiberLock, makes_threads, stays_real, words_of_wait
 from dualray.sim.usercode.memory_guard import MEMORY_THREAD
@@ -266,6 +267,7 @@ class Threads:
         begun = _owner(fiber).start_thread(
             lambda: self._run(new, process), b"%b:thread %d" % (fiber.seed, here.started)
         )
+        begun.streams = streams_of(fiber)  # as on real processes, threads draw from the same random numbers
         process.begins(new, self._kernel, self._fibers)
         process.started += 1
         begun.thread = _OfFiber(new, was_started=True)
