@@ -55,9 +55,9 @@ def leave_process(fiber: Fiber) -> None:
     runtime.set_current(None)
     if "torch" in _modules:
         torch_modes.put_aside(fiber)
-        library_draws.put_aside(fiber)
+        library_draws.put_aside()
     elif "tensorflow" in _modules:
-        library_draws.put_aside(fiber)
+        library_draws.put_aside()
     owner = fiber.owner
     assert isinstance(owner, UserProcess)
     if owner.device_variables is not None:

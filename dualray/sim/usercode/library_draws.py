@@ -38,6 +38,15 @@ _SEEDS_OF_PROGRAMS: Final = 1 << 47
 """A smaller seed is one that the program has set: the system's have 64 bits."""
 
 
+class _Running:
+    """Whose state the libraries have; None: nobody's of the simulation."""
+
+    streams: Streams | None = None
+
+
+_RUNNING: Final = _Running()
+
+
 class LibraryDraws(MetaPathFinder):
     """Sees that the libraries are seeded when a fiber imports them, and that their state outlasts a simulation.
 
@@ -63,6 +72,7 @@ class LibraryDraws(MetaPathFinder):
         if self not in sys.meta_path:
             return
         sys.meta_path.remove(self)
+        _RUNNING.streams = None
         torch, context = _torch(), _tensorflow_context()
         if torch is not None and self._before.torch is not None:
             torch.default_generator.set_state(self._before.torch)
@@ -92,7 +102,7 @@ class LibraryDraws(MetaPathFinder):
 
 def put_in(fiber: Fiber) -> None:
     """The fiber runs, and one of the libraries is there."""
-    streams = streams_of(fiber)
+    streams = _RUNNING.streams = streams_of(fiber)
     is_driver = getattr(fiber.owner, "is_driver", False)
     torch, context = _torch(), _tensorflow_context()
     if torch is not None:
@@ -111,9 +121,11 @@ def put_in(fiber: Fiber) -> None:
             context._rng = random.Random(context._seed)
 
 
-def put_aside(fiber: Fiber) -> None:
-    """Another one runs."""
-    _keep(streams_of(fiber))
+def put_aside() -> None:
+    """The fiber that was put in is suspended, or has ended."""
+    if _RUNNING.streams is not None:
+        _keep(_RUNNING.streams)
+        _RUNNING.streams = None
 
 
 def _keep(streams: Streams) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -82,6 +83,20 @@ def test_a_process_that_seeds_draws_what_it_would_draw_alone(draws: Any) -> None
         first, second = ray.remote(Seeds).remote(), ray.remote(Seeds).remote()
         calls = [actor.draw.remote() for _ in range(2) for actor in (first, second)]
         assert ray.get(calls) == [expected[0], expected[0], expected[1], expected[1]]
+    finally:
+        ray.shutdown()
+
+
+def test_threads_of_a_task_draw_from_the_same_numbers(draws: Any) -> None:
+    def drawn() -> list[float]:
+        draws.seed()
+        with ThreadPoolExecutor(1) as pool:
+            return [draws.draw(), pool.submit(draws.draw).result(), draws.draw()]
+
+    expected = drawn()
+    ray.init(mode="sim")
+    try:
+        assert ray.get(ray.remote(drawn).remote()) == expected
     finally:
         ray.shutdown()
 
