@@ -57,6 +57,9 @@ Meta = tuple[int, int]
 """Rows and bytes of a block."""
 Submit = Callable[[Input], tuple[Any, Any]]
 _SEEN = 8
+_TRIES_MORE = 3
+"""How often a call of a pool's actor is tried again after the death of its process. Ray tries without end, so that a
+run with a function that always ends its process hangs."""
 _CLOSING_S = 10
 """How long the actors of a pool have for the `__del__` of the user's instances."""
 
@@ -281,7 +284,7 @@ def _by_actors(stream: Iterator[Input], step: ActorMap, stages: int) -> Iterator
             f"{step.name}: {size} actors of {step.needs['num_cpus']:g} CPUs would occupy all {there:g} CPUs of the "
             "cluster, so the tasks that produce input for the actors could not run. Use fewer actors"
         )
-    pool = api.remote(_Mapper).options(max_restarts=-1, max_task_retries=-1)
+    pool = api.remote(_Mapper).options(max_restarts=-1, max_task_retries=_TRIES_MORE)
     actors = [pool.options(**options_now(step.needs)).remote(step.make) for _ in range(size)]
     turn = 0
 

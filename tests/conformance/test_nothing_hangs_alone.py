@@ -12,7 +12,14 @@ import numpy as np
 import pytest
 
 import dualray as ray
-from dualray.exceptions import ActorDiedError, DualrayError, GetTimeoutError, TaskCancelledError, WorkerCrashedError
+from dualray.exceptions import (
+    ActorDiedError,
+    ActorUnavailableError,
+    DualrayError,
+    GetTimeoutError,
+    TaskCancelledError,
+    WorkerCrashedError,
+)
 from tests.conformance.support import MIB, eventually, get
 
 LONG_NS = 3600 * 10**9
@@ -177,6 +184,6 @@ def test_iterating_over_data_ends_when_its_actors_die(start):
         def __call__(self, batch):
             os._exit(3)
 
-    with pytest.raises(ActorDiedError):
+    with pytest.raises(ActorUnavailableError, match="exited with code 3"):
         for _ in data.range(100).map_batches(Dies, concurrency=1).iter_batches():
             pass
