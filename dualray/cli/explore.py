@@ -148,7 +148,7 @@ def _repeat_it(finding: Finding, file: Path) -> str:
 
 def _show_exploration(loaded: Scenario, found: Exploration, file: Path, *, is_verbose: bool, is_quiet: bool) -> None:
     """Print the verdict first, then the findings, then the coverage."""
-    count = len(found.findings)
+    count = len({finding.seed for finding in found.findings})
     verdict = (
         mark(f"{count:,} of {found.seeds:,} seeds fail", "red")
         if count

@@ -1,5 +1,6 @@
 """The pytest plugin: `--dualray-seeds`, `--dualray-replay`, `--dualray-faults` and `--dualray-shrink` for tests under
-`@simtest`; `--dualray-as-ray`, `--dualray-mode` and `--dualray-nodes` for suites of programs that use Ray.
+`@simtest`, and with `--dualray-mode sim` for all tests; `--dualray-as-ray`, `--dualray-mode` and `--dualray-nodes` for
+suites of programs that use Ray.
 
 Every run of pytest loads it: without its options it loads nothing of the runtime.
 """
@@ -12,13 +13,13 @@ import warnings
 import pytest
 
 _OPTIONS = {
-    "--dualray-seeds": ("PYTEST_DUALRAY_SEEDS", "N", int, "number of seeds that each @simtest tries"),
-    "--dualray-replay": ("PYTEST_DUALRAY_REPLAY", "SEED", int, "try only this seed of each @simtest"),
+    "--dualray-seeds": ("PYTEST_DUALRAY_SEEDS", "N", int, "number of seeds that each test tries"),
+    "--dualray-replay": ("PYTEST_DUALRAY_REPLAY", "SEED", int, "try only this seed of each test"),
     "--dualray-faults": (
         "PYTEST_DUALRAY_FAULTS",
         "'FAULT; FAULT'",
         str,
-        "faults for each @simtest, instead of random faults",
+        "faults for each test, a file with a fault in each line, or 'swarm' for random faults with each seed",
     ),
 }
 _OF_ONE_RUN = ("--dualray-faults", "--dualray-replay")
@@ -28,6 +29,7 @@ _CLUSTER = {
     "--dualray-nodes": ("DUALRAY_NODES", "N", int, "number of virtual nodes of tests that choose none; sim mode only"),
 }
 _AS_RAY = "--dualray-as-ray"
+_SUITE = "dualray-suite"
 _set: dict[str, str | None] = {}
 """Variables of the environment that the options have set, with what they were before."""
 
@@ -80,17 +82,29 @@ def pytest_configure(config: pytest.Config) -> None:
     Raises:
         pytest.UsageError: faults that are not understood.
     """
-    if config.getoption("--dualray-faults") is not None:
-        from dualray.testing.simtests import parse_faults  # noqa: PLC0415 - every run of pytest loads this plugin
+    if config.option.dualray_faults is not None:
+        from dualray.testing.simtests import read_faults  # noqa: PLC0415 - every run of pytest loads this plugin
 
         try:
-            parse_faults(config.getoption("--dualray-faults"))
-        except ValueError as error:
+            config.option.dualray_faults = read_faults(config.option.dualray_faults)
+        except (OSError, ValueError) as error:
             raise pytest.UsageError(f"--dualray-faults: {error}") from None
     for option, (variable, *_) in _OPTIONS.items():
         _set_variable(variable, config.getoption(option))
     if config.getoption("--dualray-shrink"):
         _set_variable(_SHRINK, 1)
+    options = config.option
+    asked = (options.dualray_seeds, options.dualray_replay, options.dualray_faults)
+    if os.environ.get("DUALRAY_MODE") == "sim" and asked != (None, None, None):
+        from dualray.testing.suites import SuiteRuns  # noqa: PLC0415 - every run of pytest loads this plugin
+
+        runs = SuiteRuns(
+            seeds=options.dualray_seeds,
+            replay=options.dualray_replay,
+            faults=options.dualray_faults,
+            shrinks=options.dualray_shrink,
+        )
+        config.pluginmanager.register(runs, _SUITE)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -100,12 +114,12 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         pytest.UsageError: an option for tests under @simtest, and none of the tests is one.
     """
     given = [option for option in _OF_ONE_RUN if session.config.getoption(option) is not None]
-    if not given or not session.items:
+    if not given or not session.items or session.config.pluginmanager.has_plugin(_SUITE):
         return
     if not any(getattr(getattr(item, "obj", None), "is_dualray_simtest", False) for item in session.items):
         words = (
-            f"{given[0]} changes only tests under @simtest, and no collected test is one: decorate a test, or pass "
-            f'seed= and faults= to init(mode="sim")'
+            f"{given[0]} changes only tests under @simtest, and no collected test is one: add --dualray-mode sim, "
+            f'decorate a test, or pass seed= and faults= to init(mode="sim")'
         )
         if hasattr(session.config, "workerinput"):  # an error in a process of pytest-xdist looks like a crash
             warnings.warn(pytest.PytestWarning(words), stacklevel=1)

@@ -229,7 +229,12 @@ def _simulate_script(
             del PREPARED[str(file)]
         if not report.exists():
             return Outcome(**asdict(ended))
-        written = json.loads(report.read_text())
+        return reported_outcome(report, ended)
+
+
+def reported_outcome(report: Path, ended: Ended) -> Outcome:
+    """What became of a program, from the file that the setting `run_report` names."""
+    written = json.loads(report.read_text())
     trace = [
         TraceEvent(time_ns, TraceKind(kind), process, subject, other, name, amount, tuple(deps))
         for time_ns, kind, process, subject, other, name, amount, deps in written["trace"]

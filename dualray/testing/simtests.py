@@ -54,6 +54,9 @@ _OURS = str(Path(dualray.__file__).parent)
 BETWEEN_FAULTS = ";"
 """In `--dualray-faults`: a comma stands within some."""
 
+SWARM = "swarm"
+"""There, random faults for each seed."""
+
 
 def simtest(
     *,
@@ -62,7 +65,7 @@ def simtest(
     num_cpus: float = 4,
     num_gpus: float = 0,
     object_store_memory: str = "2GiB",
-    faults: Literal["swarm"] | Sequence[str | Fault] = "swarm",
+    faults: Literal["swarm"] | Sequence[str | Fault] = SWARM,
     time_limit: str = "24h",
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Run a test function once for each of many seeds, each on a simulated cluster with faults.
@@ -124,7 +127,7 @@ def _run(scenario: Scenario, test: Callable[[], Any], seeds: int, faults: tuple[
     replay = os.environ.get(REPLAY_VARIABLE)
     asked = os.environ.get(FAULTS_VARIABLE)
     if asked is not None:
-        faults = parse_faults(asked)
+        faults = None if asked == SWARM else parse_faults(asked)
     never = {str(fault) for fault in faults or ()}
     count = int(os.environ.get(SEEDS_VARIABLE, seeds))
     for seed in range(count) if replay is None else (int(replay),):
@@ -154,8 +157,22 @@ def _runs_installed_ray() -> bool:
     return ray is not None and bool(getattr(ray, "is_initialized", bool)())
 
 
+def read_faults(text: str) -> str:
+    """What `--dualray-faults` says, or the lines of the file that it names, without comments.
+
+    Raises:
+        ValueError: one of the faults is not understood.
+    """
+    if Path(text).is_file():
+        lines = (line.partition("#")[0].strip() for line in Path(text).read_text().splitlines())
+        text = BETWEEN_FAULTS.join(line for line in lines if line)
+    if text != SWARM:
+        parse_faults(text)
+    return text
+
+
 def parse_faults(text: str) -> tuple[Fault, ...]:
-    """What `--dualray-faults` says.
+    """Several faults.
 
     Raises:
         ValueError: one of them is not understood.
