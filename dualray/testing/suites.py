@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from _pytest.runner import runtestprotocol
 
 from dualray import api
 from dualray.shared.scenario.fault_model import Fault
@@ -173,7 +172,8 @@ class SuiteRuns:
                 texts["DUALRAY_FAULTS"] = BETWEEN_FAULTS.join(map(str, faults))
             with _environment(texts):
                 item._initrequest()  # as new: the fixtures of an earlier run are gone
-                reports = runtestprotocol(item, log=False, nextitem=None)
+                runner: Any = item.config.pluginmanager.get_plugin("runner")  # pytest's own
+                reports = runner.runtestprotocol(item, log=False, nextitem=None)
                 api.shutdown()  # what the test has left running
             outcome = reported_outcome(report, Ended()) if report.exists() else None
         self._has_run = True
