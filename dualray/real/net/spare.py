@@ -16,11 +16,11 @@ class SpareDescriptor:
         self._open()
 
     def refuse_waiting(self, listener: socket.socket) -> None:
-        """Refuse every connection that waits in the queue of `listener`, which does not block. Without a spare
-        descriptor, they wait."""
+        """Refuse every connection that waits in the queue of `listener`, which does not block, as long as no file can
+        be opened. Without a spare descriptor, they wait."""
         if self._fd < 0:
             self._open()
-        while self._fd >= 0:
+        while self._fd >= 0 and not _can_open():
             self.close()
             try:
                 sock, _ = listener.accept()
@@ -50,3 +50,12 @@ class SpareDescriptor:
     def _open(self) -> None:
         with contextlib.suppress(OSError):  # another thread took it; later there may be room
             self._fd = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+
+
+def _can_open() -> bool:
+    """Whether this process can open a file again: then it takes the connections that wait."""
+    try:
+        os.close(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+    except OSError:
+        return False
+    return True
