@@ -39,7 +39,7 @@ _SEEDS_OF_PROGRAMS: Final = 1 << 47
 
 
 class _Running:
-    """Whose state the libraries have; None: nobody's of the simulation."""
+    """The streams of the fiber that runs; None while no fiber runs."""
 
     streams: Streams | None = None
 
@@ -93,8 +93,9 @@ class LibraryDraws(MetaPathFinder):
                 assert module.__spec__ is not None
                 module.__spec__.loader = module.__loader__ = loader
                 fiber = self._user_fiber()
-                if fiber is not None:
-                    put_in(fiber)
+                if fiber is not None:  # the other library goes on where it is
+                    _RUNNING.streams = streams_of(fiber)
+                    (_put_in_torch if fullname == _TORCH else _put_in_tensorflow)(fiber, _RUNNING.streams)
 
             spec.loader = ChangingLoader(loader, change)
         return spec
@@ -103,22 +104,36 @@ class LibraryDraws(MetaPathFinder):
 def put_in(fiber: Fiber) -> None:
     """The fiber runs, and one of the libraries is there."""
     streams = _RUNNING.streams = streams_of(fiber)
-    is_driver = getattr(fiber.owner, "is_driver", False)
-    torch, context = _torch(), _tensorflow_context()
-    if torch is not None:
-        generator = torch.default_generator
-        if streams.torch is not None:
-            generator.set_state(streams.torch)
-        elif not (is_driver and generator.initial_seed() < _SEEDS_OF_PROGRAMS):
-            generator.manual_seed(streams.seed_of(b"torch") % 2**63 | _SEEDS_OF_PROGRAMS)
-    if context is not None:
-        if streams.tensorflow is not None:
-            context._seed, context._rng = streams.tensorflow
-            if context._seed != _own_seed(streams):
-                _forget_kernels(context)
-        elif not (is_driver and context._seed is not None):
-            context._seed = _own_seed(streams)
-            context._rng = random.Random(context._seed)
+    _put_in_torch(fiber, streams)
+    _put_in_tensorflow(fiber, streams)
+
+
+def _put_in_torch(fiber: Fiber, streams: Streams) -> None:
+    torch = _torch()
+    if torch is None:
+        return
+    generator = torch.default_generator
+    if streams.torch is not None:
+        generator.set_state(streams.torch)
+    elif not (_is_drivers(fiber) and generator.initial_seed() < _SEEDS_OF_PROGRAMS):
+        generator.manual_seed(streams.seed_of(b"torch") % 2**63 | _SEEDS_OF_PROGRAMS)
+
+
+def _put_in_tensorflow(fiber: Fiber, streams: Streams) -> None:
+    context = _tensorflow_context()
+    if context is None:
+        return
+    if streams.tensorflow is not None:
+        context._seed, context._rng = streams.tensorflow
+        if context._seed != _own_seed(streams):
+            _forget_kernels(context)
+    elif not (_is_drivers(fiber) and context._seed is not None):
+        context._seed = _own_seed(streams)
+        context._rng = random.Random(context._seed)
+
+
+def _is_drivers(fiber: Fiber) -> bool:
+    return bool(getattr(fiber.owner, "is_driver", False))
 
 
 def put_aside() -> None:
