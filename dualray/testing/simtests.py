@@ -158,12 +158,12 @@ def _runs_installed_ray() -> bool:
 
 
 def read_faults(text: str) -> str:
-    """What `--dualray-faults` says, or the lines of the file that it names, without comments.
+    """The faults of `--dualray-faults`, which are in its value or in the file that it names.
 
     Raises:
         ValueError: one of the faults is not understood.
     """
-    if Path(text).is_file():
+    if os.path.isfile(text):  # noqa: PTH113 - many faults are too long for the name of a file, which Path refuses
         lines = (line.partition("#")[0].strip() for line in Path(text).read_text().splitlines())
         text = BETWEEN_FAULTS.join(line for line in lines if line)
     if text != SWARM:

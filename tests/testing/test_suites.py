@@ -129,6 +129,13 @@ def test_faults_of_a_file_that_happen_in_no_test_are_named(suite):
     assert "load starts 2 after 0.1s\n=" not in printed
 
 
+def test_many_faults_are_not_taken_for_the_name_of_a_file(suite):
+    faults = "; ".join(f"kill worker when nobody starts {number}" for number in range(1, 20))
+    assert "1 passed" in run(
+        suite, *SIM, "--dualray-replay", "1", "--dualray-faults", faults, "-k", "test_sum", status=0
+    )
+
+
 def test_without_sim_mode_the_options_are_refused(suite):
     printed = run(suite, "--dualray-as-ray", "--dualray-replay", "1", "-k", "test_sum", status=4)
     assert "--dualray-replay changes only tests under @simtest" in printed
