@@ -111,7 +111,7 @@ class Map:
     needs: resources of its tasks, as options of a remote function.
     tasks_max: most of its tasks at a time; None: as many as the context says.
     rows_min: a task of the step gets so many rows, if there are, of several blocks where one has fewer.
-    counts_as_keeping: whoever joins blocks for `rows_min` may assume that it gives as many rows as it gets.
+    counts_as_keeping: when blocks are joined for `rows_min`, it counts as a step that gives as many rows as it gets.
     schema_after: what becomes of a schema; None: known only when the step runs.
     """
 
