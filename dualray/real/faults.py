@@ -27,6 +27,7 @@ from dualray.shared.scenario.fault_model import SLOWS, Fault, FaultKind
 
 REFUSED: Final = {
     FaultKind.SKEW_CLOCK: "all programs of a machine share its clock",
+    FaultKind.HOLD_CALL: "processes send calls to actors directly, and nothing can hold a single call",
 }
 """What real mode does not perform, and why."""
 PERFORMED: Final = frozenset(FaultKind) - frozenset(REFUSED)

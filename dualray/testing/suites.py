@@ -22,8 +22,8 @@ from typing import Any
 import pytest
 
 from dualray import api
-from dualray.shared.scenario.fault_model import Fault
-from dualray.shared.scenario.scenario import Scenario
+from dualray.shared.scenario.fault_model import Fault, FaultKind
+from dualray.shared.scenario.scenario import Scenario, Swarm
 from dualray.testing.failures import Ended
 from dualray.testing.outcome import Outcome
 from dualray.testing.run import reported_outcome
@@ -83,7 +83,12 @@ class SuiteRuns:
         self._has_run = False
         nodes = int(os.environ.get("DUALRAY_NODES", "1"))
         self._scenario = Scenario.model_validate(
-            {"name": "suite", "cluster": {"nodes": nodes}, "workload": {"function": "suite:test"}}
+            {
+                "name": "suite",
+                "cluster": {"nodes": nodes},
+                "workload": {"function": "suite:test"},
+                "swarm": {"kinds": [*Swarm().kinds, FaultKind.HOLD_CALL]},
+            }
         )
 
     @pytest.hookimpl(tryfirst=True)

@@ -31,7 +31,7 @@ from dualray.testing.outcome import Outcome
 
 MILLISECOND_NS = 1_000_000
 
-WEIGHTS = {FaultKind.KILL_WORKER: 8, FaultKind.LOSE_OBJECT: 3, FaultKind.KILL_ACTOR: 2}
+WEIGHTS = {FaultKind.KILL_WORKER: 8, FaultKind.HOLD_CALL: 8, FaultKind.LOSE_OBJECT: 3, FaultKind.KILL_ACTOR: 2}
 """How much more often some kinds are drawn than others: what they show depends most on the moment."""
 
 
@@ -98,6 +98,8 @@ class Drawer:
             return bool(self._of_objects)
         if kind is FaultKind.KILL_ACTOR:
             return bool(self._ground.actors)
+        if kind is FaultKind.HOLD_CALL:
+            return bool(self._methods)
         if kind is FaultKind.LOSE_GPU:
             return any(self._nodes[name].gpus >= 1 for name in self._victims)
         if kind is FaultKind.FILL_MEMORY:
@@ -111,6 +113,11 @@ class Drawer:
         """Events about copies of objects that there were."""
         return [event for event in OBJECT_ANCHORS if self._ground.events.get(event)]
 
+    @property
+    def _methods(self) -> list[str]:
+        """Of actors, those that were called."""
+        return [name for name in self._ground.starts if "." in name and not name.endswith(".__init__")]
+
     def _what(self, kind: FaultKind) -> dict[str, Any]:
         """The fields of the fault, with an anchor that is still to be drawn."""
         draw = self._random
@@ -119,6 +126,8 @@ class Drawer:
         match kind:
             case FaultKind.KILL_WORKER | FaultKind.PAUSE_WORKER:
                 fields |= {"at_ns": None, "task_name": self._name()}
+            case FaultKind.HOLD_CALL:
+                fields |= {"at_ns": None, "task_name": draw.choice(self._methods)}
             case FaultKind.SLOW_WORKER:
                 fields |= {"at_ns": None, "task_name": self._name(), "factor": float(draw.choice((2, 5, 20)))}
             case FaultKind.SLOW_HEAD:
@@ -205,6 +214,8 @@ class Drawer:
             name = of["task_name"]
             after_ns = self._within_ns(self._ground.longest_ns.get(name, 0)) if event == "task_started" else 0
             return {"event": event, "start": draw.randint(1, self._ground.starts[name]), "after_ns": after_ns}
+        if of["kind"] is FaultKind.HOLD_CALL:
+            return {"event": "task_submitted", "start": draw.randint(1, self._ground.starts[of["task_name"]])}
         if of["kind"] in OF_OBJECTS:
             event = draw.choice(self._of_objects)
             start = draw.randint(1, self._ground.events[event])

@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from dualray.real.faults import REFUSED
 from dualray.shared.scenario.fault_model import NEVER_DRAWN, FaultKind
 from dualray.shared.scenario.scenario import Scenario
 from dualray.testing.outcome import Outcome
@@ -42,8 +43,8 @@ RUN_TIMEOUT_S: Final = 150.0
 STARTS_MAX: Final = 2
 """A cluster may not come up for want of anything on this machine: that says nothing of the scenario."""
 _SHOWN: Final = 60
-KINDS: Final = sorted(set(FaultKind) - NEVER_DRAWN - {FaultKind.SKEW_CLOCK, FaultKind.LOSE_GPU, FaultKind.FILL_MEMORY})
-"""Without a skewed clock, which real mode refuses, and without what this cluster does not have."""
+KINDS: Final = sorted(set(FaultKind) - NEVER_DRAWN - set(REFUSED) - {FaultKind.LOSE_GPU, FaultKind.FILL_MEMORY})
+"""Without what real mode refuses, and without what this cluster does not have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -107,7 +107,7 @@ def test_a_node_that_reboots_with_its_store_has_its_objects_again(tmp_path: Path
 
 
 def test_a_clock_cannot_be_skewed_on_real_processes() -> None:
-    assert set(means.REFUSED) == {FaultKind.SKEW_CLOCK}
+    assert set(means.REFUSED) == {FaultKind.SKEW_CLOCK, FaultKind.HOLD_CALL}
     with pytest.raises(
         ValueError, match=r"does not perform the fault skew clock: all programs of a machine share its clock"
     ):

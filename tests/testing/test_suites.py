@@ -78,6 +78,37 @@ def test_seed(cluster, number):
 """,
 }
 
+LOG = """\
+import time
+
+import ray
+
+
+@ray.remote(max_restarts=-1, max_task_retries=-1)
+class Log:
+    def __init__(self):
+        self.lines = []
+
+    def write(self, line):
+        self.lines.append(line)
+
+    def read(self):
+        return self.lines
+
+
+@ray.remote
+def work(log):
+    log.write.remote("begins")
+    time.sleep(0.02)
+
+
+def test_work_is_in_the_log(cluster):
+    log = Log.remote()
+    assert ray.get(log.read.remote()) == []
+    ray.get(work.remote(log))
+    assert ray.get(log.read.remote()) in (["begins"], ["begins", "begins"])
+"""
+
 
 @pytest.fixture
 def suite(tmp_path: Path) -> Path:
@@ -102,11 +133,20 @@ def test_a_suite_fails_with_some_seeds_and_says_how_to_repeat_it(suite):
     printed = run(suite, *SIM, "--dualray-seeds", "20", "--dualray-faults", "swarm", "--dualray-shrink", status=1)
     assert "1 failed, 3 passed, 1 skipped, 1 xfailed" in printed
     assert re.search(r"test_totals.py::test_every_amount_counts_once: [0-9]+ of 20", printed)
-    (repeat,) = re.findall(r"seed [0-9]+ fails with these faults:\n  .+\nrepeat it: pytest (.*)", printed)
+    (repeat,) = re.findall(r"seed [0-9]+ fails with these faults:\n(?:  .+\n)+repeat it: pytest (.*)", printed)
     assert "what happened (times since the start of the first node):" in printed
     again = run(suite, *shlex.split(repeat), status=1)
     assert "assert ray.get(total.read.remote()) == 6" in again
     assert "1 of 1 seeds fail" in again
+
+
+def test_a_call_that_nobody_waits_for_is_found(suite):
+    (suite / "test_log.py").write_text(LOG)
+    printed = run(
+        suite, *SIM, "--dualray-seeds", "60", "--dualray-faults", "swarm", "--dualray-shrink", "test_log.py", status=1
+    )
+    (repeat,) = re.findall(r"fails with these faults:\n  hold call when .+\nrepeat it: pytest (.*)", printed)
+    assert "1 of 1 seeds fail" in run(suite, *shlex.split(repeat), status=1)
 
 
 def test_each_test_sees_each_seed(suite):

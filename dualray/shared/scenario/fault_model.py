@@ -21,6 +21,8 @@ What happens, in words:
     pause worker ... for 5s                    it stands still, and goes on later
     slow worker by 4                           what it computes takes four times as long
     kill actor Counter                         so does the worker of the first living actor of this class
+    hold call ... for 100ms                    the actor call of the anchor reaches its actor so much later, and so do
+                                               later calls of the same caller; those of other callers overtake it
     partition node-1,node-2 ... for 3s         nothing passes between these and everybody else, the head included
     partition node-1 from node-2,node-3        nothing passes between the two sides
     partition node-1 to node-2                 nothing passes in this direction
@@ -51,7 +53,7 @@ What happens, in words:
 and when:
 
     at 2.5s
-    when Network.gradient starts 40            or `ends`; counted from 1
+    when Network.gradient starts 40            or `ends`, or `is submitted`; counted from 1
     when Network.gradient#40 starts            or `ends`: the call that was submitted as the fortieth of this name
     when transfer_started 3                    or another kind of trace event: see EVENT_ANCHORS
     when Network.gradient starts 2 on node-3   each of these: what happens on this node alone is counted
@@ -78,6 +80,9 @@ LINK_SHARES = ("bandwidth", "latency", "loss", "drop", "duplicate", "reorder")
 """What a LINK fault says as a number: two factors, and shares."""
 
 TASK_ANCHORS = {"starts": "task_started", "ends": "task_ended"}
+NAME_ANCHORS = {**TASK_ANCHORS, "is submitted": "task_submitted"}
+"""What tasks of one name do, whose n-th occurrence can be an anchor."""
+
 EVENT_ANCHORS = (
     "task_submitted",
     "task_retried",
@@ -129,6 +134,7 @@ class FaultKind(StrEnum):
     FILL_DISK = "fill disk"
     ADD_NODES = "add nodes"
     LIMIT_FILES = "limit files"
+    HOLD_CALL = "hold call"
 
 
 NEEDS_DURATION = frozenset(
@@ -139,6 +145,7 @@ NEEDS_DURATION = frozenset(
         FaultKind.PAUSE_HEAD,
         FaultKind.RESTART_HEAD,
         FaultKind.RESTART_REDIS,
+        FaultKind.HOLD_CALL,
     }
 )
 MAY_END = NEEDS_DURATION | {
@@ -163,7 +170,7 @@ OF_OBJECTS = frozenset({FaultKind.LOSE_OBJECT, FaultKind.CORRUPT_OBJECT})
 SLOWS = frozenset({FaultKind.SLOW_NODE, FaultKind.SLOW_WORKER, FaultKind.SLOW_HEAD})
 NEVER_DRAWN = frozenset({FaultKind.KILL_HEAD, FaultKind.CORRUPT_OBJECT, FaultKind.ADD_NODES})
 """Kinds that no program outlives, that nobody promises to notice, or that harm nobody: they are asked for by name."""
-DRAWN_IF_NAMED = frozenset({FaultKind.LIMIT_FILES})
+DRAWN_IF_NAMED = frozenset({FaultKind.LIMIT_FILES, FaultKind.HOLD_CALL})
 """Kinds that exploration draws only where a scenario names them. They are younger than scenarios that are explored, and
 the seeds of those keep their faults."""
 ENDS_PROCESSES = frozenset({FaultKind.KILL_NODE, FaultKind.REBOOT_NODE, FaultKind.DRAIN_NODE, FaultKind.PAUSE_NODE})
@@ -286,7 +293,7 @@ class Fault:
         where += f" after {time_words(self.after_ns)}" if self.after_ns else ""
         if self.task_name is None:
             return f"when {self.event} {self.start}{where}"
-        verb = next(verb for verb, event in TASK_ANCHORS.items() if event == self.event)
+        verb = next(verb for verb, event in NAME_ANCHORS.items() if event == self.event)
         if self.submission:
             return f"when {self.task_name}#{self.submission} {verb}{where}"
         return f"when {self.task_name} {verb} {self.start}{where}"
@@ -305,7 +312,7 @@ def _restore(*values: Any) -> Fault:
 _FORM = re.compile(
     r"(?P<what>\S.*?)\s+(?:at\s+(?P<at>.+?)|when\s+(?:"
     r"(?P<submitted>\S+)#(?P<submission>[0-9]+)\s+(?P<does>starts|ends)"
-    r"|(?P<task>\S+)\s+(?P<verb>starts|ends)\s+(?P<count>[0-9]+)"
+    r"|(?P<task>\S+)\s+(?P<verb>starts|ends|is\s+submitted)\s+(?P<count>[0-9]+)"
     r"|(?P<event>[a-z_]+)\s+(?P<event_count>[0-9]+)"
     r")(?:\s+on\s+(?P<on_node>\S+))?(?:\s+after\s+(?P<after>\S+))?)(?:\s+for\s+(?P<for>.+))?",
     re.ASCII,
@@ -323,6 +330,7 @@ _WHAT: dict[FaultKind, re.Pattern[str]] = {
         FaultKind.RESTART_HEAD: r"restart\s+head",
         FaultKind.RESTART_REDIS: r"restart\s+redis",
         FaultKind.LOSE_OBJECT: r"lose\s+object",
+        FaultKind.HOLD_CALL: r"hold\s+call",
         FaultKind.CORRUPT_OBJECT: r"corrupt\s+object",
         FaultKind.KILL_ACTOR: r"kill\s+actor\s+(?P<actor>\S+)",
         FaultKind.KILL_NODE: r"kill\s+(?P<node>\S+)",
@@ -378,7 +386,7 @@ def parse_fault(text: str) -> Fault:
         submission=int(match["submission"] or 0) or (-1 if match["submission"] else 0),
         on_node=match["on_node"] or "",
         after_ns=parse_time_ns(match["after"], what) if match["after"] is not None else 0,
-        event=match["event"] or TASK_ANCHORS[verb],
+        event=match["event"] or NAME_ANCHORS[" ".join(verb.split())],
         for_ns=parse_time_ns(match["for"], what) if match["for"] is not None else None,
         **_fields(words, what),
     )
@@ -462,6 +470,10 @@ def _what_is_wrong(fault: Fault) -> Iterator[str]:
             f"the fault needs an event that stores or sends the copy, as in 'when object_stored 3'; {_COPY_ANCHORS} "
             f"also work"
         )
+    if fault.kind is FaultKind.HOLD_CALL and (fault.task_name is None or fault.event != "task_submitted"):
+        yield "the fault needs a call of an actor, as in 'when Ledger.release is submitted 3'"
+    if fault.kind is FaultKind.HOLD_CALL and fault.after_ns:
+        yield "a call can only be held when it is submitted; leave out 'after'"
     if fault.keeps_store and fault.kind is not FaultKind.REBOOT_NODE:
         yield "only the reboot of a node can keep the store"
     if fault.kind in NEEDS_DURATION and fault.for_ns is None:

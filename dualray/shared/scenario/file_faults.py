@@ -14,6 +14,7 @@ from dualray.shared.scenario.fault_model import (
     ALL,
     EVENT_ANCHORS,
     LINK_SHARES,
+    NAME_ANCHORS,
     Fault,
     FaultKind,
     check_fault,
@@ -30,6 +31,7 @@ class When(Model):
 
     task_started: str | None = None
     task_ended: str | None = None
+    task_submitted: str | None = None
     event: Literal[EVENT_ANCHORS] | None = None  # type: ignore[valid-type]  # a literal of all that there are
     index: int = Field(
         default=1, ge=1, description="which start, end or event of this kind causes the fault, counted from 1"
@@ -42,9 +44,10 @@ class When(Model):
 
     @model_validator(mode="after")
     def _exactly_one(self) -> When:
-        if sum(anchor is not None for anchor in (self.task_started, self.task_ended, self.event)) != 1:
-            raise ValueError("the key when needs exactly one of task_started, task_ended and event")
-        if self.submission is not None and (self.event is not None or "index" in self.model_fields_set):
+        anchors = (self.task_started, self.task_ended, self.task_submitted, self.event)
+        if sum(anchor is not None for anchor in anchors) != 1:
+            raise ValueError("the key when needs exactly one of task_started, task_ended, task_submitted and event")
+        if self.submission is not None and (any(anchors[2:]) or "index" in self.model_fields_set):
             raise ValueError("the key submission needs task_started or task_ended, and excludes index and event")
         return self
 
@@ -68,6 +71,7 @@ _ACTIONS = (
     "fill_disk",
     "limit_files",
     "skew",
+    "hold",
 )
 
 
@@ -83,6 +87,7 @@ _NO_NODES = {
     ("restart", "redis"): FaultKind.RESTART_REDIS,
     ("lose", "object"): FaultKind.LOSE_OBJECT,
     ("corrupt", "object"): FaultKind.CORRUPT_OBJECT,
+    ("hold", "call"): FaultKind.HOLD_CALL,
 }
 """Actions on what is no node."""
 
@@ -150,6 +155,9 @@ class FaultModel(Model):
     fill_disk: Nodes | None = None
     limit_files: Nodes | None = None
     skew: Nodes | None = None
+    hold: Literal["call"] | None = Field(
+        default=None, description="`call`: the call of an actor's method that `when` names arrives later"
+    )
 
     from_: Nodes | None = Field(
         default=None, alias="from", description="nodes on the other side of a partition that blocks both directions"
@@ -315,8 +323,10 @@ class FaultModel(Model):
             anchor["submission"] = self.when.submission or 0
             anchor["after_ns"] = self.when.after
             anchor["on_node"] = self._only(cluster, self.when.node)
-            anchor["task_name"] = self.when.task_started or self.when.task_ended
-            anchor["event"] = self.when.event or ("task_ended" if self.when.task_ended else "task_started")
+            names = {event: getattr(self.when, event) for event in NAME_ANCHORS.values()}
+            anchor["event"], anchor["task_name"] = next(
+                ((event, name) for event, name in names.items() if name), (self.when.event, None)
+            )
         stranger = (action, target[0] if isinstance(target, tuple) else target)
         if action == "kill_actor":
             yield Fault(kind=FaultKind.KILL_ACTOR, actor=target, **anchor)

@@ -10,7 +10,7 @@ run goes on for too long (`run_watch.py`), the driver gets a SimulationDeadlockE
 from __future__ import annotations
 
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from hashlib import blake2b
 from math import inf
@@ -26,7 +26,7 @@ from dualray.shared.core.serialization import size_without_directories
 from dualray.shared.machines.owner.plain_worker import PlainWorker
 from dualray.shared.model.config import Config
 from dualray.shared.model.events import Event, Started, TaskPushed
-from dualray.shared.model.ids import HEAD, Address, NodeID, TaskID, root_task_id
+from dualray.shared.model.ids import HEAD, ActorID, Address, NodeID, TaskID, root_task_id
 from dualray.shared.proof.decision_log import MachineSpec
 from dualray.shared.proof.trace import TraceEvent, TraceKind
 from dualray.shared.scenario.distributions import Distribution
@@ -393,12 +393,19 @@ class Cluster(FallibleCluster):
 
     def find_actor(self, name: str) -> Address | None:
         """Where the first living actor of a class is."""
+        return next((address for address, _, method in self._actors() if method.partition(".")[0] == name), None)
+
+    def find_actor_by_id(self, actor_id: str) -> Address | None:
+        """Where the living actor with this id, in hexadecimal digits, is."""
+        return next((address for address, found, _ in self._actors() if found.hex() == actor_id), None)
+
+    def _actors(self) -> Iterator[tuple[Address, ActorID, str]]:
+        """Each process that hosts an actor, the actor, and the name of what it runs or has run last."""
         for process in self.processes.values():
             if isinstance(process, UserProcess) and process.is_alive and process.has_core:
                 execution = process.core.execution
-                if execution.actor_id is not None and execution.name.partition(".")[0] == name:
-                    return process.address
-        return None
+                if execution.actor_id is not None:
+                    yield process.address, execution.actor_id, execution.name
 
     def node_refused(self, process: NodeProcess) -> None:
         """The head takes this life of a node for dead, and has told it so: its processes end, and whoever has started

@@ -47,6 +47,9 @@ class FaultActions:
             process = self._cluster.processes[Address(event.process)]
             node = self._cluster.nodes[NodeID(process.node)]
             self._befall_object(fault, node, ObjectID(bytes.fromhex(event.subject)), tell, 0)
+        elif fault.kind is FaultKind.HOLD_CALL:
+            assert event is not None
+            tell(self._hold_call(fault, event))
         elif fault.kind in OF_WORKERS:
             assert event is not None
             tell(self._befall_worker(fault, Address(event.process)))
@@ -261,6 +264,20 @@ class FaultActions:
                 network.repair(node, worse)
 
         self._lasts(fault, repair)
+
+    def _hold_call(self, fault: Fault, submitted: TraceEvent) -> bool:
+        """Nothing that the caller sends to the actor arrives before the fault's time is over, the call first of all:
+        a connection keeps the order of its messages."""
+        cluster = self._cluster
+        caller = cluster.processes.get(Address(submitted.process))
+        actor = cluster.find_actor_by_id(submitted.other)
+        if caller is None or actor is None:
+            return False
+        self._note(fault, submitted.subject)
+        assert fault.for_ns is not None
+        line = cluster.line(caller, actor)
+        line.arrives_ns = max(line.arrives_ns, cluster.kernel.now_ns + fault.for_ns)
+        return True
 
     # ---- Processes ---------------------------------------------------------------------------------------------
 

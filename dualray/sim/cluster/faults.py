@@ -145,6 +145,9 @@ class FaultInjector:
 
     def _has_come(self, fault: Fault, event: TraceEvent) -> None:
         """The event that a fault waits for."""
+        if fault.kind is FaultKind.HOLD_CALL:  # before its message is sent
+            self._perform(fault, event)
+            return
         self._cluster.kernel.call_after(fault.after_ns, self._perform, fault, event, daemon=fault.after_ns > 0)
 
     def _look_at_task(self, event: TraceEvent, node: str) -> None:

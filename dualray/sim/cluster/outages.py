@@ -60,6 +60,10 @@ class FallibleCluster(ClusterOfNodes):
         """Where the first living actor of a class is."""
         raise NotImplementedError
 
+    def find_actor_by_id(self, actor_id: str) -> Address | None:
+        """Where the living actor with this id, in hexadecimal digits, is."""
+        raise NotImplementedError
+
     def driver_fails(self, why: str) -> None:
         """There is no cluster any more: the driver hears it when it waits or asks."""
         raise NotImplementedError

@@ -87,6 +87,13 @@ faults = st.one_of(
         st.sampled_from((FaultKind.CLOG_NODE, FaultKind.FILL_DISK, FaultKind.LIMIT_FILES)),
         nodes,
     ),
+    st.builds(
+        lambda name, start: Fault(
+            kind=FaultKind.HOLD_CALL, event="task_submitted", task_name=name, start=start, for_ns=7
+        ),
+        names,
+        starts,
+    ),
     st.just(Fault(kind=FaultKind.KILL_HEAD, at_ns=5)),
     st.builds(lambda name, start: Fault(kind=FaultKind.KILL_WORKER, task_name=name, start=start), names, starts),
 )
@@ -152,6 +159,9 @@ def test_a_fault_in_words_is_the_same_fault(fault):
         ("kill head at 2s for 3s", "'kill head' does not end; leave out 'for'"),
         ("slow head by 0 at 2s", "the factor must be above 0"),
         ("lose object when task_submitted 2", "the fault needs an event that stores or sends the copy"),
+        ("hold call when A.f starts 2 for 1s", "the fault needs a call of an actor, as in 'when Ledger.release is"),
+        ("hold call when A.f is submitted 2", "the fault needs a duration, as in 'for 3s'"),
+        ("hold call when A.f is submitted 2 after 1s for 1s", "leave out 'after'"),
         ("link node-1 reorder 2 at 2s", "reorder must be a share of all messages, from 0 to 1"),
         ("kill worker at 2s", "fault 'kill worker at 2s': the fault needs a task that runs on the worker"),
     ],

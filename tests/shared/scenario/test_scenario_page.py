@@ -34,7 +34,7 @@ def in_words(words: str) -> Fault:
 def as_mapping(mapping: str, fault: Fault) -> Fault:
     moment = "at: 1s"
     if fault.at_ns is None:
-        what = f"event: {fault.event}" if fault.task_name is None else f"task_started: {fault.task_name}"
+        what = f"event: {fault.event}" if fault.task_name is None else f"{fault.event}: {fault.task_name}"
         moment = f"when: {{{what}, index: {fault.start}}}"
     lasting = "" if fault.for_ns is None or re.search(r"for:|_after:", mapping) else f", for: {fault.for_ns}ns"
     text = f"name: page\n{CLUSTER}\nworkload: {{generate: mixed}}\nfaults:\n  - {{{moment}, {mapping}{lasting}}}\n"

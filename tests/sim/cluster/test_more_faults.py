@@ -443,3 +443,61 @@ def test_a_fault_of_a_submission_that_never_comes_is_outstanding(start):
     runtime = start("kill worker when work#9 starts")
     dualray.get(work.remote())
     assert [str(fault) for fault in runtime.cluster.faults.outstanding] == ["kill worker when work#9 starts"]
+
+
+class _Journal:
+    def __init__(self):
+        self.lines = []
+
+    @dualray.method(duration=0.001)
+    def write(self, line):
+        self.lines.append(line)
+
+    @dualray.method(duration=0.001)
+    def read(self):
+        return self.lines
+
+
+Journal: Any = dualray.remote(_Journal)
+
+
+@dualray.remote(duration=0.01)
+def writes(journal):
+    journal.write.remote("late")
+
+
+def test_a_held_call_is_overtaken_by_calls_of_others(start):
+    def lines(*faults):
+        runtime = start(*faults, nodes=1)
+        journal = Journal.remote()
+        assert dualray.get(journal.read.remote()) == []
+        dualray.get(writes.remote(journal))
+        dualray.get(journal.write.remote("early"))
+        time.sleep(1)
+        found = dualray.get(journal.read.remote()), [str(fault) for fault in runtime.cluster.faults.performed]
+        dualray.shutdown()
+        return found
+
+    fault = "hold call when _Journal.write is submitted 1 for 0.1s"
+    assert lines() == (["late", "early"], [])
+    assert lines(fault) == (["early", "late"], [fault])
+    assert lines("hold call when _Journal.write is submitted 7 for 0.1s")[0] == ["late", "early"]
+
+
+def test_a_held_call_holds_the_later_calls_of_its_caller(start):
+    runtime = start("hold call when _Journal.write is submitted 2 for 0.5s", nodes=1)
+    journal = Journal.remote()
+    dualray.get(journal.write.remote(1))
+    began_s = runtime.now_s
+    journal.write.remote(2)
+    assert dualray.get(journal.read.remote()) == [1, 2]
+    assert 0.5 < runtime.now_s - began_s < 0.51
+
+
+def test_a_call_of_no_living_actor_is_not_held(start):
+    fault = "hold call when writes is submitted 1 for 0.5s"
+    runtime = start(fault, nodes=1)
+    journal = Journal.remote()
+    dualray.get(journal.read.remote())
+    dualray.get(writes.remote(journal))
+    assert [str(fault) for fault in runtime.cluster.faults.missed] == [fault]
