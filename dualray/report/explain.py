@@ -194,12 +194,12 @@ class Teller:
                 node = f" {strategy.node}{' (soft)' if strategy.soft else ''}" if strategy.node else ""
                 yield f"scheduling strategy {strategy.kind}{node}"
             if spec.actor_id is not None:
-                yield (
-                    f"a call of actor {short(spec.actor_id)}, which goes to the actor's worker. "
-                    f"dualray explain {spec.actor_id.hex()} explains where the actor runs"
-                )
+                where = f"dualray explain {spec.actor_id.hex()} explains where the actor runs"
+                yield f"a call of actor {short(spec.actor_id)}, which goes to the actor's worker. {where}"
             if spec.creates is not None:
                 yield "the constructor of an actor, for which the head chooses a node"
+        if any(fault.subject == life.task for fault in self._lives.faults):
+            yield "fault: hold call: calls from other processes can reach the actor first"
         if life.deps:
             names = ", ".join(f"{_short(dep)} ({self._maker_words(dep)})" for dep in life.deps[:LISTED_MAX])
             more = f", and {len(life.deps) - LISTED_MAX} more" if len(life.deps) > LISTED_MAX else ""

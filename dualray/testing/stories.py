@@ -1,7 +1,8 @@
 """The stories of the tasks and objects that a failure is about, for who reads the failure.
 
 Which those are says the message, where it names any; else they are the tasks that did not go their usual way: those
-that were tried again, or failed. The words are those of `dualray explain` (dualray/report/explain.py).
+that were tried again, or failed, and calls that a fault held. The words are those of `dualray explain`
+(dualray/report/explain.py).
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ def _subjects(lives: Lives, message: str) -> Iterator[str]:
             yield find_id(lives, named)
         except ValueError:  # digits of something else
             continue
-    unusual = [life for life in lives.tasks.values() if _is_unusual(life)]
+    held = {fault.subject for fault in lives.faults}
+    unusual = [life for life in lives.tasks.values() if life.task in held or _is_unusual(life)]
     yield from (life.task for life in sorted(unusual, key=lambda life: life.submitted_ns))
 
 

@@ -391,21 +391,13 @@ class Cluster(FallibleCluster):
         assert self.driver is not None
         self.driver.core.fail(f"{why}\nCall dualray.shutdown() and init() again.")
 
-    def find_actor(self, name: str) -> Address | None:
-        """Where the first living actor of a class is."""
-        return next((address for address, _, method in self._actors() if method.partition(".")[0] == name), None)
-
-    def find_actor_by_id(self, actor_id: str) -> Address | None:
-        """Where the living actor with this id, in hexadecimal digits, is."""
-        return next((address for address, found, _ in self._actors() if found.hex() == actor_id), None)
-
-    def _actors(self) -> Iterator[tuple[Address, ActorID, str]]:
-        """Each process that hosts an actor, the actor, and the name of what it runs or has run last."""
+    def actors(self) -> Iterator[tuple[Address, ActorID, str]]:
+        """Each living actor: its address, its id and its class."""
         for process in self.processes.values():
             if isinstance(process, UserProcess) and process.is_alive and process.has_core:
                 execution = process.core.execution
                 if execution.actor_id is not None:
-                    yield process.address, execution.actor_id, execution.name
+                    yield process.address, execution.actor_id, execution.name.partition(".")[0]
 
     def node_refused(self, process: NodeProcess) -> None:
         """The head takes this life of a node for dead, and has told it so: its processes end, and whoever has started

@@ -270,7 +270,7 @@ class FaultActions:
         a connection keeps the order of its messages."""
         cluster = self._cluster
         caller = cluster.processes.get(Address(submitted.process))
-        actor = cluster.find_actor_by_id(submitted.other)
+        actor = next((where for where, actor_id, _ in cluster.actors() if actor_id.hex() == submitted.other), None)
         if caller is None or actor is None:
             return False
         self._note(fault, submitted.subject)
@@ -282,7 +282,7 @@ class FaultActions:
     # ---- Processes ---------------------------------------------------------------------------------------------
 
     def _kill_actor(self, name: str) -> bool:
-        address = self._cluster.find_actor(name)
+        address = next((where for where, _, class_name in self._cluster.actors() if class_name == name), None)
         return address is not None and self._cluster.outages.kill_worker(address, name="kill actor")
 
     def _befall_worker(self, fault: Fault, address: Address) -> bool:

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
 from dualray.shared.model.events import Event, GpuLost, PeerLost
-from dualray.shared.model.ids import HEAD, Address, NodeID, node_of
+from dualray.shared.model.ids import HEAD, ActorID, Address, NodeID, node_of
 from dualray.shared.model.resources import add, ip_offered, node_resources, told
 from dualray.shared.proof.trace import TraceKind
 from dualray.sim.kernel.kernel import Scheduled
@@ -56,12 +56,8 @@ class FallibleCluster(ClusterOfNodes):
         """A process notices something by itself: as if a message had arrived."""
         raise NotImplementedError
 
-    def find_actor(self, name: str) -> Address | None:
-        """Where the first living actor of a class is."""
-        raise NotImplementedError
-
-    def find_actor_by_id(self, actor_id: str) -> Address | None:
-        """Where the living actor with this id, in hexadecimal digits, is."""
+    def actors(self) -> Iterator[tuple[Address, ActorID, str]]:
+        """Each living actor: its address, its id and its class."""
         raise NotImplementedError
 
     def driver_fails(self, why: str) -> None:

@@ -60,6 +60,7 @@ from dualray.shared.model.events import (
     new_finished,
 )
 from dualray.shared.model.ids import (
+    ActorID,
     Address,
     NodeID,
     ObjectID,
@@ -133,6 +134,7 @@ class ModelProcess(Process):
         """A task that runs without the machine's knowledge, and since when."""
         self._interrupted: TaskID | None = None
         """What was cancelled when it had been handed over, and had not begun."""
+        self.actor_id: ActorID | None = None
         self.actor_class = ""
         """Of the actor that lives here."""
         self._is_noted = rerun.is_noted
@@ -370,6 +372,7 @@ class ModelProcess(Process):
             )
             return
         if spec.creates is not None:
+            self.actor_id = spec.creates.actor_id
             self.actor_class = spec.template.name.partition(".")[0]
         if self._is_noted:
             self.trace(TraceKind.TASK_STARTED, spec.task_id, name=spec.template.name, amount=task.attempt)

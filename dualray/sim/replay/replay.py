@@ -11,7 +11,7 @@ says of each record what of this it has.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -29,7 +29,7 @@ from dualray.shared.machines.node.worker_pool import OUT_OF_MEMORY
 from dualray.shared.machines.owner.task_records import TASK_TABLE
 from dualray.shared.model.config import Config
 from dualray.shared.model.events import Started
-from dualray.shared.model.ids import HEAD, Address, NodeID, PlacementGroupID
+from dualray.shared.model.ids import HEAD, ActorID, Address, NodeID, PlacementGroupID
 from dualray.shared.model.resources import CPU, UNITS
 from dualray.shared.model.specs import (
     LeaseShape,
@@ -252,11 +252,10 @@ class ReplayCluster(Cluster):
     def driver_fails(self, why: str) -> None:
         self.rerun.program_ended(why, DualrayError)
 
-    def find_actor(self, name: str) -> Address | None:
+    def actors(self) -> Iterator[tuple[Address, ActorID, str]]:
         for process in self.processes.values():
-            if isinstance(process, ModelProcess) and process.is_alive and process.actor_class == name:
-                return process.address
-        return None
+            if isinstance(process, ModelProcess) and process.is_alive and process.actor_id is not None:
+                yield process.address, process.actor_id, process.actor_class
 
     def add(self, process: Process) -> None:
         super().add(process)
