@@ -71,7 +71,7 @@ def explore_command(
     verbose: Verbose = False,
     quiet: Quiet = False,
 ) -> None:
-    """Simulate a scenario with many seeds, inject other random faults with each seed, and report the failures.
+    """Simulate a scenario with many seeds, inject different random faults with each seed, and report the failures.
 
     For each kind of failure, `dualray explore` writes a scenario file with the fewest faults that cause the failure.
 

@@ -287,12 +287,12 @@ class Teller:
             return
         for event in self._deaths_of(before, noticed_ns):
             if event.kind is TraceKind.FAULT and event.subject == before.node:
-                config = self._lives.record.logs[HEAD][0].spec.config
-                yield (
-                    f"the node died {_words(noticed_ns - event.time_ns)} before: the head declares a silent node dead "
-                    f"after heartbeat_timeout_ns ({_words(config.heartbeat_timeout_ns)}) and suspicion_ns "
-                    f"({_words(config.suspicion_ns)})"
-                )
+                config, passed_ns = self._lives.record.logs[HEAD][0].spec.config, noticed_ns - event.time_ns
+                silence = f"heartbeat_timeout_ns ({_words(config.heartbeat_timeout_ns)})"
+                rule = f"the head declares a silent node dead after {silence} and suspicion_ns "
+                rule += f"({_words(config.suspicion_ns)})"
+                how = rule if passed_ns >= config.suspicion_ns else "its connection broke, or it came back"
+                yield f"the node died {_words(passed_ns)} before: {how}"
                 return
 
     def _deaths_of(self, attempt: Attempt, until_ns: int) -> Iterator[TraceEvent]:

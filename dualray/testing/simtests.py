@@ -194,7 +194,7 @@ def _about(small: Scenario, test: Callable[[], Any], *, is_drawn: bool) -> str:
         try:
             _attempt(small, test, Path(record))
         except SimtestFailure as failure:
-            stories = stories_of(Path(record), str(failure))
+            stories = stories_of(Path(record), str(failure), is_whole=REPLAY_VARIABLE in os.environ)
             words += ["what happened (times since the start of the first node):", *stories] if stories else []
     return "\n".join(words)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from math import inf
 from pathlib import Path
 
 from dualray.report.explain import Line, Teller
@@ -19,17 +20,18 @@ from dualray.shared.units import time_words
 
 STORIES_MAX = 2
 LINES_MAX = 16
-"""Of one story, its first ones: how it began is what led there."""
+"""Of one story, the first and the last ones: how it began, and how it ended."""
 
 _IDS = re.compile(r"\b[0-9a-f]{8}(?::[0-9a-f]+)?\b")
 
 
-def stories_of(record: Path, message: str) -> list[str]:
+def stories_of(record: Path, message: str, *, is_whole: bool = False) -> list[str]:
     """The lines of the stories that belong to a failure, of a run that was recorded.
 
     Args:
         record: the directory of the run's decision logs and trace.
         message: what the failure says.
+        is_whole: no line of a story is left out.
     """
     lives = Lives(read_record(record))
     teller = Teller(lives)
@@ -37,10 +39,29 @@ def stories_of(record: Path, message: str) -> list[str]:
     for subject in list(dict.fromkeys(_subjects(lives, message)))[:STORIES_MAX]:
         story = teller.tell(subject)
         told.append(story.title)
-        told += [words for line in story.lines[:LINES_MAX] for words in _words(line, lives.zero_ns)]
-        if len(story.lines) > LINES_MAX:
-            told.append(f"  ... and {len(story.lines) - LINES_MAX} lines more")
+        lines = sorted((*story.lines, *_overtaking(lives, subject)), key=lambda line: line.time_ns or 0)
+        left_out = 0 if is_whole else len(lines) - LINES_MAX
+        last = len(lines) - LINES_MAX // 2
+        for place, line in enumerate(lines):
+            if left_out > 1 and last - left_out <= place < last:
+                told += [f"  ... {left_out} lines are left out"] * (place == last - left_out)
+            else:
+                told += _words(line, lives.zero_ns)
     return told
+
+
+def _overtaking(lives: Lives, subject: str) -> Iterator[Line]:
+    """The calls that an actor ran before a call that a fault held, although their callers made them later."""
+    held = lives.tasks.get(subject)
+    if held is None or held.spec is None or not any(fault.subject == subject for fault in lives.faults):
+        return
+    starts_ns = min((it.started_ns for it in held.attempts.values() if it.started_ns is not None), default=inf)
+    for life in lives.tasks.values():
+        is_later = life.spec is not None and life.spec.actor_id == held.spec.actor_id and life.owner != held.owner
+        if is_later and life.submitted_ns >= held.submitted_ns:
+            first_ns = min((it.started_ns for it in life.attempts.values() if it.started_ns is not None), default=inf)
+            if first_ns < starts_ns:
+                yield Line(int(first_ns), f"The actor runs {life.name}, which {life.owner} called later.")
 
 
 def _subjects(lives: Lives, message: str) -> Iterator[str]:

@@ -78,8 +78,8 @@ class SuiteRuns:
         self._is_swarm = faults == SWARM
         self._faults = () if faults is None or self._is_swarm else parse_faults(faults)
         self._shrinks = shrinks
-        self._never = {str(fault) for fault in self._faults}
-        """Of these faults, those that have happened in no run."""
+        self._happened: dict[str, set[str]] = {str(fault): set() for fault in self._faults}
+        """In which tests each of these faults has happened."""
         self._has_run = False
         nodes = int(os.environ.get("DUALRAY_NODES", "1"))
         self._scenario = Scenario.model_validate(
@@ -158,7 +158,7 @@ class SuiteRuns:
         with tempfile.TemporaryDirectory(prefix="dualray-suite-") as record:
             again = self._run(item, first.seed, first.faults, {"DUALRAY_DECISION_LOG": record})
             if again.failure is not None and any(Path(record).iterdir()):
-                stories = stories_of(Path(record), again.failure.longreprtext)
+                stories = stories_of(Path(record), again.failure.longreprtext, is_whole=len(self._seeds) == 1)
                 words += ["what happened (times since the start of the first node):", *stories] if stories else []
         return "\n".join(words)
 
@@ -177,16 +177,19 @@ class SuiteRuns:
                 texts["DUALRAY_FAULTS"] = BETWEEN_FAULTS.join(map(str, faults))
             with _environment(texts):
                 item._initrequest()  # as new: the fixtures of an earlier run are gone
+                item._report_sections.clear()  # and what it has printed
                 runner: Any = item.config.pluginmanager.get_plugin("runner")  # pytest's own
                 reports = runner.runtestprotocol(item, log=False, nextitem=None)
                 api.shutdown()  # what the test has left running
             outcome = reported_outcome(report, Ended()) if report.exists() else None
         self._has_run = True
-        self._never.difference_update(() if outcome is None else outcome.performed)
+        for fault in () if outcome is None else outcome.performed:
+            if fault in self._happened:
+                self._happened[fault].add(item.nodeid)
         return Run(seed=seed, faults=tuple(faults), reports=reports, outcome=outcome)
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        """How many seeds fail of each test that fails, and faults of the option that have happened in no test."""
+        """How many seeds fail of each test that fails, and in how many tests each fault of the option has happened."""
         lines = {
             report.nodeid: value
             for reports in terminalreporter.stats.values()
@@ -198,10 +201,10 @@ class SuiteRuns:
             terminalreporter.section("dualray: seeds that fail")
             for nodeid, value in lines.items():
                 terminalreporter.line(f"{nodeid}: {value}")
-        if self._never and self._has_run:
-            terminalreporter.section("dualray: faults that happened in no test")
-            for fault in sorted(self._never):
-                terminalreporter.line(fault)
+        if self._happened and self._has_run:
+            terminalreporter.section("dualray: faults that happened")
+            for fault, tests in self._happened.items():
+                terminalreporter.line(f"{fault}: in {len(tests) or 'no'} test{'s' * (len(tests) > 1)}")
 
 
 def _options() -> Iterator[str]:
