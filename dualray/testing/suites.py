@@ -22,8 +22,8 @@ from typing import Any
 import pytest
 
 from dualray import api
-from dualray.shared.scenario.fault_model import Fault, FaultKind
-from dualray.shared.scenario.scenario import Scenario, Swarm
+from dualray.shared.scenario.fault_model import Fault
+from dualray.shared.scenario.scenario import Scenario
 from dualray.testing.failures import Ended
 from dualray.testing.outcome import Outcome
 from dualray.testing.run import reported_outcome
@@ -87,7 +87,6 @@ class SuiteRuns:
                 "name": "suite",
                 "cluster": {"nodes": nodes},
                 "workload": {"function": "suite:test"},
-                "swarm": {"kinds": [*Swarm().kinds, FaultKind.HOLD_CALL]},
             }
         )
 

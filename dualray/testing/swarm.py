@@ -31,7 +31,7 @@ from dualray.testing.outcome import Outcome
 
 MILLISECOND_NS = 1_000_000
 
-WEIGHTS = {FaultKind.KILL_WORKER: 8, FaultKind.HOLD_CALL: 8, FaultKind.LOSE_OBJECT: 3, FaultKind.KILL_ACTOR: 2}
+WEIGHTS = {FaultKind.KILL_WORKER: 8, FaultKind.LOSE_OBJECT: 3, FaultKind.KILL_ACTOR: 2}
 """How much more often some kinds are drawn than others: what they show depends most on the moment."""
 
 
@@ -67,6 +67,7 @@ class Drawer:
     """Draws the faults of one seed; everything comes from one stream of its own."""
 
     def __init__(self, scenario: Scenario, ground: Ground, seed: int) -> None:
+        self._seed = seed
         self._random = random.Random(f"swarm:{seed}")
         self._scenario = scenario
         self._ground = ground
@@ -78,9 +79,10 @@ class Drawer:
     def draw(self) -> tuple[Fault, ...]:
         """The faults, in no order that matters."""
         swarm = self._scenario.swarm
-        possible = [kind for kind in swarm.kinds if self._is_possible(kind)]
+        held = self._held_calls() if swarm.most and FaultKind.HOLD_CALL in swarm.kinds else ()
+        possible = [kind for kind in swarm.kinds if kind is not FaultKind.HOLD_CALL and self._is_possible(kind)]
         if not possible or not swarm.most:
-            return ()
+            return held
         kinds = [kind for kind in possible if self._random.random() < 0.5] or [self._random.choice(possible)]
         count = self._random.randint(1, swarm.most)
         faults = []
@@ -89,7 +91,25 @@ class Drawer:
             fault = Fault(**(fields | self._anchor(fields)))
             check_fault(fault)
             faults.append(fault)
-        return tuple(faults)
+        return (*held, *faults)
+
+    def _held_calls(self) -> tuple[Fault, ...]:
+        """In one seed of two, a call that is held. The other faults of the seed are those that it had before there was
+        this kind: it has a stream of its own."""
+        draw = random.Random(f"swarm calls:{self._seed}")
+        methods = [name for name in self._ground.starts if "." in name and not name.endswith(".__init__")]
+        if not methods or draw.random() < 0.5:
+            return ()
+        name = draw.choice(methods)
+        lasting_ns = round(self._scenario.swarm.lasting * 2 ** draw.gauss(0, 2) / MILLISECOND_NS) * MILLISECOND_NS
+        fault = Fault(
+            kind=FaultKind.HOLD_CALL,
+            event="task_submitted",
+            task_name=name,
+            start=draw.randint(1, self._ground.starts[name]),
+            for_ns=max(MILLISECOND_NS, lasting_ns),
+        )
+        return (fault,)
 
     def _is_possible(self, kind: FaultKind) -> bool:
         if kind in OF_WORKERS:
@@ -98,8 +118,6 @@ class Drawer:
             return bool(self._of_objects)
         if kind is FaultKind.KILL_ACTOR:
             return bool(self._ground.actors)
-        if kind is FaultKind.HOLD_CALL:
-            return bool(self._methods)
         if kind is FaultKind.LOSE_GPU:
             return any(self._nodes[name].gpus >= 1 for name in self._victims)
         if kind is FaultKind.FILL_MEMORY:
@@ -113,11 +131,6 @@ class Drawer:
         """Events about copies of objects that there were."""
         return [event for event in OBJECT_ANCHORS if self._ground.events.get(event)]
 
-    @property
-    def _methods(self) -> list[str]:
-        """Of actors, those that were called."""
-        return [name for name in self._ground.starts if "." in name and not name.endswith(".__init__")]
-
     def _what(self, kind: FaultKind) -> dict[str, Any]:
         """The fields of the fault, with an anchor that is still to be drawn."""
         draw = self._random
@@ -126,8 +139,6 @@ class Drawer:
         match kind:
             case FaultKind.KILL_WORKER | FaultKind.PAUSE_WORKER:
                 fields |= {"at_ns": None, "task_name": self._name()}
-            case FaultKind.HOLD_CALL:
-                fields |= {"at_ns": None, "task_name": draw.choice(self._methods)}
             case FaultKind.SLOW_WORKER:
                 fields |= {"at_ns": None, "task_name": self._name(), "factor": float(draw.choice((2, 5, 20)))}
             case FaultKind.SLOW_HEAD:
@@ -214,8 +225,6 @@ class Drawer:
             name = of["task_name"]
             after_ns = self._within_ns(self._ground.longest_ns.get(name, 0)) if event == "task_started" else 0
             return {"event": event, "start": draw.randint(1, self._ground.starts[name]), "after_ns": after_ns}
-        if of["kind"] is FaultKind.HOLD_CALL:
-            return {"event": "task_submitted", "start": draw.randint(1, self._ground.starts[of["task_name"]])}
         if of["kind"] in OF_OBJECTS:
             event = draw.choice(self._of_objects)
             start = draw.randint(1, self._ground.events[event])

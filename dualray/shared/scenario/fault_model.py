@@ -170,7 +170,7 @@ OF_OBJECTS = frozenset({FaultKind.LOSE_OBJECT, FaultKind.CORRUPT_OBJECT})
 SLOWS = frozenset({FaultKind.SLOW_NODE, FaultKind.SLOW_WORKER, FaultKind.SLOW_HEAD})
 NEVER_DRAWN = frozenset({FaultKind.KILL_HEAD, FaultKind.CORRUPT_OBJECT, FaultKind.ADD_NODES})
 """Kinds that no program outlives, that nobody promises to notice, or that harm nobody: they are asked for by name."""
-DRAWN_IF_NAMED = frozenset({FaultKind.LIMIT_FILES, FaultKind.HOLD_CALL})
+DRAWN_IF_NAMED = frozenset({FaultKind.LIMIT_FILES})
 """Kinds that exploration draws only where a scenario names them. They are younger than scenarios that are explored, and
 the seeds of those keep their faults."""
 ENDS_PROCESSES = frozenset({FaultKind.KILL_NODE, FaultKind.REBOOT_NODE, FaultKind.DRAIN_NODE, FaultKind.PAUSE_NODE})
