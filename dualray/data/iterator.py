@@ -21,6 +21,7 @@ from dualray.data.blocks import Batch, Row
 from dualray.data.context import DataContext
 from dualray.data.draws import Seeds
 from dualray.data.executor import load
+from dualray.data.passes import Passes
 from dualray.data.plan import Part, Read, Transform, block_of
 from dualray.data.schema import Schema
 from dualray.data.torch_batches import collated, torch_dataset
@@ -37,8 +38,7 @@ class DataIterator(ABC):
 
     def iter_rows(self) -> Iterator[Row]:
         """Iterate over the rows as dicts."""
-        for table in self._tables():
-            yield from blocks.rows_of(table)
+        return Passes(lambda: (row for table in self._tables() for row in blocks.rows_of(table)))
 
     def iter_batches(
         self,
@@ -50,7 +50,7 @@ class DataIterator(ABC):
         local_shuffle_seed: int | None = None,
         prefetch_batches: int = 1,
     ) -> Iterator[Batch]:
-        """Iterate over batches of rows.
+        """Iterate over batches of rows. Each `for` over what this returns reads the batches from the start.
 
         Args:
             batch_size: rows of a batch; None makes a batch of each block.
@@ -67,13 +67,17 @@ class DataIterator(ABC):
         """
         check_batch_size(batch_size)
         form = blocks.check_format(batch_format)
-        tables: Iterator[pa.Table] = (table for table in self._tables() if table.num_rows)
         if local_shuffle_buffer_size and batch_size is None:
             raise ValueError("iter_batches: local_shuffle_buffer_size= needs a batch_size=, and batch_size is None")
-        if local_shuffle_buffer_size:
-            random = np.random.default_rng(Seeds(local_shuffle_seed).next())
-            tables = _stirred(tables, local_shuffle_buffer_size, random)
-        return (blocks.batch_of(table, form) for table in batched(tables, batch_size, drop_last=drop_last))
+
+        def begin() -> Iterator[Batch]:
+            tables: Iterator[pa.Table] = (table for table in self._tables() if table.num_rows)
+            if local_shuffle_buffer_size:
+                random = np.random.default_rng(Seeds(local_shuffle_seed).next())
+                tables = _stirred(tables, local_shuffle_buffer_size, random)
+            return (blocks.batch_of(table, form) for table in batched(tables, batch_size, drop_last=drop_last))
+
+        return Passes(begin)
 
     def iter_tf_batches(
         self, *, batch_size: int | None = 256, dtypes: Any = None, drop_last: bool = False, **options: Any
@@ -86,8 +90,13 @@ class DataIterator(ABC):
         """
         import tensorflow as tf  # noqa: PLC0415 - only programs that use TensorFlow pay for it
 
-        for batch in self.iter_batches(batch_size=batch_size, drop_last=drop_last, **options):
-            yield {name: tf.convert_to_tensor(_cast(values, dtypes, name)) for name, values in batch.items()}
+        batches = self.iter_batches(batch_size=batch_size, drop_last=drop_last, **options)
+        return Passes(
+            lambda: (
+                {name: tf.convert_to_tensor(_cast(values, dtypes, name)) for name, values in batch.items()}
+                for batch in batches
+            )
+        )
 
     def to_tf(
         self,
@@ -150,7 +159,7 @@ class DataIterator(ABC):
         """
         form = getattr(collate_fn, "batch_format", "numpy")
         batches = self.iter_batches(batch_size=batch_size, batch_format=form, **options)
-        return collated(batches, collate_fn, dtypes, device)
+        return Passes(lambda: collated(batches, collate_fn, dtypes, device))
 
     def to_torch(
         self,

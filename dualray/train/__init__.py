@@ -15,6 +15,7 @@ The names are those of Ray Train. The package runs on dualray's actors, placemen
 docs/train.md.
 """
 
+from dualray.train import collective
 from dualray.train.backend import BackendConfig
 from dualray.train.checkpoint import Checkpoint
 from dualray.train.config import (
@@ -45,6 +46,7 @@ __all__ = [
     "TrainRunContext",
     "TrainingFailedError",
     "UserCallback",
+    "collective",
     "get_checkpoint",
     "get_context",
     "get_dataset_shard",

@@ -68,18 +68,18 @@ class Ledger:
         self._ended: set[int] = set()
         self._reader: Promise[Report | Uneven] | None = None
         self._unread: Report | Uneven | None = None
-        self._meeting: dict[int, tuple[float, Promise[float]]] = {}
+        self._meeting: dict[int, tuple[float, Any, Promise[tuple[float, Any]]]] = {}
 
     @api.method(duration=0)
-    def meet(self, rank: int, now_s: float) -> list[ObjectRef[float]]:
-        """A barrier, for collectives that are modelled: the time at which the last of all workers came."""
-        promise: Promise[float] = Promise()
-        self._meeting[rank] = now_s, promise
+    def meet(self, rank: int, now_s: float, brought: Any = None) -> list[ObjectRef[tuple[float, Any]]]:
+        """A barrier: the time at which the last of all workers came, and what the first, by rank, has brought."""
+        promise: Promise[tuple[float, Any]] = Promise()
+        self._meeting[rank] = now_s, brought, promise
         if len(self._meeting) == self._world_size:
             met, self._meeting = self._meeting, {}
-            last_s = max(came_s for came_s, _ in met.values())
-            for _, (_, waiting) in sorted(met.items()):
-                waiting.keep(last_s)
+            last_s = max(came_s for came_s, _, _ in met.values())
+            for _, (_, _, waiting) in sorted(met.items()):
+                waiting.keep((last_s, met[0][1]))
         self._look()
         return [promise.ref]
 

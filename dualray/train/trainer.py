@@ -402,8 +402,9 @@ def _follow(run: _Run, ledger: Any, ends: dict[Any, int]) -> None:
                 )
             case Uneven() as uneven:
                 raise _UnevenReportsError(
-                    f"after {uneven.number} reports, workers {list(uneven.waiting)} wait in train.report(), but "
-                    f"workers {list(uneven.ended)} have ended. All workers must report and train equally often"
+                    f"after {uneven.number} reports, workers {list(uneven.waiting)} wait in train.report() or in a "
+                    f"collective operation, but workers {list(uneven.ended)} have ended. All workers must report and "
+                    "train equally often"
                 )
 
 

@@ -172,7 +172,7 @@ class VirtualCollectives:
         with self._set_aside():  # asking for the time may be a wait, too
             began_s = time.monotonic()
             [met] = api.get(self._session.ledger.meet.remote(self.rank, began_s))
-            left_s = api.get(met) + takes_s - time.monotonic()
+            left_s = api.get(met)[0] + takes_s - time.monotonic()
             if left_s > 0:
                 time.sleep(left_s)
         self._session.modelled["all_reduce_s"] += takes_s

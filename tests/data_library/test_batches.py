@@ -147,3 +147,16 @@ def test_instances_of_a_pool_run_their_del(tmp_path: Path):
 def test_a_wrong_argument_is_named(numbers, call, words):
     with pytest.raises(ValueError, match=words):
         call(numbers)
+
+
+def test_each_loop_over_batches_reads_them_from_the_start():
+    batches = ray.data.range(10).iter_batches(batch_size=4)
+    assert [[len(batch["id"]) for batch in batches] for _ in range(2)] == [[4, 4, 2]] * 2
+    rows = ray.data.range(3).iter_rows()
+    assert [[row["id"] for row in rows] for _ in range(2)] == [[0, 1, 2]] * 2
+
+
+def test_a_loop_goes_on_after_next():
+    rows = ray.data.range(3).iter_rows()
+    assert next(rows) == {"id": 0}
+    assert [row["id"] for row in rows] == [1, 2]

@@ -338,3 +338,35 @@ def test_an_error_of_a_callback_ends_the_training(config: RunConfig):
 def test_a_callback_is_a_subclass_of_user_callback():
     with pytest.raises(TypeError, match="callbacks contains 3, which must be an instance of a subclass"):
         RunConfig(callbacks=[3])
+
+
+def test_workers_wait_for_one_another_and_share_a_value_of_rank_0(config):
+    def loop():
+        rank = train.get_context().get_world_rank()
+        if rank == 1:
+            time.sleep(0.3)
+        began = time.monotonic()
+        train.collective.barrier()
+        waited = time.monotonic() - began
+        shared = train.collective.broadcast_from_rank_zero({"key": rank})
+        again = train.collective.broadcast_from_rank_zero([rank, "again"])
+        train.report({"waited": waited, "shared": shared["key"], "again": again[0]})
+
+    metrics = DataParallelTrainer(loop, scaling_config=TWO, run_config=config).fit().metrics
+    assert metrics is not None
+    assert metrics["waited"] > 0.1
+    assert (metrics["shared"], metrics["again"]) == (0, 0)
+
+
+def test_a_barrier_that_a_worker_does_not_reach_ends_the_training(config):
+    def loop():
+        if train.get_context().get_world_rank() == 0:
+            train.collective.barrier()
+
+    with pytest.raises(TrainingFailedError, match=r"workers \[0\] wait in train.report\(\) or in a collective"):
+        DataParallelTrainer(loop, scaling_config=TWO, run_config=config).fit()
+
+
+def test_outside_a_training_function_there_is_no_barrier():
+    with pytest.raises(RuntimeError, match=r"train.collective.barrier\(\) was called outside a training function"):
+        train.collective.barrier()

@@ -1,0 +1,1 @@
+"""Libraries of Hugging Face in the workers of a TorchTrainer."""
