@@ -27,14 +27,22 @@ from dualray.train.config import (
     TrainRunContext,
     UserCallback,
 )
-from dualray.train.result import Failure, Result, TrainingFailedError
-from dualray.train.session import TrainContext, get_checkpoint, get_context, get_dataset_shard, report
+from dualray.train.result import Failure, Result, TrainingFailedError, WorkerGroupError
+from dualray.train.session import (
+    CheckpointUploadMode,
+    TrainContext,
+    get_checkpoint,
+    get_context,
+    get_dataset_shard,
+    report,
+)
 from dualray.train.trainer import DataParallelTrainer
 
 __all__ = [
     "BackendConfig",
     "Checkpoint",
     "CheckpointConfig",
+    "CheckpointUploadMode",
     "DataConfig",
     "DataParallelTrainer",
     "Failure",
@@ -46,6 +54,7 @@ __all__ = [
     "TrainRunContext",
     "TrainingFailedError",
     "UserCallback",
+    "WorkerGroupError",
     "collective",
     "get_checkpoint",
     "get_context",

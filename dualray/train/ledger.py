@@ -26,10 +26,12 @@ from dualray.util.promise import Promise
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """What one worker says in a report. `checkpoint`: its files; None: none. `modelled`: columns of the simulation."""
+    """What one worker says in a report. `checkpoint`: its files; None: none. `checkpoint_name`: of its folder; None:
+    that of a number. `modelled`: columns of the simulation."""
 
     metrics: Mapping[str, Any]
     checkpoint: Files | None = None
+    checkpoint_name: str | None = None
     modelled: Mapping[str, Any] = field(default_factory=dict)
 
 

@@ -84,3 +84,17 @@ class TrainingFailedError(DualrayError):
     def __init__(self, message: str, result: Result | None = None) -> None:
         super().__init__(message)
         self.result = result
+
+
+class WorkerGroupError(TrainingFailedError):
+    """The last failure of a run was in its workers.
+
+    Attributes:
+        worker_failures: the exception of each worker that has raised or has died, by rank.
+    """
+
+    def __init__(
+        self, message: str, result: Result | None = None, worker_failures: Mapping[int, Exception] | None = None
+    ) -> None:
+        super().__init__(message, result)
+        self.worker_failures = dict(worker_failures or {})

@@ -11,6 +11,7 @@ import tempfile
 import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,18 @@ from dualray.train.ledger import Part
 
 if TYPE_CHECKING:
     from dualray.data import DataIterator
+
+
+class CheckpointUploadMode(Enum):
+    """The values of `report(checkpoint_upload_mode=)`, as in Ray."""
+
+    ASYNC = "ASYNC"
+    SYNC = "SYNC"
+    NO_UPLOAD = "NO_UPLOAD"
+
+    def default_delete_local_checkpoint_after_upload(self) -> bool:
+        """Return whether `report` deletes the checkpoint's directory if nothing else is asked for."""
+        return self is CheckpointUploadMode.ASYNC
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +110,7 @@ class Session:
     _temporary: str = ""
     _opened: dict[str, Any] = field(default_factory=dict)
 
-    def report(self, metrics: Mapping[str, Any], checkpoint: Checkpoint | None) -> None:
+    def report(self, metrics: Mapping[str, Any], checkpoint: Checkpoint | None, name: str | None = None) -> None:
         """See `dualray.train.report`."""
         files = None
         if checkpoint is not None:
@@ -106,6 +119,7 @@ class Session:
         part = Part(
             metrics={name: _plain(value) for name, value in metrics.items()},
             checkpoint=files,
+            checkpoint_name=name,
             modelled=dict(self.modelled),
         )
         [done] = api.get(self.ledger.report.remote(self.context.world_rank, part))
@@ -164,7 +178,13 @@ def _current(what: str) -> Session:
     return session
 
 
-def report(metrics: Mapping[str, Any], checkpoint: Checkpoint | None = None) -> None:
+def report(
+    metrics: Mapping[str, Any],
+    checkpoint: Checkpoint | None = None,
+    checkpoint_dir_name: str | None = None,
+    checkpoint_upload_mode: CheckpointUploadMode = CheckpointUploadMode.SYNC,
+    delete_local_checkpoint_after_upload: bool | None = None,
+) -> None:
     """Report metrics, and optionally a checkpoint, and wait until every worker has reported.
 
     The metrics of rank 0 count. dualray stores the checkpoint's files in the run's folder on the driver's machine. If
@@ -174,19 +194,32 @@ def report(metrics: Mapping[str, Any], checkpoint: Checkpoint | None = None) -> 
     Args:
         metrics: values by name.
         checkpoint: a checkpoint from `Checkpoint.from_directory`.
+        checkpoint_dir_name: name of the checkpoint's folder in the run's folder. Default: "checkpoint_000000" and so
+            on.
+        checkpoint_upload_mode: accepted as in Ray. In each mode, `report` returns when the checkpoint is stored.
+        delete_local_checkpoint_after_upload: whether to delete the checkpoint's directory in this worker then. Default:
+            only with CheckpointUploadMode.ASYNC, as in Ray.
 
     Raises:
         TypeError: `metrics` is not a dict, or `checkpoint` is not a Checkpoint.
+        ValueError: `checkpoint_dir_name` is not the name of a folder.
         RuntimeError: called outside a training function.
     """
     session = _current("report()")
+    if checkpoint_dir_name is not None and Path(checkpoint_dir_name).name != checkpoint_dir_name:
+        raise ValueError(f"train.report: checkpoint_dir_name={checkpoint_dir_name!r} must be the name of a folder")
     if not isinstance(metrics, Mapping):
         raise TypeError(f"train.report: metrics={metrics!r} must be a dict")
     if checkpoint is not None and not isinstance(checkpoint, Checkpoint):
         raise TypeError(
             f"train.report: checkpoint={checkpoint!r} must be a Checkpoint: Checkpoint.from_directory(path)"
         )
-    session.report(metrics, checkpoint)
+    session.report(metrics, checkpoint, checkpoint_dir_name)
+    deletes = delete_local_checkpoint_after_upload
+    if deletes is None:
+        deletes = checkpoint_upload_mode.default_delete_local_checkpoint_after_upload()
+    if deletes and checkpoint is not None:
+        shutil.rmtree(checkpoint.path, ignore_errors=True)
 
 
 def get_context() -> TrainContext:

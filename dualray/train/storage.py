@@ -90,11 +90,20 @@ class RunFolder:
 
     # ---- Reports ----
 
-    def add(self, row: Row, files: Files | None, config: CheckpointConfig) -> None:
-        """A report: its metrics and its own columns, and the files of its checkpoint."""
+    def add(self, row: Row, files: Files | None, config: CheckpointConfig, given: str | None = None) -> None:
+        """A report: its metrics and its own columns, and the files of its checkpoint, whose folder may have a name.
+
+        Raises:
+            FileExistsError: the name is that of another checkpoint of the run.
+        """
         row["checkpoint_dir_name"] = None
         if files is not None:
-            name = f"checkpoint_{self._stored:06d}"
+            name = given or f"checkpoint_{self._stored:06d}"
+            if (self.path / name).exists():
+                raise FileExistsError(
+                    f"train.report: checkpoint_dir_name={name!r} is the name of an earlier checkpoint in {self.path}; "
+                    "give each checkpoint of a run another name"
+                )
             pending = self.path / f".{name}"
             unpacked(files, pending)
             pending.rename(self.path / name)

@@ -30,7 +30,7 @@ from dualray.train.checkpoint import Checkpoint, Files, packed
 from dualray.train.config import CPU, GPU, DataConfig, RunConfig, ScalingConfig, TrainRunContext
 from dualray.train.console import RunConsole
 from dualray.train.ledger import Ledger, Report, Uneven
-from dualray.train.result import Failure, Result, TrainingFailedError
+from dualray.train.result import Failure, Result, TrainingFailedError, WorkerGroupError
 from dualray.train.session import TrainContext
 from dualray.train.storage import RunFolder, flat
 from dualray.train.worker import Assignment, TrainWorker, check_function
@@ -183,15 +183,18 @@ class DataParallelTrainer:
                 if isinstance(error, PlacementGroupUnschedulableError) and not run.folder.history:
                     run.folder.remove()
                     raise
+                failed = dict(run.worker_exceptions)
                 goes_on = run.fail(error, self._run.failure_config.max_failures)
                 if not goes_on:
                     result = run.result(error)
-                    raise TrainingFailedError(
+                    words = (
                         f"training {run.folder.path.name} failed {len(run.failures)} times, with "
                         f"max_failures={self._run.failure_config.max_failures}, after {len(result.history)} valid "
-                        f"reports. Last error: {_text_of(error)}",
-                        result,
-                    ) from error
+                        f"reports. Last error: {_text_of(error)}"
+                    )
+                    if failed:
+                        raise WorkerGroupError(words, result, failed) from error
+                    raise TrainingFailedError(words, result) from error
             else:
                 run.folder.finish()
                 result = run.result(None)
@@ -322,7 +325,8 @@ class _Run:
             **report.parts[0].modelled,
         }
         files = _merged(report)
-        self.folder.add(row, files, self.config.checkpoint_config)
+        name = next((part.checkpoint_name for part in report.parts if part.checkpoint is not None), None)
+        self.folder.add(row, files, self.config.checkpoint_config, name)
         if files is not None:
             self._stored_s = time.monotonic()
         self.console.report(row, metrics)

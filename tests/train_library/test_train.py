@@ -370,3 +370,39 @@ def test_a_barrier_that_a_worker_does_not_reach_ends_the_training(config):
 def test_outside_a_training_function_there_is_no_barrier():
     with pytest.raises(RuntimeError, match=r"train.collective.barrier\(\) was called outside a training function"):
         train.collective.barrier()
+
+
+def test_a_checkpoint_can_have_a_name_and_is_deleted_in_its_worker(config, tmp_path):
+    def loop():
+        directory = tempfile.mkdtemp()
+        (Path(directory) / "values.json").write_text("{}")
+        checkpoint = Checkpoint.from_directory(directory)
+        train.report({"n": 1}, checkpoint=checkpoint, checkpoint_dir_name="first")
+        train.report({"n": 2}, checkpoint, checkpoint_upload_mode=train.CheckpointUploadMode.ASYNC)
+        train.report({"is_deleted": not Path(directory).exists()})
+
+    result = DataParallelTrainer(loop, scaling_config=ScalingConfig(num_workers=1), run_config=config).fit()
+    assert result.metrics is not None and result.metrics["is_deleted"]
+    assert [row["checkpoint_dir_name"] for row in result.history] == ["first", "checkpoint_000001", None]
+    assert (tmp_path / "run" / "first" / "values.json").exists()
+
+
+@pytest.mark.parametrize("name", ["first", "a/b"])
+def test_a_name_of_a_checkpoint_that_cannot_be_is_refused(config, name):
+    def loop():
+        for _ in range(2):
+            with tempfile.TemporaryDirectory() as directory:
+                train.report({}, Checkpoint.from_directory(directory), checkpoint_dir_name=name)
+
+    with pytest.raises((TrainingFailedError, FileExistsError), match=f"checkpoint_dir_name='{name}'"):
+        DataParallelTrainer(loop, scaling_config=ScalingConfig(num_workers=1), run_config=config).fit()
+
+
+def test_the_failures_of_workers_are_told_by_rank(config):
+    def loop():
+        if train.get_context().get_world_rank() == 1:
+            raise ValueError("a bad batch")
+
+    with pytest.raises(train.WorkerGroupError) as failed:
+        DataParallelTrainer(loop, scaling_config=TWO, run_config=config).fit()
+    assert {rank: str(error) for rank, error in failed.value.worker_failures.items()} == {1: "a bad batch"}
