@@ -32,7 +32,7 @@ from dualray.train.console import RunConsole
 from dualray.train.ledger import Ledger, Report, Uneven
 from dualray.train.result import Failure, Result, TrainingFailedError, WorkerGroupError
 from dualray.train.session import TrainContext
-from dualray.train.storage import RunFolder, flat
+from dualray.train.storage import RunFolder
 from dualray.train.worker import Assignment, TrainWorker, check_function
 from dualray.util.node import get_node_ip_address
 from dualray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
@@ -306,6 +306,7 @@ class _Run:
         self.context = context
         self.config = context.run_config
         self.console = RunConsole(folder.path.name, self.config.verbose)
+        self.return_value: Any = None
         self.worker_exceptions: dict[int, Exception] = {}
         """Of the attempt that fails now, by rank."""
         self.failures: list[Failure] = []
@@ -355,20 +356,8 @@ class _Run:
         return goes_on
 
     def result(self, error: BaseException | None) -> Result:
-        folder = self.folder
-        metrics = [row["metrics"] for row in folder.history]
-        return Result(
-            metrics=metrics[-1] if metrics else None,
-            checkpoint=folder.latest(),
-            best_checkpoints=[
-                (folder.checkpoint(iteration), metrics[iteration - 1])
-                for iteration in folder.best(self.config.checkpoint_config)
-            ],
-            error=error,
-            path=str(folder.path),
-            failures=tuple(self.failures),
-            history=[flat(row) for row in folder.history],
-        )
+        found = Result.of(self.folder, self.config.checkpoint_config)
+        return replace(found, error=error, failures=tuple(self.failures), return_value=self.return_value)
 
 
 def _follow(run: _Run, ledger: Any, ends: dict[Any, int]) -> None:
@@ -379,7 +368,9 @@ def _follow(run: _Run, ledger: Any, ends: dict[Any, int]) -> None:
         if ready in ends:
             rank = ends[ready]
             try:
-                api.get(ready)
+                returned = api.get(ready)
+                if rank == 0:
+                    run.return_value = returned
             except ActorError as error:
                 run.worker_exceptions[rank] = error
                 raise

@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import cloudpickle
+
 from dualray import api, runtime
 from dualray.actor import ActorHandle
 from dualray.train import session
@@ -49,8 +51,8 @@ class TrainWorker:
             is_virtual=not here.owns_interpreter,
         )
 
-    def run(self, assignment: Assignment) -> None:
-        """Run the training function to its end."""
+    def run(self, assignment: Assignment) -> Any:
+        """Run the training function to its end; what it returns, of rank 0."""
         if runtime.current("a training worker").owns_interpreter:  # else its environment is the driver's
             os.environ.update(assignment.environment)
         session.begin(
@@ -65,7 +67,8 @@ class TrainWorker:
         try:
             with assignment.backend.training(assignment.context):
                 function, config = api.get(assignment.payload[0])
-                call_with(function, config)
+                returned = call_with(function, config)
+                return _portable(returned) if assignment.context.world_rank == 0 else None
         finally:
             session.end()
 
@@ -89,9 +92,17 @@ def _needed(function: Callable[..., Any]) -> list[inspect.Parameter]:
     ]
 
 
-def call_with(function: Callable[..., Any], config: Mapping[str, Any] | None) -> None:
+def call_with(function: Callable[..., Any], config: Mapping[str, Any] | None) -> Any:
     """Call it with its config, if it takes one."""
     if inspect.signature(function).parameters and (config is not None or _needed(function)):
-        function(dict(config or {}))
-    else:
-        function()
+        return function(dict(config or {}))
+    return function()
+
+
+def _portable(value: Any) -> Any:
+    """A value that can be sent to the driver; None instead of one that cannot."""
+    try:
+        cloudpickle.dumps(value)
+    except Exception:  # noqa: BLE001 - the classes of users raise what they like
+        return None
+    return value

@@ -406,3 +406,29 @@ def test_the_failures_of_workers_are_told_by_rank(config):
     with pytest.raises(train.WorkerGroupError) as failed:
         DataParallelTrainer(loop, scaling_config=TWO, run_config=config).fit()
     assert {rank: str(error) for rank, error in failed.value.worker_failures.items()} == {1: "a bad batch"}
+
+
+def test_a_result_is_read_again_from_its_folder(config):
+    def loop():
+        for number, loss in enumerate((3.0, 1.0, 2.0)):
+            reported(loss=loss, at={"epoch": number})
+        return {"rank": train.get_context().get_world_rank()}
+
+    result = DataParallelTrainer(loop, scaling_config=TWO, run_config=config).fit()
+    again = train.Result.from_path(result.path)
+    assert again.metrics == result.metrics
+    assert again.best_checkpoints == result.best_checkpoints
+    assert result.return_value == {"rank": 0}
+    first = again.get_best_checkpoint("at/epoch", "min")
+    assert first is not None and values_of(first)["loss"] == 3.0
+    assert again.filesystem.get_file_info(again.path).is_file is False
+    with pytest.raises(ValueError, match=r"Result.from_path: the directory '.*/none' has no run of a trainer"):
+        train.Result.from_path(str(Path(result.path).parent / "none"))
+
+
+def test_a_returned_value_that_cannot_be_pickled_is_none(config):
+    def loop():
+        return (number for number in range(3))
+
+    result = DataParallelTrainer(loop, scaling_config=ScalingConfig(num_workers=1), run_config=config).fit()
+    assert result.return_value is None
