@@ -208,6 +208,12 @@ class DataIterator(ABC):
         """Return the number of rows."""
         return sum(table.num_rows for table in self._tables())
 
+    def materialize(self) -> Any:
+        """Return a `Dataset` of these rows, whose blocks are in the object store."""
+        from dualray.data.sources import from_arrow  # noqa: PLC0415 - they import this module
+
+        return from_arrow([table for table in self._tables() if table.num_rows])
+
     def for_other_threads(self) -> DataIterator:
         """The same, for a thread of TensorFlow's: in sim mode only user code's own thread may wait for blocks, so they
         are fetched now."""
