@@ -32,7 +32,8 @@ class ScalingConfig:
     """The number of workers, and the resources of each.
 
     Attributes:
-        num_workers: processes that run the training function. Default 1.
+        num_workers: processes that run the training function. Default 1. With 0, the process that calls `fit` runs the
+            function itself, as in Ray's local mode: breakpoints stop in it, and `fit` raises its errors.
         use_gpu: whether each worker holds a GPU. Default False.
         resources_per_worker: amounts by name, such as {"CPU": 2, "GPU": 0.5}. Default: {"CPU": 1}, with `use_gpu`
             {"GPU": 1}. OMP_NUM_THREADS of a worker is its number of CPUs, at least 1, unless the driver's environment
@@ -50,7 +51,7 @@ class ScalingConfig:
     trainer_resources: Mapping[str, float] | None = None
 
     def __post_init__(self) -> None:
-        _checked_count("ScalingConfig: num_workers", self.num_workers, 1)
+        _checked_count("ScalingConfig: num_workers", self.num_workers, 0)
         if not isinstance(self.use_gpu, bool):
             raise TypeError(f"ScalingConfig: use_gpu={self.use_gpu!r} must be True or False")
         given = self.resources_per_worker

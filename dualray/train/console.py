@@ -25,7 +25,8 @@ class RunConsole:
 
     def begins(self, workers: int, bundle: Mapping[str, float], path: Any) -> None:
         held = ", ".join(f"{amount:g} {name}" for name, amount in bundle.items())
-        self._print(f"{self._name}: {workers} worker{'s' * (workers > 1)} with {held} each; {path}")
+        who = f"{workers} worker{'s' * (workers > 1)} with {held} each" if workers else "in this process"
+        self._print(f"{self._name}: {who}; {path}")
 
     def report(self, row: Mapping[str, Any], metrics: Mapping[str, Any]) -> None:
         numbers = ", ".join(f"{name}={_short(value)}" for name, value in metrics.items())

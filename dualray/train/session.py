@@ -9,17 +9,16 @@ from __future__ import annotations
 import shutil
 import tempfile
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dualray import api, runtime
-from dualray.actor import ActorHandle
 from dualray.shared.handles import ProcessKey
 from dualray.train.checkpoint import Checkpoint, Files, is_here, packed, unpacked
-from dualray.train.ledger import Part
+from dualray.train.ledger import Part, Report
 
 if TYPE_CHECKING:
     from dualray.data import DataIterator
@@ -98,7 +97,8 @@ class Session:
     """One run of the training function in one worker."""
 
     context: TrainContext
-    ledger: ActorHandle[Any]
+    ledger: Any
+    """The handle of a Ledger; None with ScalingConfig(num_workers=0)."""
     shards: Mapping[str, Any]
     checkpoint: Checkpoint | None
     checkpoint_files: Files | None
@@ -112,18 +112,21 @@ class Session:
 
     def report(self, metrics: Mapping[str, Any], checkpoint: Checkpoint | None, name: str | None = None) -> None:
         """See `dualray.train.report`."""
+        [done] = api.get(self.ledger.report.remote(self.context.world_rank, self._part(metrics, checkpoint, name)))
+        api.get(done)
+
+    def _part(self, metrics: Mapping[str, Any], checkpoint: Checkpoint | None, name: str | None) -> Part:
+        """What this worker says in a report."""
         files = None
         if checkpoint is not None:
             with checkpoint.as_directory() as directory:
                 files = packed(directory)
-        part = Part(
-            metrics={name: _plain(value) for name, value in metrics.items()},
+        return Part(
+            metrics={metric: _plain(value) for metric, value in metrics.items()},
             checkpoint=files,
             checkpoint_name=name,
             modelled=dict(self.modelled),
         )
-        [done] = api.get(self.ledger.report.remote(self.context.world_rank, part))
-        api.get(done)
 
     def start_checkpoint(self) -> Checkpoint | None:
         """See `dualray.train.get_checkpoint`."""
@@ -147,6 +150,19 @@ class Session:
         """Remove what it has made."""
         if self._temporary:
             shutil.rmtree(self._temporary, ignore_errors=True)
+
+
+@dataclass(slots=True, kw_only=True)
+class LocalSession(Session):
+    """The training function runs in the process that calls `fit`; `add` keeps a report."""
+
+    add: Callable[[Report], None]
+    _number: int = 0
+
+    def report(self, metrics: Mapping[str, Any], checkpoint: Checkpoint | None, name: str | None = None) -> None:
+        """See `dualray.train.report`."""
+        number, self._number = self._number, self._number + 1
+        self.add(Report(number=number, parts=(self._part(metrics, checkpoint, name),)))
 
 
 _sessions: weakref.WeakKeyDictionary[ProcessKey, Session] = weakref.WeakKeyDictionary()

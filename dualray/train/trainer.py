@@ -31,9 +31,9 @@ from dualray.train.config import CPU, GPU, DataConfig, RunConfig, ScalingConfig,
 from dualray.train.console import RunConsole
 from dualray.train.ledger import Ledger, Report, Uneven
 from dualray.train.result import Failure, Result, TrainingFailedError, WorkerGroupError
-from dualray.train.session import TrainContext
+from dualray.train.session import LocalSession, TrainContext, begin, end
 from dualray.train.storage import RunFolder
-from dualray.train.worker import Assignment, TrainWorker, check_function
+from dualray.train.worker import Assignment, TrainWorker, call_with, check_function
 from dualray.util.node import get_node_ip_address
 from dualray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 
@@ -178,7 +178,10 @@ class DataParallelTrainer:
         sources = self._sources()
         while True:
             try:
-                self._attempt(run, sources)
+                if self._scaling.num_workers:
+                    self._attempt(run, sources)
+                else:
+                    self._train_here(run, sources)
             except (DualrayError, _UnevenReportsError) as error:
                 if isinstance(error, PlacementGroupUnschedulableError) and not run.folder.history:
                     run.folder.remove()
@@ -222,11 +225,30 @@ class DataParallelTrainer:
 
     def _sources(self) -> dict[str, list[Any]]:
         """Of each dataset, what each worker gets. It is made before the workers hold their CPUs."""
-        count = self._scaling.num_workers
+        count = self._scaling.num_workers or 1
         return {
             name: dataset.shards(count) if self._data.splits(name) else dataset.shards(1) * count
             for name, dataset in self._datasets.items()
         }
+
+    def _train_here(self, run: _Run, sources: Mapping[str, list[Any]]) -> None:
+        """Run the function in this process."""
+        here = Place(node=api.get_runtime_context().get_node_id(), ip_address=get_node_ip_address(), port=0)
+        [context] = self._contexts(run.folder, [here])
+        begin(
+            LocalSession(
+                context=context,
+                ledger=None,
+                shards={name: parts[0] for name, parts in sources.items()},
+                checkpoint=run.folder.latest() or self._start,
+                checkpoint_files=None,
+                add=run.add,
+            )
+        )
+        try:
+            run.return_value = call_with(self._function, self._config)
+        finally:
+            end()
 
     # ---- An attempt ----
 

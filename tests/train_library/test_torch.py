@@ -237,3 +237,16 @@ def test_settings_that_cannot_be_are_refused():
     with pytest.raises(ValueError, match="step_duration=-1 must not be negative"):
         TorchConfig(step_duration=-1)
     assert TorchConfig("gloo", "tcp", 60) == TorchConfig(backend="gloo", init_method="tcp", timeout_s=60)
+
+
+def test_without_workers_the_model_trains_in_this_process(mode):
+    seen = []
+
+    def loop():
+        model = prepare_model(network(seed=0))
+        loader = prepare_data_loader(torch.utils.data.DataLoader(torch.utils.data.TensorDataset(*data()), batch_size=8))
+        seen.append((type(model), str(get_device()), len(list(loader))))
+        train.report({"done": 1})
+
+    assert run(loop, workers=0).metrics == {"done": 1}
+    assert seen == [(torch.nn.Sequential, "cpu", ROWS // 8)]

@@ -228,8 +228,8 @@ def test_what_is_refused(config, tmp_path):
         DataParallelTrainer(lambda one, two: None)
     with pytest.raises(TypeError, match="scaling_config=2 must be a ScalingConfig"):
         DataParallelTrainer(lambda: None, scaling_config=2)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="num_workers=0 must be at least 1"):
-        ScalingConfig(num_workers=0)
+    with pytest.raises(ValueError, match="num_workers=-1 must be at least 0"):
+        ScalingConfig(num_workers=-1)
     with pytest.raises(ValueError, match="Set use_gpu=True"):
         ScalingConfig(resources_per_worker={"GPU": 1})
     with pytest.raises(RuntimeError, match="outside a training function"):
@@ -443,3 +443,40 @@ def test_a_share_becomes_a_dataset(config):
         loop, scaling_config=ScalingConfig(num_workers=1), run_config=config, datasets={"rows": ray.data.range(10)}
     )
     assert trainer.fit().metrics == {"count": 10, "columns": ["id"], "sum": 45}
+
+
+def test_without_workers_the_function_runs_in_this_process(config):
+    seen = []
+
+    def loop(config):
+        context = train.get_context()
+        share = train.get_dataset_shard("rows")
+        assert train.collective.broadcast_from_rank_zero(5) == 5
+        train.collective.barrier()
+        seen.append((os.getpid(), context.get_world_size(), context.get_world_rank(), share.count()))
+        reported(loss=config["loss"])
+        reported(loss=config["loss"] / 2)
+        return "done"
+
+    trainer = DataParallelTrainer(
+        loop,
+        train_loop_config={"loss": 1.0},
+        scaling_config=ScalingConfig(num_workers=0),
+        run_config=config,
+        datasets={"rows": ray.data.range(7)},
+    )
+    result = trainer.fit()
+    assert seen == [(os.getpid(), 1, 0, 7)]
+    assert result.metrics == {"loss": 0.5}
+    assert values_of(result.checkpoint) == {"loss": 0.5}
+    assert result.return_value == "done"
+    with pytest.raises(RuntimeError, match="outside a training function"):
+        train.get_context()
+
+
+def test_without_workers_fit_raises_the_error_of_the_function(config):
+    def loop():
+        raise ValueError("a bad batch")
+
+    with pytest.raises(ValueError, match="a bad batch"):
+        DataParallelTrainer(loop, scaling_config=ScalingConfig(num_workers=0), run_config=config).fit()
