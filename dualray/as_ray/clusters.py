@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
+import sys
+from typing import Any
+
 from dualray import cluster_utils
 from dualray.as_ray.global_state import GlobalState, state
+from dualray.as_ray.metadata import RAYS_VERSION
 
 __all__ = ["Cluster"]
+
+VERSIONS: dict[Any, str] = {}
+"""The value of `ray.__version__` when this process started a cluster, by the cluster's address."""
+
+
+def version_here() -> str:
+    """The value of `ray.__version__`, which a program may have changed."""
+    found: str = getattr(sys.modules.get("ray"), "__version__", RAYS_VERSION)
+    return found
 
 
 class Cluster(cluster_utils.Cluster):
@@ -15,6 +28,13 @@ class Cluster(cluster_utils.Cluster):
     def global_state(self) -> GlobalState:
         """Tables of nodes, actors, jobs and placement groups, such as `node_table()`; the program must be connected."""
         return state
+
+    def add_node(self, *args: Any, **options: Any) -> cluster_utils.ClusterNode:
+        """See `dualray.cluster_utils.Cluster.add_node`."""
+        node = super().add_node(*args, **options)
+        if node is self.head_node:
+            VERSIONS[self.address] = version_here()
+        return node
 
     def remove_node(self, node: cluster_utils.ClusterNode, allow_graceful: bool = True) -> None:
         """End a node at once. Its tasks fail or run again elsewhere, and what only it had is lost, whatever

@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from dualray import api, runtime
 from dualray.as_ray import structured_logs
+from dualray.as_ray.clusters import VERSIONS, version_here
 from dualray.as_ray.job_config import JobConfig
 from dualray.as_ray.metadata import RAYS_VERSION
 from dualray.as_ray.system_config import limits_of_ray, limits_of_variables
@@ -132,12 +133,12 @@ def init(address: str | None = None, *, local_mode: bool = False, job_config: An
 
 
 def _check_version(address: Any) -> None:
-    """Refuse, as Ray does, to join a cluster where the program has given `ray.__version__` another value."""
-    ours = sys.modules.get("ray") if rays_words() is not None else None
-    version = getattr(ours, "__version__", RAYS_VERSION)
-    if version != RAYS_VERSION and address not in (None, "local"):
+    """Refuse, as Ray does, to join a cluster that was started with another value of `ray.__version__`."""
+    version = version_here() if rays_words() is not None else RAYS_VERSION
+    expected = VERSIONS.get(address, RAYS_VERSION)
+    if version != expected and address not in (None, "local"):
         raise RuntimeError(
-            f"Version mismatch: the cluster has the functions of Ray {RAYS_VERSION}, and this program has set "
+            f"Version mismatch: the cluster was started with ray.__version__ = {expected!r}, and this program has set "
             f"ray.__version__ to {version!r}"
         )
 

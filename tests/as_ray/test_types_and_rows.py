@@ -186,7 +186,7 @@ ray.__version__ = "1.0"
 try:
     ray.init(address=cluster.address)
 except RuntimeError as error:
-    assert "Ray 2.60.0, and this program has set ray.__version__ to '1.0'" in str(error), error
+    assert "ray.__version__ = '2.60.0', and this program has set ray.__version__ to '1.0'" in str(error), error
 else:
     raise AssertionError("it has joined")
 ray.__version__ = "2.60.0"
@@ -194,6 +194,13 @@ ray.init(address=cluster.address)
 assert ray.cluster_resources()["CPU"] == 1
 ray.shutdown()
 cluster.shutdown()
+ray.__version__ = "1.0"
+of_its_own = Cluster()
+of_its_own.add_node(num_cpus=2)
+ray.init(address=of_its_own.address)
+assert ray.cluster_resources()["CPU"] == 2
+ray.shutdown()
+of_its_own.shutdown()
 """
 
 
