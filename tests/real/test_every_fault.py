@@ -91,6 +91,7 @@ def test_a_fault_has_the_same_outcome_in_both_modes(tmp_path: Path, case: str) -
         assert len(outcome.performed) == 1, mode
 
 
+@pytest.mark.slow
 def test_a_node_that_reboots_with_its_store_has_its_objects_again(tmp_path: Path) -> None:
     """What only it had is not made again."""
     cluster = "{nodes: [{cpus: 0}, {cpus: 2}], object_store: 64MiB}"

@@ -92,7 +92,7 @@ def test_it_is_replayed_as_it_was_simulated(tmp_path: Path, program: Callable[[]
     assert row.attempts == larger.attempts == len(loaded.graph.tasks)
 
 
-@pytest.mark.parametrize("program", [generators, groups, ends])
+@pytest.mark.parametrize("program", [generators, *(pytest.param(it, marks=pytest.mark.slow) for it in (groups, ends))])
 def test_real_runs_are_recorded_and_replayed_too(tmp_path: Path, program: Callable[[], None]):
     ray.init(mode="real", num_cpus=2, record=tmp_path / "run.parquet", log_to_driver=False)
     try:
