@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import lightgbm
 
@@ -29,7 +29,6 @@ from dualray.train import session
 from dualray.train.backend import BackendConfig, Place
 from dualray.train.boosting import BoostingReport, check_mode
 from dualray.train.checkpoint import Checkpoint
-from dualray.train.config import DataConfig, RunConfig, ScalingConfig
 from dualray.train.session import TrainContext
 from dualray.train.trainer import DataParallelTrainer
 
@@ -70,37 +69,19 @@ class LightGBMTrainer(DataParallelTrainer):
 
     Args:
         lightgbm_config: default: LightGBMConfig().
+        options: as for DataParallelTrainer.
     """
+
+    _backend_argument = "lightgbm_config"
 
     def __init__(
         self,
         train_loop_per_worker: Callable[..., Any],
         *,
-        train_loop_config: Mapping[str, Any] | None = None,
         lightgbm_config: LightGBMConfig | None = None,
-        scaling_config: ScalingConfig | None = None,
-        dataset_config: DataConfig | None = None,
-        run_config: RunConfig | None = None,
-        datasets: Mapping[str, Any] | None = None,
-        metadata: Mapping[str, Any] | None = None,
-        resume_from_checkpoint: Checkpoint | None = None,
+        **options: Any,
     ) -> None:
-        super().__init__(
-            train_loop_per_worker,
-            train_loop_config=train_loop_config,
-            backend_config=lightgbm_config or LightGBMConfig(),
-            scaling_config=scaling_config,
-            dataset_config=dataset_config,
-            run_config=run_config,
-            datasets=datasets,
-            metadata=metadata,
-            resume_from_checkpoint=resume_from_checkpoint,
-        )
-
-    @classmethod
-    def _from(cls, arguments: Mapping[str, Any]) -> Self:
-        given = dict(arguments)
-        return cls(lightgbm_config=given.pop("backend_config"), **given)
+        super().__init__(train_loop_per_worker, backend_config=lightgbm_config or LightGBMConfig(), **options)
 
 
 class RayTrainReportCallback(BoostingReport):

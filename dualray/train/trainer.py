@@ -60,6 +60,9 @@ class DataParallelTrainer:
         TypeError, ValueError: arguments that cannot be.
     """
 
+    _backend_argument = "backend_config"
+    """The name of this argument in the constructor."""
+
     def __init__(
         self,
         train_loop_per_worker: Callable[..., Any],
@@ -146,7 +149,8 @@ class DataParallelTrainer:
 
     @classmethod
     def _from(cls, arguments: Mapping[str, Any]) -> Self:
-        return cls(**arguments)
+        given = dict(arguments)
+        return cls(**{cls._backend_argument: given.pop("backend_config")}, **given)
 
     def _arguments(self) -> dict[str, Any]:
         return {

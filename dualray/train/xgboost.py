@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import xgboost
 
@@ -28,7 +28,6 @@ from dualray.train.backend import BackendConfig
 from dualray.train.boosting import BoostingReport, check_mode
 from dualray.train.checkpoint import Checkpoint
 from dualray.train.collective import broadcast_from_rank_zero
-from dualray.train.config import DataConfig, RunConfig, ScalingConfig
 from dualray.train.session import TrainContext
 from dualray.train.trainer import DataParallelTrainer
 from dualray.util.node import get_node_ip_address
@@ -83,37 +82,19 @@ class XGBoostTrainer(DataParallelTrainer):
 
     Args:
         xgboost_config: default: XGBoostConfig().
+        options: as for DataParallelTrainer.
     """
+
+    _backend_argument = "xgboost_config"
 
     def __init__(
         self,
         train_loop_per_worker: Callable[..., Any],
         *,
-        train_loop_config: Mapping[str, Any] | None = None,
         xgboost_config: XGBoostConfig | None = None,
-        scaling_config: ScalingConfig | None = None,
-        dataset_config: DataConfig | None = None,
-        run_config: RunConfig | None = None,
-        datasets: Mapping[str, Any] | None = None,
-        metadata: Mapping[str, Any] | None = None,
-        resume_from_checkpoint: Checkpoint | None = None,
+        **options: Any,
     ) -> None:
-        super().__init__(
-            train_loop_per_worker,
-            train_loop_config=train_loop_config,
-            backend_config=xgboost_config or XGBoostConfig(),
-            scaling_config=scaling_config,
-            dataset_config=dataset_config,
-            run_config=run_config,
-            datasets=datasets,
-            metadata=metadata,
-            resume_from_checkpoint=resume_from_checkpoint,
-        )
-
-    @classmethod
-    def _from(cls, arguments: Mapping[str, Any]) -> Self:
-        given = dict(arguments)
-        return cls(xgboost_config=given.pop("backend_config"), **given)
+        super().__init__(train_loop_per_worker, backend_config=xgboost_config or XGBoostConfig(), **options)
 
 
 class RayTrainReportCallback(BoostingReport, xgboost.callback.TrainingCallback):  # type: ignore[misc]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
 
 import dualray as ray
@@ -109,3 +112,28 @@ def test_a_metric_that_there_is_not_is_named(mode):
 
     with pytest.raises(KeyError, match=r"there is no metric 'loss'; the metrics are 'train-l2'"):
         BoostingReport(metrics="loss")._chosen({"train-l2": 1.0})
+
+
+@pytest.mark.parametrize("kind", ["raises", "dies"])
+def test_a_worker_that_fails_ends_the_training_of_all(kind):
+    xgboost = pytest.importorskip("xgboost")
+    from dualray.train.xgboost import XGBoostTrainer
+
+    def loop() -> None:
+        class Fails(xgboost.callback.TrainingCallback):
+            def after_iteration(self, model, epoch, evals_log):
+                if epoch == 1 and train.get_context().get_world_rank() == 1:
+                    if kind == "dies":
+                        os.kill(os.getpid(), signal.SIGKILL)
+                    raise ValueError("a bad round")
+                return False
+
+        rows = np.arange(60.0).reshape(20, 3)
+        xgboost.train({"nthread": 1}, xgboost.DMatrix(rows, label=rows.sum(1)), 4, callbacks=[Fails()])
+
+    ray.init(mode="real", num_cpus=2)
+    try:
+        with pytest.raises(train.WorkerGroupError, match="a bad round" if kind == "raises" else "SIGKILL"):
+            XGBoostTrainer(loop, scaling_config=ScalingConfig(num_workers=2), run_config=RunConfig(verbose=0)).fit()
+    finally:
+        ray.shutdown()

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from dualray import runtime
 from dualray.train.backend import BackendConfig, Place
@@ -71,6 +71,8 @@ class TensorflowTrainer(DataParallelTrainer):
         tensorflow_config: default: TensorflowConfig(). Also under the name `tensorflow_backend`.
     """
 
+    _backend_argument = "tensorflow_config"
+
     def __init__(
         self,
         train_loop_per_worker: Callable[..., Any],
@@ -101,11 +103,6 @@ class TensorflowTrainer(DataParallelTrainer):
             metadata=metadata,
             resume_from_checkpoint=resume_from_checkpoint,
         )
-
-    @classmethod
-    def _from(cls, arguments: Mapping[str, Any]) -> Self:
-        given = dict(arguments)
-        return cls(tensorflow_config=given.pop("backend_config"), **given)
 
 
 def _virtual() -> Any:

@@ -21,7 +21,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from importlib import import_module
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
@@ -127,6 +127,8 @@ class TorchTrainer(DataParallelTrainer):
         torch_config: default: TorchConfig().
     """
 
+    _backend_argument = "torch_config"
+
     def __init__(
         self,
         train_loop_per_worker: Callable[..., Any],
@@ -151,11 +153,6 @@ class TorchTrainer(DataParallelTrainer):
             metadata=metadata,
             resume_from_checkpoint=resume_from_checkpoint,
         )
-
-    @classmethod
-    def _from(cls, arguments: Mapping[str, Any]) -> Self:
-        given = dict(arguments)
-        return cls(torch_config=given.pop("backend_config"), **given)
 
 
 def get_devices() -> list[Any]:
