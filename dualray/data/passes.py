@@ -1,4 +1,4 @@
-"""What `iter_rows` and `iter_batches` return: rows or batches, which can be read several times."""
+"""The rows or batches that `iter_rows` and `iter_batches` return: a program can read them several times."""
 
 from __future__ import annotations
 

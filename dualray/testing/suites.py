@@ -56,7 +56,7 @@ class Run:
 
     @property
     def signature(self) -> tuple[Any, ...]:
-        """What two failures have in common that are the same: the step, the line and the error's class."""
+        """Two failures with the same signature count as the same: the step, the line and the error's class."""
         failed = self.failure
         if failed is None:
             return ()

@@ -91,7 +91,7 @@ class Drawer:
             fault = Fault(**(fields | self._anchor(fields)))
             check_fault(fault)
             faults.append(fault)
-        return (*held, *faults)
+        return (*held, *faults) if len(faults) < swarm.most else tuple(faults)
 
     def _held_calls(self) -> tuple[Fault, ...]:
         """In one seed of two, a call that is held. The other faults of the seed are those that it had before there was

@@ -1,4 +1,4 @@
-"""What XGBoost and LightGBM have in common in a training: the reports of a callback, and its checkpoints."""
+"""Shared by XGBoost and LightGBM: a callback that reports metrics and checkpoints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all workers of a training do together, without a framework: wait for one another, and share a value."""
+"""Functions that all workers of a training call together: they wait for one another, or share a value."""
 
 from __future__ import annotations
 

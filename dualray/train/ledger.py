@@ -26,8 +26,13 @@ from dualray.util.promise import Promise
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """What one worker says in a report. `checkpoint`: its files; None: none. `checkpoint_name`: of its folder; None:
-    that of a number. `modelled`: columns of the simulation."""
+    """The part of one worker in a report.
+
+    Attributes:
+        checkpoint: the files; None if the worker reports none.
+        checkpoint_name: name of the checkpoint's folder; None: a number.
+        modelled: columns of the simulation.
+    """
 
     metrics: Mapping[str, Any]
     checkpoint: Files | None = None

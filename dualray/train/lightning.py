@@ -58,7 +58,7 @@ def _virtual() -> VirtualCollectives | None:
 
 
 class _OfTraining:
-    """What all strategies take from the training: the device, and the share of the data."""
+    """All strategies ask the training for the device and for the share of the data."""
 
     @property
     def root_device(self) -> torch.device:
@@ -141,7 +141,7 @@ class RayDDPStrategy(_OfTraining, pl.strategies.DDPStrategy):  # type: ignore[mi
     @contextmanager
     def block_backward_sync(self) -> Iterator[None]:
         """Within it, gradients add up in each worker."""
-        within: AbstractContextManager[Any] = nullcontext() if self.model is None else self.model.no_sync()
+        within: AbstractContextManager[Any] = getattr(self.model, "no_sync", nullcontext)()
         with within:
             yield
 

@@ -68,6 +68,7 @@ def test_seeds_differ_and_each_is_the_same_again():
     assert {fault.kind for faults in drawn for fault in faults} == set(FaultKind) - left_out
     assert any(fault.keeps_store for faults in drawn for fault in faults)
     for faults in drawn:
+        assert 1 <= len(faults) <= bag.swarm.most
         assert all(parse_fault(str(fault)) == fault for fault in faults)
         parse_scenario(dump_scenario(bag.with_faults(faults)), "drawn")  # which refuses what makes no sense
 

@@ -81,7 +81,7 @@ LINK_SHARES = ("bandwidth", "latency", "loss", "drop", "duplicate", "reorder")
 
 TASK_ANCHORS = {"starts": "task_started", "ends": "task_ended"}
 NAME_ANCHORS = {**TASK_ANCHORS, "is submitted": "task_submitted"}
-"""What tasks of one name do, whose n-th occurrence can be an anchor."""
+"""The events of tasks of one name that can cause a fault: words to kinds of trace events."""
 
 EVENT_ANCHORS = (
     "task_submitted",
