@@ -41,6 +41,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.random import MT19937, RandomState, mtrand
 
+from dualray.random_seeds import has_seeded_numpy, has_seeded_random, note_numpy
 from dualray.shared.core.serialization import replaced_builtins
 from dualray.shared.seeding import stream_seed
 from dualray.sim.kernel.fibers import Fiber
@@ -52,6 +53,8 @@ WORDS: Final = 624
 """Of the state of a Mersenne Twister; one more says where it stands."""
 STATE_BYTES: Final = 4 * (WORDS + 1)
 POINTER_BYTES: Final = ctypes.sizeof(ctypes.c_void_p)
+_NUMPYS: Final[Any] = mtrand._rand
+note_numpy()
 _METH_NOARGS: Final = 4
 _METH_O: Final = 8
 _OBJECT_BYTES: Final = object.__basicsize__
@@ -63,14 +66,26 @@ _GAUSS_BYTES: Final = 16
 class Streams:
     """The generators of one fiber, made when first asked for.
 
+    is_drivers: it is the driver's. The driver draws on from a generator that the program has seeded before the
+        simulation (dualray/random_seeds.py).
     saved_python, saved_numpy: the states of the shared generators, while they are not in there.
     torch, tensorflow: what library_draws keeps here.
     """
 
-    __slots__ = ("_entropy", "_numpy", "_python", "_seed", "saved_numpy", "saved_python", "tensorflow", "torch")
+    __slots__ = (
+        "_entropy",
+        "_numpy",
+        "_python",
+        "_seed",
+        "is_drivers",
+        "saved_numpy",
+        "saved_python",
+        "tensorflow",
+        "torch",
+    )
 
-    def __init__(self, seed: bytes) -> None:
-        self._seed = seed
+    def __init__(self, seed: bytes, *, is_drivers: bool = False) -> None:
+        self._seed, self.is_drivers = seed, is_drivers
         self._python: random.Random | None = None
         self._numpy: RandomState | None = None
         self._entropy: random.Random | None = None
@@ -88,6 +103,8 @@ class Streams:
         """What stands for `random._inst`, where that cannot be shared."""
         if self._python is None:
             self._python = random.Random(self.seed_of(b"random"))
+            if self.is_drivers and has_seeded_random():
+                self._python.setstate(random._inst.getstate())
         return self._python
 
     @property
@@ -95,6 +112,8 @@ class Streams:
         """What stands for `numpy.random.mtrand._rand`, where that cannot be shared."""
         if self._numpy is None:
             self._numpy = RandomState(MT19937(self.seed_of(b"numpy")))
+            if self.is_drivers and has_seeded_numpy(_NUMPYS._bit_generator):
+                self._numpy.set_state(_NUMPYS.get_state())
         return self._numpy
 
     @numpy.setter
@@ -115,7 +134,7 @@ def streams_of(fiber: Fiber) -> Streams:
         owner: Any = fiber.owner
         shared_seed = getattr(owner, "streams_seed", None)
         if shared_seed is None:
-            fiber.streams = Streams(fiber.seed)
+            fiber.streams = Streams(fiber.seed, is_drivers=bool(getattr(owner, "is_driver", False)))
         else:
             if owner.streams is None:
                 owner.streams = Streams(shared_seed)
@@ -471,21 +490,25 @@ class GlobalGenerators:
             self._put_in_numpy(streams_of(fiber))
 
     def _put_in_python(self, streams: Streams) -> None:
-        if streams.saved_python is None:
-            made = random.Random(streams.seed_of(b"random"))
-            streams.saved_python = bytes(_memory(id(made) + _OBJECT_BYTES, STATE_BYTES)), None
         self._outside_python = self._python.save()
         self._python.disarm()
+        if streams.saved_python is None and streams.is_drivers and has_seeded_random():
+            streams.saved_python = self._outside_python[0], None
+        elif streams.saved_python is None:
+            made = random.Random(streams.seed_of(b"random"))
+            streams.saved_python = bytes(_memory(id(made) + _OBJECT_BYTES, STATE_BYTES)), None
         self._python.load(streams.saved_python)
         self._python_of = streams
         self._on_drawn()
 
     def _put_in_numpy(self, streams: Streams) -> None:
-        if streams.saved_numpy is None:
-            made = MT19937(streams.seed_of(b"numpy"))
-            streams.saved_numpy = bytes(_memory(made.ctypes.state_address, STATE_BYTES)), _NO_GAUSS
         self._outside_numpy = self._numpy.save()
         self._numpy.disarm()
+        if streams.saved_numpy is None and streams.is_drivers and has_seeded_numpy(self._numpy.own):
+            streams.saved_numpy = self._outside_numpy[0], _NO_GAUSS
+        elif streams.saved_numpy is None:
+            made = MT19937(streams.seed_of(b"numpy"))
+            streams.saved_numpy = bytes(_memory(made.ctypes.state_address, STATE_BYTES)), _NO_GAUSS
         self._numpy.load(streams.saved_numpy)
         self._numpy_of = streams
         self._on_drawn()
