@@ -2,7 +2,7 @@
 
 Each is a change of a few lines in a copy of the package (tree.py), of the kind that a review could miss: it says what
 is wrong in words, which scenario is explored, and within how many seeds it has to be found. `python -m
-tests.planted.find` explores them all; docs/exploration_tests.md has its table.
+tests.planted.find` explores them all; README.md has its table.
 """
 
 from __future__ import annotations

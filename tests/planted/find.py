@@ -141,7 +141,7 @@ def hunt_all(bugs: Iterable[PlantedBug], *, jobs: int) -> Iterator[Hunt]:
 
 
 def markdown(hunts: Iterable[Hunt]) -> str:
-    """The table of docs/exploration_tests.md."""
+    """The table of tests/planted/README.md."""
     what = {bug.name: bug.what for bug in BUGS}
     rows = ["| bug | what it does | scenario | seeds | faults left | what caught it |", "|---|---|---|---|---|---|"]
     for each in hunts:
@@ -159,7 +159,7 @@ def main() -> int:
     parser.add_argument("--to", dest="last", type=int, default=len(BUGS), help="and those behind so many")
     parser.add_argument("--jobs", type=int, default=1, help="processes at once")
     parser.add_argument("--json", type=Path, help="write what was found, with the small scenarios; read by confirm.py")
-    parser.add_argument("--markdown", action="store_true", help="print the table of docs/exploration_tests.md")
+    parser.add_argument("--markdown", action="store_true", help="print the table of tests/planted/README.md")
     options = parser.parse_args()
     bugs = [bug for bug in BUGS[options.first : options.last] if options.only in bug.name]
     if not bugs:
