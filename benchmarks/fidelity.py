@@ -219,37 +219,42 @@ def page(predictions: dict[str, Any], measured: Times, noise_then: float, slowed
     number = len({name for name, _ in found})
     scatter = median(spread(took) for of in measured.values() for took in of.values())
     disturbed = [
-        f"{name} on {cluster} ({min(each):.0%})"
+        f"- {name} on {cluster}: {min(each):.0%}"
         for cluster, of in slowed.items()
         for name, each in of.items()
         if min(each) >= SLOWED_MAX
     ]
+    slowdowns = "On no cluster did other programs on the machine slow down every measured run of a program."
+    if disturbed:
+        head = "Other programs on the machine slowed down every measured run of some programs, by at least this share:"
+        slowdowns = "\n".join([head, "", *disturbed])
     of_random = f" For randomly generated programs, the median error was {median(of_drawn):.1%}." if of_drawn else ""
     text = f"""# Fidelity: predictions compared with real runs
 
-The benchmark `python -m benchmarks.fidelity` compares predicted times of programs with measured times.
-`benchmarks.fidelity` calibrates the machine, and records {number} programs with one worker. Then
-`benchmarks.fidelity` predicts how long the recorded programs take with two workers on one node, and on two to four
-nodes. The nodes of `benchmarks.fidelity` are Linux network namespaces, whose network is limited to {RATE}.
-`benchmarks.fidelity` commits the predictions to git (`benchmarks/fidelity/predictions.json`) before it runs the
-programs on the predicted clusters. All nodes of `benchmarks.fidelity` share {CORES} cores of one machine.
+The benchmark `python -m benchmarks.fidelity` compares predicted times of programs with measured times. First,
+`benchmarks.fidelity` measures the times of basic operations as `dualray calibrate` does, and records {number} programs
+with one worker. From the recordings, `benchmarks.fidelity` predicts how long the programs take with two workers on one
+node, and on two to four nodes. `benchmarks.fidelity` commits the predictions to git
+(`benchmarks/fidelity/predictions.json`) before it runs the programs on the predicted clusters. All nodes of
+`benchmarks.fidelity` share {CORES} cores of one machine. Each node of `benchmarks.fidelity` is a Linux network
+namespace, and the network between the nodes is limited to {RATE}.
 
 - `benchmarks.fidelity` ran on a machine with {predictions["machine"]}, and made the predictions at
   {predictions["date"]}.
 - For {len(found)} pairs of a program and a cluster, the **median absolute error of the predicted times was
-  {median(found.values()):.1%}**. The largest error of a predicted time was {found[worst]:.1%} ({worst[0]} on
+  {median(found.values()):.1%}**. The largest error of a predicted time was {found[worst]:.1%} (program {worst[0]} on
   {worst[1]}).{of_random}
-- The noise of the machine was {predictions["noise"]:.1%} during the predictions and {noise_then:.1%} during the runs.
-  The noise of a machine is the share by which the median time of a fixed computation exceeds its shortest time.
-- The longest and the shortest run of the same program on the same cluster differed by {scatter:.1%} (median of all
-  pairs of a program and a cluster).
-- The held-out error of the calibration was {predictions["held_out_error"]:.1%}. The held-out error of a calibration is
-  the error for measurements that the calibration did not use.
-- Other programs slowed down every run of these pairs of a program and a cluster, by the share in brackets:
-  {"; ".join(disturbed) or "none"}.
+- The median time of a fixed computation exceeded its shortest time by {predictions["noise"]:.1%} during the
+  predictions, and by {noise_then:.1%} during the runs on the predicted clusters (the noise of the machine).
+- Repeated runs of a program on the same cluster differed by {scatter:.1%} (the median difference between the longest
+  and the shortest run).
+- The held-out error of the calibration of `benchmarks.fidelity` (its median error for measurements that the
+  calibration did not use) was {predictions["held_out_error"]:.1%}.
 
-In the following table of predicted and measured times, all times are in seconds. The column `measured` shows the median
-of several runs, with the shortest and the longest run in brackets.
+{slowdowns}
+
+The following table shows predicted and measured times in seconds. The column `measured` shows the median of several
+runs, with the shortest and the longest run in brackets.
 
 | program | recorded | cluster | predicted | measured | error |
 |---|--:|---|--:|--:|--:|"""
@@ -355,7 +360,7 @@ def ranking(predictions: dict[str, Any], measured: Times) -> list[str]:
     heads = " | ".join(f"{policy}: predicted / measured" for policy in POLICIES)
     return [
         f"For **{right} of {count}** programs, the scheduling policy with the shortest predicted time was at most 5 %",
-        "slower in real runs than the fastest policy.",
+        "slower in real runs than the fastest of three policies.",
         "",
         f"| program | {heads} | predicted best | slower than the fastest by |",
         f"|---|{'--:|' * len(POLICIES)}---|--:|",

@@ -344,7 +344,8 @@ class Cluster:
         Args:
             wait: wait until the connected driver sees the node.
             num_cpus, num_gpus, resources: what the node has.
-            memory: memory that tasks can reserve with `memory=`, in bytes or a text such as "16GiB". Default: none.
+            memory: memory that tasks can reserve with `memory=`, in bytes or a text such as "16GiB". Default in
+                real mode: 70 % of this machine's memory.
             labels: labels of the node, such as {"zone": "a"}; see docs/api/placement.md.
             object_store_memory: size of the object store, in bytes or a text such as "64MiB". Default in real mode: a
                 quarter of what the other nodes of this machine leave of a lone node's default. Default in sim mode: 2

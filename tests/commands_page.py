@@ -20,8 +20,8 @@ def page() -> str:
         "",
         "<!-- Generated from the help texts of the commands: python -m tests.commands_page --write -->",
         "",
-        "A `dualray` command exits with code 0 after success, 1 if a check fails, and 2 if an argument or option is",
-        "wrong. `dualray run script.py` exits with the exit code of `script.py`.",
+        "A `dualray` command exits with code 0 after success, and with code 2 after a wrong argument or option.",
+        "A `dualray` command that finds a failure, such as a wrong result, exits with code 1.",
         "",
     ]
     for title, commands in GROUPS.items():

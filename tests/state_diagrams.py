@@ -19,7 +19,7 @@ TABLES: tuple[tuple[Transitions[Any], str, str], ...] = (
         "UNKNOWN",
         (
             "Each process that has a reference to an object stores the object's state. "
-            "In the process that creates an object (the owner), the object's first state is `PENDING`."
+            "In the process that submitted a task, the task's result starts in the state `PENDING`."
         ),
     ),
     (WORKER, "STARTING", "The manager process of a node stores the states of the node's worker processes."),
@@ -39,9 +39,9 @@ HEAD = """\
 # States
 
 This page shows the states of tasks, objects, workers, actors, placement groups and nodes. In each table on this page, a
-row shows one state, and the states that can follow it. In each table on this page, the first row shows the initial
-state. If code of dualray attempts a change of state that is not in the tables of this page, dualray raises
-`InvalidTransition`. The tables on this page show the contents of `dualray/shared/model/states.py`.
+row shows one state, and the states that can follow this state. In each table on this page, the first row shows the
+usual initial state. If dualray's code attempts a change of state that is not in the tables of this page, dualray raises
+`InvalidTransition`. The tables on this page show the contents of `dualray/shared/model/states.py`. The command
 `python -m tests.state_diagrams` generates this page.
 """
 

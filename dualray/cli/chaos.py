@@ -99,7 +99,7 @@ def chaos_command(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Kill, pause and slow down real processes while a test program runs, and check the program's results.
+    """Kill, pause and slow down processes of a cluster while a test program runs, and check the program's results.
 
     Example: dualray chaos --random-faults 20 --nodes 2
     """

@@ -45,14 +45,15 @@ def start_command(
         bool, Option("--head", help="Start a new cluster, with its head process and its first node.")
     ] = False,
     address: Annotated[
-        str | None, Option(help=f"{ADDRESS_HELP} With --address, the node joins an existing cluster.")
+        str | None, Option(help=f"{ADDRESS_HELP} With --address, `dualray start` adds a node to an existing cluster.")
     ] = None,
     port: Annotated[
         int | None,
         Option(
             min=0,
             max=65535,
-            help=f"{PORT_HELP} The option --port works only with --head, and its default is {DEFAULT_PORT}.",
+            help=f"{PORT_HELP} `dualray start` accepts --port only with --head. With --head, the default port is "
+            f"{DEFAULT_PORT}.",
         ),
     ] = None,
     node_ip: Annotated[
@@ -65,34 +66,34 @@ def start_command(
     num_cpus: Annotated[
         float | None,
         Option(
-            help="Number of CPUs that this node offers to tasks. By default, the node offers all CPUs of this machine."
+            help="Number of CPUs that the new node offers to tasks. By default, a node offers all CPUs of its machine."
         ),
     ] = None,
     num_gpus: Annotated[
         float | None,
         Option(
-            help="Number of GPUs that this node offers to tasks. By default, the node offers all GPUs of this machine."
+            help="Number of GPUs that the new node offers to tasks. By default, a node offers all GPUs of its machine."
         ),
     ] = None,
     resources: Annotated[
-        str | None, Option(help="Custom resources of this node as JSON, such as '{\"disk\": 2}'.")
+        str | None, Option(help="Custom resources of the new node as JSON, such as '{\"disk\": 2}'.")
     ] = None,
     memory: Annotated[
         str | None,
         Option(
-            help="Memory that tasks can reserve with the option memory=, such as 16GiB. By default, "
-            "tasks can reserve 70 % of this machine's memory."
+            help="Memory that tasks on the new node can reserve with their option `memory`, such as 16GiB. By "
+            "default, tasks can reserve 70 % of this machine's memory."
         ),
     ] = None,
-    labels: Annotated[str | None, Option(help="Labels of this node, as 'zone=a,market=spot' or as JSON.")] = None,
+    labels: Annotated[str | None, Option(help="Labels of the new node, as 'zone=a,market=spot' or as JSON.")] = None,
     object_store_memory: Annotated[
-        str | None, Option(help="Size of this node's object store, as a number of bytes or with a unit, such as 2GiB.")
+        str | None, Option(help="Size of the new node's object store, in bytes or with a unit, such as 2GiB.")
     ] = None,
     num_workers: Annotated[
         int | None,
         Option(
-            help="Number of workers that each node of the cluster starts in advance. The option "
-            "--num-workers works only with --head."
+            help="Number of worker processes that each node of the cluster starts in advance. `dualray start` accepts "
+            "--num-workers only with --head."
         ),
     ] = None,
     object_manager_port: Annotated[
@@ -100,45 +101,45 @@ def start_command(
         Option(
             min=0,
             max=65535,
-            help="Network port for all connections to a node that joins a cluster with --address. By default, "
-            "dualray chooses a free port for the node.",
+            help="Network port on which a node that joins a cluster accepts all connections. By default, "
+            "dualray chooses a free port for a node that joins a cluster.",
         ),
     ] = None,
     autoscale: Annotated[
         Path | None,
-        Option(help=f"{AUTOSCALE_HELP} The option --autoscale works only with --head."),
+        Option(help=f"{AUTOSCALE_HELP} `dualray start` accepts --autoscale only with --head."),
     ] = None,
     secret_file: Annotated[
         Path | None,
         Option(
-            help="File that contains the cluster's secret. By default, dualray reads the secret from the "
-            "environment variable DUALRAY_SECRET."
+            help="File with the secret that all nodes of the cluster share. By default, dualray reads the cluster's "
+            "secret from the environment variable DUALRAY_SECRET."
         ),
     ] = None,
     num_redis_shards: Annotated[
         int | None,
         Option(
-            help="Number of additional Redis servers, among which the cluster divides its tables. The option "
-            "--num-redis-shards works only with --head.",
+            help="Number of additional Redis servers that store parts of the cluster's tables. `dualray start` "
+            "accepts --num-redis-shards only with --head.",
             min=0,
             max=64,
         ),
     ] = None,
     metrics_port: Annotated[
         int | None,
-        Option(help="Port on 127.0.0.1 at which this node serves its metrics.", min=0, max=65535),
+        Option(help="Port on 127.0.0.1 at which the new node serves metrics for Prometheus.", min=0, max=65535),
     ] = None,
     tls: Annotated[
         bool | None,
         Option(
             help="Encrypt connections to other machines with TLS 1.3. Either all nodes of a cluster use TLS, "
-            "or no node uses TLS. By default, TLS is on unless --node-ip is a loopback address.",
+            "or no node uses TLS. By default, a node uses TLS unless its --node-ip is a loopback address.",
         ),
     ] = None,
     tls_cert: Annotated[
         Path | None,
         Option(
-            help="PEM file with this node's TLS certificate. By default, dualray derives the "
+            help="PEM file with the new node's TLS certificate. By default, dualray derives the "
             "certificate from the cluster's secret."
         ),
     ] = None,
@@ -153,7 +154,7 @@ def start_command(
         ),
     ] = None,
 ) -> None:
-    """Start a node of a cluster on this machine. The started node runs until you run `dualray stop`.
+    """Start a node of a cluster on this machine. To stop the node, run `dualray stop`.
 
     Example: dualray start --head --node-ip 10.0.0.1
     """
@@ -257,7 +258,7 @@ def labels_of(text: str | None) -> dict[str, str] | None:
 
 @app.add("stop")
 def stop_command() -> None:
-    """Stop every node that you started on this machine with `dualray start`, or with dualray's own `ray start`.
+    """Stop all nodes of dualray that you started on this machine with `dualray start` or `ray start`.
 
     Example: dualray stop
     """
@@ -280,7 +281,7 @@ def status_command(
         str | None,
         Option(
             help="Autoscaling policy that `dualray status --dry-run` tries, as package.module:Class. By "
-            "default, --dry-run uses the cluster's own policy."
+            "default, `dualray status --dry-run` uses the cluster's own policy."
         ),
     ] = None,
     dry_run: Annotated[

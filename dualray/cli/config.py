@@ -15,7 +15,7 @@ app = Commands()
 
 @app.add("config")
 def config_command(as_json: AsJson = False) -> None:
-    """Show each setting and each limit of dualray, with its value and the source of the value.
+    """Show the value of each setting and limit of dualray, and the source of each value, such as the file dualray.toml.
 
     Example: dualray config --json
     """

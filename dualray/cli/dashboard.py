@@ -46,10 +46,10 @@ def dashboard_command(
         list[str] | None,
         Argument(
             metavar="[SOURCE]...",
-            help="Cluster or run that the dashboard shows: the host:port of a cluster, a decision log "
-            "directory, a scenario file or a script. After a script, you can give options of `dualray "
-            "run`. To compare two runs, give the decision log directories of both runs. Without SOURCE, "
-            "the dashboard shows the cluster on this machine.",
+            help="Cluster or run that the dashboard shows: host:port of a cluster, a decision log directory, a "
+            "scenario file or a script. After the name of a script, you can give options of `dualray run`. To "
+            "compare two runs in the dashboard, give the decision log directories of both runs. By default, the "
+            "dashboard shows the cluster that runs on this machine.",
         ),
     ] = None,
     host: Annotated[
@@ -62,7 +62,7 @@ def dashboard_command(
     port: Annotated[int, Option(help=PORT_HELP, min=0, max=65535)] = 0,
     pace: Annotated[
         float | None,
-        Option(help="Highest speed, in simulated seconds per real second, of a simulation that the dashboard starts."),
+        Option(help="Maximum speed of a simulation that the dashboard starts, in simulated seconds per real second."),
     ] = None,
     logs: Annotated[Path | None, Option(help=KEPT_LOGS_HELP)] = None,
     open_: Annotated[bool, Option("--open", help="Open the dashboard in the web browser of this machine.")] = False,

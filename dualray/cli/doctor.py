@@ -35,7 +35,7 @@ app = Commands()
 
 @app.add("version")
 def version_command() -> None:
-    """Show the version of dualray, and whether its scheduling code is compiled.
+    """Show the version of dualray, and whether dualray's scheduling code is compiled with mypyc.
 
     Example: dualray version
     """
@@ -50,7 +50,7 @@ def help_command(
     key: Annotated[
         str | None,
         Argument(
-            help="Key of an error, such as store-full, or the name of an error class. Without KEY, "
+            help="Key of an error, such as store-full, or the name of an error class. Without an argument, "
             "`dualray help` lists the keys of all errors."
         ),
     ] = None,
@@ -100,8 +100,8 @@ def doctor_command(
 ) -> None:
     """Check whether dualray can run on this machine, and print how to fix each problem.
 
-    `dualray doctor` exits with code 1 if dualray cannot run real processes on this machine. Simulations with dualray
-    need only Python.
+    `dualray doctor` exits with code 1 if dualray cannot run real processes on this machine, even if simulations can
+    run.
 
     Example: dualray doctor
     """

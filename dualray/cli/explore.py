@@ -35,8 +35,8 @@ app = Commands()
 Repeat = Annotated[
     str,
     Option(
-        help="Share of the seeds that `dualray explore` simulates twice, such as 5% or 0.05, to check that "
-        "both simulations are equal. With --repeat 0, `dualray explore` simulates no seed twice."
+        help="Share of the random seeds, such as 5% or 0.05, that `dualray explore` simulates twice to check that "
+        "simulations are deterministic. With --repeat 0, `dualray explore` simulates no seed twice."
     ),
 ]
 Output = Annotated[
@@ -44,9 +44,12 @@ Output = Annotated[
 ]
 
 ShrinkRuns = Annotated[
+    int, Option(min=1, help="Maximum number of simulations that --shrink runs to reduce the faults of one failure.")
+]
+First = Annotated[
     int,
     Option(
-        min=1, help="Largest number of simulations that --shrink runs to find the fewest faults that cause a failure."
+        help="First random seed. With --first 100 --seeds 20, `dualray explore` simulates with the seeds 100 to 119."
     ),
 ]
 
@@ -55,25 +58,21 @@ ShrinkRuns = Annotated[
 def explore_command(
     file: File,
     seeds: Annotated[int, Option(min=1, help=SEEDS_HELP)] = 100,
-    first: Annotated[
-        int, Option(help="Seed of the first simulation. Each further simulation uses the next higher seed.")
-    ] = 0,
+    first: First = 0,
     jobs: Annotated[int, Option(min=1, max=256, help=JOBS_HELP)] = 1,
-    seed_timeout: Annotated[
-        float, Option(min=1, help="Longest real time, in seconds, that one simulation may take.")
-    ] = 60,
-    shrink: Annotated[bool, Option(help="Search for the fewest faults that cause each kind of failure.")] = True,
+    seed_timeout: Annotated[float, Option(min=1, help="Time limit of each simulation, in seconds of real time.")] = 60,
+    shrink: Annotated[bool, Option(help="For each failure, search for fewer faults that cause the failure.")] = True,
     shrink_runs: ShrinkRuns = RUNS_MAX,
     output: Output = Path("failures"),
-    stop_after: Annotated[int, Option(min=1, help="Number of failing seeds after which `dualray explore` stops.")] = 10,
+    stop_after: Annotated[int, Option(min=1, help="Stop after this number of failing simulations.")] = 10,
     repeat: Repeat = "5%",
     as_json: AsJson = False,
     verbose: Verbose = False,
     quiet: Quiet = False,
 ) -> None:
-    """Simulate a scenario with many seeds, inject different random faults with each seed, and report the failures.
+    """Simulate a scenario many times with different random faults, and report the simulations that fail.
 
-    For each kind of failure, `dualray explore` writes a scenario file with the fewest faults that cause the failure.
+    For each kind of failure, `dualray explore` writes a scenario file that causes the failure again with few faults.
 
     Example: dualray explore scenarios/pi.yaml --seeds 200
     """

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 from dualray.cli.declare import Argument, Commands, Option
-from dualray.cli.printing import OUTPUT_HELP, refuse, say
+from dualray.cli.printing import RECORD_HELP, refuse, say
 from dualray.cli.seeing import check_ours
 from dualray.recording.file import check_can_write, write_record
 from dualray.recording.ray_import import import_ray
@@ -22,7 +22,7 @@ def import_ray_command(
             help="Directory of a Ray session, such as /tmp/ray/session_latest, or its subdirectory logs/export_events."
         ),
     ],
-    output: Annotated[Path, Option("--output", "-o", help=OUTPUT_HELP)] = Path("run.parquet"),
+    output: Annotated[Path, Option("--output", "-o", help=RECORD_HELP)] = Path("run.parquet"),
     job: Annotated[
         str | None,
         Option(
@@ -47,13 +47,13 @@ def import_ray_command(
     edges: Annotated[
         Path | None,
         Option(
-            help='JSON file with the dependencies between tasks: [["id of a task", "id of the task that takes '
-            'its result"]]. By default, `dualray import-ray` infers the dependencies between tasks from '
+            help='JSON file with the dependencies between tasks: [["id of a task", "id of a task that uses the '
+            'result"]]. By default, `dualray import-ray` infers the dependencies between tasks from '
             "the exported events."
         ),
     ] = None,
 ) -> None:
-    """Read the events that a Ray cluster exported, and write them as a recorded run for `dualray predict`.
+    """Convert the events that a Ray cluster exported into a recorded run, which `dualray predict` can read.
 
     Example: dualray import-ray /tmp/ray/session_latest --output run.parquet
     """

@@ -38,8 +38,8 @@ app = Commands()
 What = Annotated[
     str | None,
     Argument(
-        help="Name of the log file to print, or one of the words task, actor and worker. If you give a "
-        "glob pattern in quotes, `dualray logs` lists the matching log files."
+        help="What to print: the name of a log file, or one of the words task, actor and worker. If several log files "
+        "match a glob pattern in quotes, `dualray logs` lists the matching files."
     ),
 ]
 Which = Annotated[
@@ -53,22 +53,26 @@ Tail = Annotated[
     int, Option(help="Number of lines to print from the end of the output, or -1 to print all lines.", min=-1)
 ]
 Follow = Annotated[
-    bool, Option("--follow", "-f", help="Print new lines of the output until you press Ctrl-C or the cluster stops.")
+    bool, Option("--follow", "-f", help="Keep printing new output until you press Ctrl-C or the cluster stops.")
 ]
 Attempt = Annotated[
     int | None,
     Option(
         "--attempt-number",
         "-a",
-        help="Number of the task attempt whose output to print. The first attempt of a task has the number "
-        "0. By default, `dualray logs` prints the output of all attempts of a task.",
+        help="Attempt of the task whose output to print: 0 for the first attempt, 1 for the second. By default, "
+        "`dualray logs` prints the output of all attempts of a task.",
         min=0,
     ),
 ]
 
 Subject = Annotated[
     str | None,
-    Option("--id", help="Id of the task or actor whose output to print. With --id, leave out the argument WHICH."),
+    Option(
+        "--id",
+        help="Id of the task or actor whose output to print. With --id, leave out the argument WHICH of "
+        "`dualray logs`.",
+    ),
 ]
 Session = Annotated[
     str | None,
@@ -86,7 +90,7 @@ def logs_command(
     id_: Subject = None,
     pid: Annotated[int | None, Option(help="Process id of the worker or actor whose output to print.")] = None,
     attempt: Attempt = None,
-    err: Annotated[bool, Option("--err", help="Print stderr instead of stdout.")] = False,
+    err: Annotated[bool, Option("--err", help="Print the stderr output instead of the stdout output.")] = False,
     tail: Tail = TAIL_LINES,
     follow: Follow = False,
     session: Session = None,
@@ -99,8 +103,8 @@ def logs_command(
 ) -> None:
     """List log files, print a log file, or print the output of one task, actor or worker.
 
-    Without an argument, `dualray logs` lists the log files of the clusters that you have started on this machine. A
-    simulation has no log files, because simulated tasks print to the stdout of your script.
+    Without an argument, `dualray logs` lists the log files of your running clusters on this machine. A simulation has
+    no log files, because simulated tasks print to the stdout of your script.
 
     Example: dualray logs task 5e9317d9 --err
     """

@@ -42,16 +42,15 @@ FAILED = 1
 Program = Annotated[
     str,
     Argument(
-        help=f"Built-in workload to simulate: {', '.join(PROGRAMS)}. `dualray sim workloads` lists the "
-        "parameters of each workload."
+        help=f"Built-in workload to simulate, one of {', '.join(PROGRAMS)}. `dualray sim workloads` lists the "
+        "parameters of each built-in workload."
     ),
 ]
 ScenarioFile = Annotated[
     Path | None,
     Option(
-        help="Scenario file from which the simulation takes the cluster, the costs of operations, the "
-        "limits and the faults. `dualray sim workload` ignores the program that the scenario file "
-        "names.",
+        help="YAML scenario file from which `dualray sim workload` takes settings such as the cluster, the faults and "
+        "the costs of operations. `dualray sim workload` ignores the program that the scenario file names.",
     ),
 ]
 
@@ -67,19 +66,19 @@ def workload_command(
     name: Program,
     nodes: Annotated[int, Option(min=1, help=NODES_HELP)] = 10,
     node_cpus: Annotated[float, Option(help=NUM_CPUS_HELP)] = 8,
-    node_gpus: Annotated[float, Option(help="Number of GPUs that each node offers to tasks.")] = 0,
+    node_gpus: Annotated[float, Option(help="Number of GPUs that each node of the cluster offers to tasks.")] = 0,
     object_store: Annotated[str, Option(help="Size of each node's object store, such as 2GiB.")] = "2GiB",
     scenario: ScenarioFile = None,
     faults: Annotated[list[str] | None, Option(help=FAULTS_HELP)] = None,
     seed: Annotated[
-        int | None, Option(help=f"{SCENARIO_SEED_HELP} Without a scenario file, the default seed is 0.")
+        int | None, Option(help=f"{SCENARIO_SEED_HELP} Without --seed and --scenario, the seed is 0.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Simulate a built-in workload, such as a shuffle, on a virtual cluster of any size.
 
-    The tasks of a built-in workload run no code, and only take simulated time. To set the parameters of a built-in
-    workload, use options such as --tasks 1e6.
+    The tasks of a built-in workload take simulated time, but run no code. To set a parameter of a built-in workload,
+    use an option with the name of the parameter, such as --tasks 1e6.
 
     Example: dualray sim workload bag --tasks 1e6 --seconds 0.5 --nodes 1000
     """
@@ -190,7 +189,7 @@ def _peak_bytes() -> int:
 
 
 def workloads_command(as_json: AsJson = False) -> None:
-    """List the programs that `dualray sim workload` can simulate, and their parameters.
+    """List the built-in workloads that `dualray sim workload` can simulate, each with its parameters.
 
     Example: dualray sim workloads
     """

@@ -39,43 +39,43 @@ SENTENCES: Final = ("waits_for", "waiting_reason")
 
 # The help of options that several commands share. A command may add a sentence.
 ADDRESS_HELP: Final = "Address of the cluster's head process, as host:port."
-AS_RAY_HELP: Final = "Make the script's `import ray` import dualray instead of Ray."
-AUTOSCALE_HELP: Final = (
-    "File that describes the groups of nodes that the autoscaler starts and stops, or a RayCluster manifest of KubeRay."
-)
+AS_RAY_HELP: Final = "Import dualray instead of Ray when the script runs `import ray`."
+AUTOSCALE_HELP: Final = "File that describes the autoscaler's groups of nodes, or a RayCluster manifest of KubeRay."
 DECISION_LOG_HELP: Final = (
     "New or empty directory, to which dualray writes the events and scheduling decisions of the run."
 )
-DRY_RUN_HELP: Final = "Print what the command would do, without doing it."
+DRY_RUN_HELP: Final = "Print the planned actions, but do not perform them."
 FAULTS_HELP: Final = (
     "Fault that dualray injects into the run, such as 'kill node-5 at 2.5s'. To inject several "
-    "faults, give --faults several times."
+    "faults, repeat the option --faults."
 )
-FORMAT_HELP: Final = "Format of the output: table or json."
-JOBS_HELP: Final = "Number of processes that run simulations at the same time."
-JSON_HELP: Final = "Print the result as JSON instead of text."
-KEPT_LOGS_HELP: Final = "Directory DIR to which an earlier run with init(log_directory=DIR) wrote its log files."
-LOG_HELP: Final = "Decision log directory that a finished run wrote with --decision-log."
+FORMAT_HELP: Final = "Format of the command's output: table or json."
+JOBS_HELP: Final = "Number of processes in which the command runs simulations at the same time."
+JSON_HELP: Final = "Print the result of the command as JSON instead of text."
+KEPT_LOGS_HELP: Final = "Directory to which an earlier run wrote its log files, as set with init(log_directory=...)."
+LOG_HELP: Final = (
+    "Decision log of an earlier run: the directory that you set with --decision-log or init(decision_log=...)."
+)
 MODE_HELP: Final = (
-    "Mode in which dualray runs the program: real (on processes of this machine), sim (in a simulation) or ray "
+    "Mode in which dualray runs the program: real (in worker processes), sim (in a simulation) or ray "
     "(on a Ray cluster)."
 )
-NODES_HELP: Final = "Number of nodes in the cluster."
-NUM_CPUS_HELP: Final = "Number of CPUs that each node offers to tasks."
-OUTPUT_HELP: Final = "File to which the command writes its result."
+NODES_HELP: Final = "Number of nodes in the cluster that the command starts or simulates."
+NUM_CPUS_HELP: Final = "Number of CPUs that each node of the cluster offers to tasks."
 PORT_HELP: Final = "Network port on which dualray listens, or 0 for any free port."
-REPORT_HELP: Final = "HTML file to which the command writes a report."
+RECORD_HELP: Final = "File to which the command writes the recorded run."
+REPORT_HELP: Final = "HTML file to which the command writes a report of its results."
 SCRIPT_ARGS_HELP: Final = (
-    "Arguments that dualray passes to the script. dualray passes all arguments after `--` to the "
-    "script, even arguments that look like options of dualray."
+    "Arguments that dualray passes to the script. All arguments after `--` belong to the script, even arguments "
+    "that look like options of dualray."
 )
-SEED_HELP: Final = "Seed for the random choices that dualray makes while the program runs."
-SEEDS_HELP: Final = "Number of simulations to run, each with a different seed."
+SEED_HELP: Final = "Seed of the random numbers that dualray draws during the run."
+SEEDS_HELP: Final = "Number of random seeds for which the command runs simulations."
 SCENARIO_SEED_HELP: Final = f"{SEED_HELP} Without --seed, dualray uses the seed in the scenario file."
 
 AsJson = Annotated[bool, Option("--json", help=JSON_HELP)]
-Verbose = Annotated[bool, Option("--verbose", "-v", help="Print also the details that the output omits by default.")]
-Quiet = Annotated[bool, Option("--quiet", "-q", help="Print only the result of the command, without details.")]
+Verbose = Annotated[bool, Option("--verbose", "-v", help="Print more details than by default.")]
+Quiet = Annotated[bool, Option("--quiet", "-q", help="Print only the overall result of the command, without details.")]
 
 
 def refuse(why: object) -> NoReturn:

@@ -22,21 +22,20 @@ def replay_command(
     path: Annotated[
         Path,
         Argument(
-            help="Decision log directory that a finished run wrote with --decision-log, or the decision log "
-            "file of one process."
+            help="Directory that an earlier run wrote with --decision-log, or the decision log file of one process."
         ),
     ],
     as_json: AsJson = False,
     verbose: Verbose = False,
     quiet: Quiet = False,
 ) -> None:
-    """Compute the scheduling decisions of a finished run again, and compare each with the logged decision.
+    """Recompute the scheduling decisions of a finished run from its logged events, and compare them with the logged
+    decisions.
 
     A decision log contains the events that a process received, and the decisions that the process made after each
-    event. `dualray replay` computes the decisions again from the logged events. `dualray replay` also checks that each
-    action of the run, such as the start of a task, follows from a logged decision. `dualray replay` lists each process
-    whose decisions differ from its decision log, and each process that was killed or left no decision log. With -v,
-    `dualray replay` lists all processes of the run, even those without differences.
+    event. `dualray replay` checks that each action of the run, such as the start of a task, follows from a logged
+    decision. `dualray replay` lists killed processes, processes without a decision log, and processes whose logged
+    decisions differ from the recomputed decisions. With -v, `dualray replay` lists all processes of the run.
 
     Example: dualray replay run1
     """

@@ -38,12 +38,15 @@ _OPTION_MIN = 5
 
 Script = Annotated[
     str,
-    Argument(help="Python file to run. To run a module instead of a file, write -m and the name of the module."),
+    Argument(
+        help="Python file to run. To run a module with `dualray run`, write -m and the name of the module instead "
+        "of a file."
+    ),
 ]
 Nodes = Annotated[int | None, Option(help=f"{NODES_HELP} `dualray run` uses --nodes only in a simulation.")]
 Faults = Annotated[list[str] | None, Option(help=f"{FAULTS_HELP} `dualray run` injects faults only into a simulation.")]
 AsJson = Annotated[
-    bool, Option("--json", help=f"{JSON_HELP} `dualray run` prints the summary of a simulation as JSON on stderr.")
+    bool, Option("--json", help=f"{JSON_HELP} `dualray run --json` prints a simulation's summary as JSON on stderr.")
 ]
 
 
@@ -65,7 +68,7 @@ def run_command(
     quiet: Annotated[bool, Option("--quiet", help="Print no summary at the end of a simulation.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Run a Python script or module on real processes, in a simulation or on a Ray cluster.
+    """Run a Python script or module with real processes, in a simulation, or on a Ray cluster.
 
     `dualray run` exits with the exit code of the script that it runs.
 

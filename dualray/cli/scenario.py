@@ -79,13 +79,16 @@ def run_command(
     decision_log: Annotated[Path | None, Option(help=DECISION_LOG_HELP)] = None,
     report: Annotated[
         Path | None,
-        Option(help=f"{REPORT_HELP} The report of `dualray scenario run` describes the run of the scenario."),
+        Option(
+            help=f"{REPORT_HELP} The report of `dualray scenario run` shows charts of the run, and whether the run met "
+            "each expectation of the scenario."
+        ),
     ] = None,
     timeline: Timeline = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Run the program of a scenario file, and check whether the run meets the expectations in the scenario file.
+    """Run the program of a scenario (a YAML file), and check the results that the scenario expects.
 
     Example: dualray scenario run first.yaml --report first.html
     """
@@ -189,10 +192,10 @@ def _show_run(loaded: Scenario, outcome: Outcome, verdicts: Sequence[Verdict], m
 
 @scenario.add("check")
 def check_command(file: File, seed: Seed = None, as_json: AsJson = False, quiet: Quiet = False) -> None:
-    """Check that all runs of a scenario with the same seed make the same scheduling decisions.
+    """Simulate a scenario twice with the same seed, and check that both runs make the same scheduling decisions.
 
-    `dualray scenario check` runs a scenario twice, with different values of PYTHONHASHSEED, and compares the scheduling
-    decisions of both runs.
+    The two simulations of `dualray scenario check` have different values of PYTHONHASHSEED, on which the order of a
+    Python set may depend.
 
     Example: dualray scenario check first.yaml
     """
@@ -225,13 +228,11 @@ def check_command(file: File, seed: Seed = None, as_json: AsJson = False, quiet:
 
 @scenario.add("list")
 def list_command(
-    directory: Annotated[
-        Path, Argument(help="Directory whose scenario files `dualray scenario list` lists.")
-    ] = SCENARIOS,
+    directory: Annotated[Path, Argument(help="Directory that contains the scenario files to list.")] = SCENARIOS,
     as_json: AsJson = False,
     quiet: Annotated[bool, Option("--quiet", "-q", help="Print only the names of the scenario files.")] = False,
 ) -> None:
-    """List the scenario files in a directory.
+    """List the scenario files (YAML files that describe simulations) in a directory.
 
     Example: dualray scenario list scenarios
     """
@@ -299,10 +300,10 @@ expect: {{same_as_without_faults: true}}
 @scenario.add("new")
 def new_command(
     name: Annotated[
-        str, Argument(help="Name of the two new files, without the endings .py (program) and .yaml (scenario).")
+        str, Argument(help="Name of the two new files: the program NAME.py and the scenario file NAME.yaml.")
     ] = "first",
 ) -> None:
-    """Write a small example program, and a scenario file with which you can run the program.
+    """Write a small example program, and a scenario file that runs the program on a simulated cluster.
 
     Example: dualray scenario new && dualray scenario run first.yaml
     """
@@ -319,7 +320,7 @@ def new_command(
 
 @scenario.add("schema")
 def schema_command() -> None:
-    """Print a JSON schema, with which an editor can check a scenario file while you write it.
+    """Print the JSON schema of scenario files, so that your editor can check a scenario file as you type.
 
     Example: dualray scenario schema > scenario.schema.json
     """

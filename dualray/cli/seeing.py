@@ -14,7 +14,6 @@ from typing import Annotated, Any
 from dualray.cli.declare import Argument, Commands, Option
 from dualray.cli.printing import (
     LOG_HELP,
-    OUTPUT_HELP,
     SCENARIO_SEED_HELP,
     SHORT_ID,
     AsJson,
@@ -47,7 +46,7 @@ MARKS = (
 LOOKED_AT_BYTES = 1 << 16
 SCENARIO_SUFFIXES = (".yaml", ".yml")
 
-Directory = Annotated[Path, Argument(help="Decision log directory that a finished run wrote with --decision-log.")]
+Directory = Annotated[Path, Argument(help=LOG_HELP)]
 
 
 def check_outputs(*, report: Path | None, timeline: Path | None, report_option: str = "--report") -> None:
@@ -130,10 +129,10 @@ def write_outputs(
 
 def report_command(
     directory: Directory,
-    output: Annotated[Path, Option("--output", "-o", help=OUTPUT_HELP)] = Path("report.html"),
-    title: Annotated[str, Option(help="Title of the web page.")] = "",
+    output: Annotated[Path, Option("--output", "-o", help="HTML file to write.")] = Path("report.html"),
+    title: Annotated[str, Option(help="Title of the HTML report.")] = "",
 ) -> None:
-    """Write a web page about a finished run, as one HTML file that a browser can show without a network.
+    """Write a report about a finished run as one HTML file, which a browser can show without a network.
 
     Example: dualray report run1 --output run1.html
     """
@@ -146,7 +145,7 @@ def report_command(
 
 def timeline_command(
     directory: Directory,
-    output: Annotated[Path, Option("--output", "-o", help=OUTPUT_HELP)] = Path("timeline.json"),
+    output: Annotated[Path, Option("--output", "-o", help="JSON file to write.")] = Path("timeline.json"),
 ) -> None:
     """Write the timeline of a finished run as a JSON file that you can open in https://ui.perfetto.dev.
 
@@ -163,7 +162,7 @@ Wanted = Annotated[
     str,
     Argument(
         metavar="ID",
-        help="Task, actor or object to explain. Give an id, the first characters of an id, or the name of a task.",
+        help="Task, actor or object to explain: an id, the first characters of an id, or the name of a task.",
     ),
 ]
 
@@ -180,9 +179,8 @@ def explain_command(
         Path | None,
         Argument(
             metavar="[DIRECTORY|SCENARIO]",
-            help="Decision log directory that a finished run wrote with --decision-log, or a scenario file "
-            "that `dualray explain` simulates first. Without SOURCE and --log, `dualray explain` asks a "
-            "running cluster about the task.",
+            help="Directory that an earlier run wrote with --decision-log, or a scenario file that "
+            "`dualray explain` simulates.",
         ),
     ] = None,
     seed: Annotated[int | None, Option(help=SCENARIO_SEED_HELP)] = None,
@@ -191,17 +189,17 @@ def explain_command(
         bool,
         Option(
             "--regret",
-            help="Simulate the scenario again with the task on every other node that could run it, and show "
-            "how much time each other node would save.",
+            help="Simulate the scenario again with the explained task on other nodes, and compare the "
+            "simulated durations.",
         ),
     ] = False,
     address: Address = "auto",
     as_json: AsJson = False,
 ) -> None:
-    """Show the history of a task, an actor or an object, such as why a task waited, ran on a node, or ran again.
+    """Show the history of a task, an actor or an object, such as why a task waited or ran again.
 
-    The history of an actor shows when the actor's constructor ran, and when the actor restarted. Without SOURCE and
-    --log, `dualray explain` shows the current state of a task in the running cluster, and why the task waits.
+    The history of an actor shows when the actor's constructor ran, and when the actor restarted. If you give no
+    directory and no scenario file, `dualray explain` shows what a task of the running cluster waits for.
 
     Example: dualray explain train run1
     """

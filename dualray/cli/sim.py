@@ -16,8 +16,7 @@ modelled.add_to(sim)
 
 @sim.add("params")
 def sim_params_command(as_json: AsJson = False) -> None:
-    """Show the numbers that simulations use: the costs of operations, the default hardware of a node, and constants
-    that you cannot change.
+    """Show the assumptions of a simulation, such as the duration of each operation and the default hardware of a node.
 
     Example: dualray sim params --json
     """

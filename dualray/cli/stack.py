@@ -14,16 +14,14 @@ app = Commands()
 @app.add("stack")
 def stack_command(
     full: Annotated[
-        bool, Option("--full", help="Include the threads and stack frames of dualray's own code in each stack.")
+        bool, Option("--full", help="Also show the threads and stack frames of dualray's own code.")
     ] = False,
     timeout: Annotated[
         float,
-        Option(
-            help="Longest time, in seconds, for which `dualray stack` waits for the stacks of the workers.", min=0.1
-        ),
+        Option(help="Maximum time, in seconds, for which `dualray stack` waits for answers of workers.", min=0.1),
     ] = WITHIN_S,
 ) -> None:
-    """Show the Python stack of every worker process of the clusters that you have started on this machine.
+    """Show the Python stack of every worker process of your running clusters on this machine.
 
     A simulation has no worker processes, because all simulated tasks run in the process of your script. To see the
     stack of a simulation, use breakpoint(), pytest --pdb or an IDE's debugger, or press Ctrl-C.

@@ -40,7 +40,7 @@ Address = Annotated[
 ]
 Log = Annotated[
     Path | None,
-    Option(help=f"{LOG_HELP} With --log, the command reads the decision log instead of asking a running cluster."),
+    Option(help=f"{LOG_HELP} With --log, the command shows an earlier run instead of a running cluster."),
 ]
 Format = Annotated[str, Option("--format", help=f"{FORMAT_HELP} The option --json means the same as --format json.")]
 
@@ -98,7 +98,7 @@ def list_command(
             "set several conditions, give --filter several times.",
         ),
     ] = None,
-    limit: Annotated[int, Option(help="Largest number of rows that the command shows.")] = state.DEFAULT_LIMIT,
+    limit: Annotated[int, Option(help="Maximum number of rows to show.")] = state.DEFAULT_LIMIT,
     as_json: AsJson = False,
     format_: Format = "table",
     verbose: Verbose = False,
@@ -144,7 +144,7 @@ def get_command(
         str,
         Argument(
             metavar="ID",
-            help="Id or name of the task, actor or other thing to show. You can shorten an id to its first characters.",
+            help="Id or name of the task, actor or other resource to show. The first characters of an id suffice.",
         ),
     ],
     as_json: AsJson = False,
@@ -205,7 +205,7 @@ def summary_command(
     address: Address = "auto",
     log: Log = None,
 ) -> None:
-    """Count tasks by name, actors by class, or objects by the process that owns them.
+    """Count tasks by name, actors by class, or objects by owner process.
 
     Example: dualray summary tasks --log run1
     """
@@ -229,7 +229,7 @@ def summary_command(
 
 @app.add("memory")
 def memory_command(
-    limit: Annotated[int, Option(help="Largest number of rows that the command shows.")] = state.DEFAULT_LIMIT,
+    limit: Annotated[int, Option(help="Maximum number of rows to show.")] = state.DEFAULT_LIMIT,
     as_json: AsJson = False,
     format_: Format = "table",
     verbose: Verbose = False,

@@ -20,7 +20,7 @@ from dualray.cli.printing import (
     JOBS_HELP,
     MODE_HELP,
     NUM_CPUS_HELP,
-    OUTPUT_HELP,
+    RECORD_HELP,
     REPORT_HELP,
     SCRIPT_ARGS_HELP,
     SEEDS_HELP,
@@ -88,14 +88,14 @@ def _check_calibrates() -> None:
 
 
 def record_command(
-    script: Annotated[Path, Argument(help="Python file to run. The file must call dualray.init().")],
+    script: Annotated[Path, Argument(help="Python file of the program to record, which must call dualray.init().")],
     args: Annotated[list[str] | None, Argument(help=SCRIPT_ARGS_HELP)] = None,
-    output: Annotated[Path, Option("--output", "-o", help=OUTPUT_HELP)] = Path("run.parquet"),
+    output: Annotated[Path, Option("--output", "-o", help=RECORD_HELP)] = Path("run.parquet"),
     mode: Annotated[str | None, Option(help=MODE_HELP)] = None,
     num_cpus: Annotated[float | None, Option(help=NUM_CPUS_HELP)] = None,
     as_ray: Annotated[bool, Option("--as-ray", help=AS_RAY_HELP)] = False,
 ) -> None:
-    """Run a script, and record the duration, result size and node of each task, for use in `dualray predict`.
+    """Run a script, and record the duration, result size and node of each task for `dualray predict`.
 
     Example: dualray record --as-ray train.py -o run.parquet
     """
@@ -140,8 +140,8 @@ CalibrationReport = Annotated[
 Seconds = Annotated[
     float,
     Option(
-        help="Longest total time of the measurements, from 1 to 60 seconds. `dualray calibrate` repeats "
-        "all measurements until the time is over, and each repetition takes about 10 s."
+        help="Duration of the calibration in seconds, from 1 to 60. `dualray calibrate` repeats its measurements, "
+        "which take about 10 s, as often as --seconds allows."
     ),
 ]
 RayAddress = Annotated[
@@ -155,7 +155,7 @@ RayAddress = Annotated[
 
 
 def calibrate_command(
-    output: Annotated[Path, Option("--output", "-o", help=OUTPUT_HELP)] = Path("calibration.yaml"),
+    output: Annotated[Path, Option("--output", "-o", help="Calibration file to write.")] = Path("calibration.yaml"),
     seconds: Seconds = SECONDS_MAX,
     report: CalibrationReport = None,
     engine: Annotated[
@@ -164,7 +164,7 @@ def calibrate_command(
     address: RayAddress = None,
     as_json: AsJson = False,
 ) -> None:
-    """Measure the speed of this machine or a Ray cluster, and write a calibration file for simulations and predictions.
+    """Measure how long tasks, actor calls and object transfers take with dualray or Ray, and write a calibration file.
 
     Example: dualray calibrate --output here.yaml && dualray predict run.parquet --calibration here.yaml
     """
@@ -224,7 +224,7 @@ def predict_command(
     trace: Annotated[
         Path, Argument(help="File with a recorded run that `dualray record` or `dualray import-ray` wrote.")
     ],
-    nodes: Annotated[str, Option(help="Numbers of nodes to compare, such as 1,2,4.")] = "1,2,4,8",
+    nodes: Annotated[str, Option(help="Cluster sizes to compare, as numbers of nodes, such as 1,2,4.")] = "1,2,4,8",
     cpus: Annotated[
         str | None,
         Option(
@@ -250,14 +250,12 @@ def predict_command(
         str,
         Option(
             help="Amounts of memory per node to compare, such as 8GiB,16GiB. The object store and the workers "
-            "of a node share the node's memory. With --memory 0, a node has unlimited memory."
+            "of a node share the node's memory. With --memory 0, each simulated node has unlimited memory."
         ),
     ] = "0",
     network: Annotated[
         str,
-        Option(
-            help="Network links to compare, each given as bandwidth or bandwidth/latency, such as 1Gbps,10Gbps/50us."
-        ),
+        Option(help="Network bandwidths to compare, each with an optional latency, such as 1Gbps,10Gbps/50us."),
     ] = "10Gbps",
     policy: Annotated[
         str,
@@ -266,17 +264,21 @@ def predict_command(
         ),
     ] = "hybrid",
     eviction: Annotated[
-        str, Option(help="Eviction policies to compare: cost, lru, spill, or your own class as package.module:Class.")
+        str,
+        Option(
+            help="Eviction policies of object stores to compare: cost, lru, spill, or your own class as "
+            "package.module:Class."
+        ),
     ] = "cost",
     fault_files: Annotated[
         str,
         Option(
-            help="Files with faults to compare: scenario files, JSON files that describe spot machines, or "
-            "none, for no faults."
+            help="Files with faults to compare: scenario files, or JSON files with the number of available spot "
+            "machines over time. The word `none` in --fault-files stands for a simulation without faults."
         ),
     ] = "none",
     faults: Annotated[
-        str | None, Option("--faults", help="Earlier name of the option --fault-files.", is_hidden=True)
+        str | None, Option("--faults", help="Earlier name of `dualray predict --fault-files`.", is_hidden=True)
     ] = None,
     seeds: Annotated[
         int, Option(min=1, max=1000, help=f"{SEEDS_HELP} `dualray predict` simulates each cluster once with each seed.")
@@ -288,8 +290,8 @@ def predict_command(
     price: Annotated[
         str | None,
         Option(
-            help="Price of one node per hour. With --autoscale, give the price of a node for each node group, "
-            "such as cpu=0.40,gpu=2.80."
+            help="Price of one node per hour. With --autoscale, give one price for each group of nodes, such as "
+            "cpu=0.40,gpu=2.80."
         ),
     ] = None,
     gpu_price: Annotated[
@@ -299,34 +301,32 @@ def predict_command(
         float | None,
         Option(
             min=0,
-            help="Price of a spot machine per hour. By default, `dualray predict` uses the price in the JSON "
-            "file that describes the spot machines. If this JSON file contains no price, a spot machine "
-            "costs as much as --price says.",
+            help="Price of a spot machine per hour. By default, `dualray predict` takes the price of a spot machine "
+            "from the JSON file in --fault-files. If the JSON file in --fault-files contains no price, a spot machine "
+            "has the price that you set with --price.",
         ),
     ] = None,
     deadline: Annotated[
         str | None,
-        Option(
-            help="Longest time that the run may take, such as 10min. With --deadline, `dualray predict` "
-            "recommends the cheapest cluster that meets the deadline."
-        ),
+        Option(help="Longest time that the recorded run may take on another cluster, such as 10min."),
     ] = None,
     probability: Annotated[
         float,
-        Option(min=0.01, max=0.99, help="Probability with which a run on spot machines must end before --deadline."),
+        Option(min=0.01, max=0.99, help="Minimum probability that a run on spot machines meets the --deadline."),
     ] = LIKELY,
     calibration: Annotated[
         Path | None,
         Option(
-            help="Calibration file that `dualray calibrate` wrote. Predictions use the measured costs of "
-            "operations in the calibration file."
+            help="Calibration file that `dualray calibrate` wrote. With --calibration, predictions use the measured "
+            "times of operations in the calibration file."
         ),
     ] = None,
     cores: Annotated[
         float | None,
         Option(
             min=0.01,
-            help="Number of physical cores of each node. By default, a node has as many physical cores as CPUs.",
+            help="Number of physical cores of each simulated node. By default, a node has one physical core for each "
+            "CPU that it offers to tasks.",
         ),
     ] = None,
     host_cores: Annotated[
@@ -372,28 +372,26 @@ def predict_command(
         bool,
         Option(
             "--what-would-help",
-            help="Simulate the recommended cluster with one change at a time, such as one more node, and sort "
-            "the changes by the time that each saves.",
+            help="For each of several changes of the recommended cluster, such as one more node, show the saved time.",
         ),
     ] = False,
     strict: Annotated[
         bool,
         Option(
-            help="Refuse to predict for a cluster that differs too much from the cluster that `dualray "
-            "calibrate` measured."
+            help="Refuse to predict for a cluster that differs too much from the calibrated machine, such as a cluster "
+            "with GPUs."
         ),
     ] = False,
     report: Annotated[
-        Path | None, Option(help=f"{REPORT_HELP} The report of `dualray predict` shows the predictions.")
+        Path | None, Option(help=f"{REPORT_HELP} The report of `dualray predict` shows all predictions.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Predict how long a recorded run would take on other clusters, and compare the clusters.
 
-    With --deadline, `dualray predict` recommends the cheapest cluster on which the run ends before the deadline.
-    Without --deadline, `dualray predict` recommends the cluster size beyond which more CPUs hardly shorten the run. If
-    the predictions show no cluster size beyond which more CPUs hardly help, `dualray predict` recommends the fastest
-    cluster.
+    With --deadline, `dualray predict` recommends the cheapest cluster that meets the deadline. Without --deadline,
+    `dualray predict` recommends the cluster size beyond which more CPUs hardly shorten the run. If there is no cluster
+    size beyond which more CPUs hardly help, `dualray predict` recommends the fastest cluster.
 
     Example: dualray predict run.parquet --nodes 1,2,4,8 --cpus 4,8
     """

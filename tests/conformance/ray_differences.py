@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 DIFFERENCES = {
-    "In Ray mode, some errors have Ray's messages: errors about lost processes, actors or objects, about "
-    "duplicate names, about values that cannot be pickled, and about failed runtime environments. In Ray mode, an "
-    "error has the same class as in dualray's real mode.": (
+    "In Ray mode, errors about lost processes, lost actors and lost objects have Ray's messages. In Ray mode, "
+    "errors about duplicate names, unpicklable values and failed runtime environments also have Ray's messages. "
+    "In Ray mode, an error has the same class as in dualray's real mode.": (
         "test_runtime_env.py::test_environments_that_no_worker_can_set_up",
         "test_placement_groups.py::test_what_can_never_be_placed_is_refused_and_says_what_lacks",
         "test_util.py::test_the_error_has_the_path_to_what_cannot_be_pickled",
     ),
-    "If an actor dies during a call on Ray, the call may raise ActorUnavailableError or ActorDiedError. When "
-    "Ray restarts an actor, Ray may repeat the lost calls in another order than dualray does in real mode.": (
+    "If an actor dies during a call on Ray, the call may raise ActorUnavailableError or ActorDiedError. When Ray "
+    "restarts an actor, Ray may repeat the actor's lost calls in another order than dualray does in real mode.": (
         "test_actor_failures.py::test_a_handle_in_another_process_follows_the_actor",
         "test_actor_failures.py::test_a_restarted_actor_has_its_resources",
         "test_actor_failures.py::test_an_actor_is_restarted_max_restarts_times",
@@ -26,13 +26,13 @@ DIFFERENCES = {
         "test_async_actors.py::test_locks_of_asyncio_hold",
         "test_concurrent_actors.py::test_calls_start_in_order_and_at_most_max_concurrency_run",
     ),
-    "On Ray, an actor that runs several methods at a time lets the running methods finish after `exit_actor`.": (
+    "On Ray, when a method of an actor calls `exit_actor`, the actor's other running methods still finish.": (
         "test_async_actors.py::test_exit_actor_in_a_coroutine",
         "test_concurrent_actors.py::test_exit_actor_with_other_calls_in_flight",
     ),
     "On Ray, `get` of a cancelled call raises TaskCancelledError even if the call's code catches the "
     "cancellation. On Ray, the message of a TaskCancelledError contains only the id of the task. If a cancelled "
-    "task waits in a C function, Ray interrupts the task late, or not at all.": (
+    "task is in a C function that waits, Ray interrupts the task late, or not at all.": (
         "test_async_actors.py::test_a_coroutine_is_not_cancelled_by_force",
         "test_async_actors.py::test_a_coroutine_may_return_all_the_same",
         "test_async_actors.py::test_a_coroutine_that_is_cancelled_hears_of_it",
@@ -45,24 +45,23 @@ DIFFERENCES = {
         "test_nothing_hangs.py::test_a_wait_for_several_counts_those_that_die_are_cancelled_or_killed",
         "test_rays_spellings.py::test_a_wait_is_never_shorter_than_asked",
     ),
-    "If an argument of a task is lost, or the task that computes the argument crashes, `get` of the task's result "
-    "on Ray raises the argument's error, not a TaskError.": (
+    "If an argument of a task is lost, `get` of the task's result on Ray raises the argument's error, not a "
+    "TaskError. On Ray, `get` also raises the argument's error if the task that computes the argument crashes.": (
         "test_errors.py::test_a_task_whose_argument_is_lost_has_a_task_error",
         "test_errors.py::test_what_needs_the_result_of_a_task_that_crashed_has_a_task_error",
     ),
-    "On Ray, a task cannot return an exception whose constructor does not take `args`, because Ray cannot pickle "
-    "such an exception.": (
+    "On Ray, a task cannot return an exception whose constructor rejects the exception's `args`, because Ray "
+    "cannot pickle such an exception.": (
         "test_errors.py::test_a_task_error_can_be_returned_as_a_value",
         "test_errors.py::test_exceptions_are_values_too",
     ),
-    "Ray prints its own warnings about errors that no `get` reads. Ray prints its own warnings about an actor "
-    "that blocks its event loop.": (
+    "Ray prints its own warnings about errors that no `get` reads, and about an actor that blocks its event loop.": (
         "test_async_actors.py::test_who_blocks_the_loop_is_told",
         "test_async_constructors.py::test_a_constructor_that_gets_a_value_blocks_nobody",
         "test_errors.py::test_an_error_that_nobody_reads_is_told_once",
     ),
-    "On Ray, the error of a task whose exception cannot be pickled or unpickled is a TaskError with the text of the "
-    "exception.": (
+    "If a task on Ray raises an exception that cannot be pickled or unpickled, `get` raises a TaskError with the "
+    "exception's text.": (
         "test_errors.py::test_an_exception_that_cannot_be_unpickled_is_told_in_words",
         "test_errors.py::test_what_a_method_of_pickling_raises_reaches_the_caller_under_its_own_type",
     ),
@@ -72,28 +71,28 @@ DIFFERENCES = {
     "On Ray, a task that is submitted to a removed placement group may wait forever.": (
         "test_placement_groups.py::test_a_worker_of_a_removed_group_gets_nothing_more",
     ),
-    "Ray cannot create an actor whose constructor has an argument with the name `self`.": (
+    "Ray cannot create an actor if the program passes its constructor a keyword argument with the name `self`.": (
         "test_call_arguments.py::test_an_argument_may_have_the_name_self",
     ),
-    "Ray counts a call as unfinished until Ray has processed the call's end, so a program reaches the limit "
-    "`max_pending_calls` earlier on Ray than in real mode.": (
+    "Ray counts a call as unfinished until Ray has processed the call's end. A program may reach the limit "
+    "`max_pending_calls` earlier on Ray than in dualray's real mode.": (
         "test_actor_endings.py::test_calls_that_fail_count_no_more",
         "test_actor_endings.py::test_max_pending_calls",
     ),
     "On Ray, a coroutine keeps the CPU of its actor or task reserved while the coroutine awaits a value.": (
         "test_async_actors.py::test_a_task_that_awaits_gives_its_cpu_back",
     ),
-    "If the constructor of a named actor raises an error on Ray, the name becomes available for a new actor "
-    "only after some time.": ("test_named_actors.py::test_an_actor_whose_constructor_raises_frees_its_name",),
-    "If a generator task has `num_returns` of 2 or more, Ray does not retry the task after the task has yielded its "
-    "first value.": ("test_generator_results.py::test_a_generator_is_tried_again_as_often_as_it_may",),
+    "If the constructor of a named actor raises an error on Ray, no new actor can have the actor's name for some "
+    "time.": ("test_named_actors.py::test_an_actor_whose_constructor_raises_frees_its_name",),
+    "If a generator task with `num_returns` of 2 or more has yielded a value, Ray does not retry the task.": (
+        "test_generator_results.py::test_a_generator_is_tried_again_as_often_as_it_may",
+    ),
     "On Ray, `get(g.completed())` of a generator `g` raises no error even if `g` has raised an error. On Ray, "
-    "`get` of the reference after a generator's last item raises the generator's error.": (
+    "`get` of the reference that follows a generator's last item raises the generator's error.": (
         "test_generators.py::test_an_error_in_the_middle_is_the_next_item",
     ),
-    "On Ray, calls of tasks and actors in a removed placement group may hang, or fail with the error for the "
-    "death of a worker. On Ray, a placement group ends with its job, not with the actor that created the "
-    "placement group.": (
+    "On Ray, calls of tasks and actors in a removed placement group may hang, or fail with an error about a dead "
+    "worker. On Ray, a placement group ends with its job, not with the actor that created the placement group.": (
         "test_placement_groups.py::test_a_group_ends_with_the_process_that_made_it_unless_it_is_detached",
         "test_placement_groups.py::test_a_group_that_waits_can_be_removed",
         "test_placement_groups.py::test_removal_ends_what_runs_in_the_group",
@@ -148,14 +147,14 @@ DIFFERENCES = {
     ),
     "Ray cannot send text that is not valid Unicode. On Ray, an error whose message contains a lone surrogate "
     "arrives as an encoding error.": ("test_errors.py::test_texts_with_lone_surrogates",),
-    "On Ray, a worker process dies if a task raises an exception with an attribute that cannot be read. On Ray, "
-    "dualray does not shorten the long text of an error.": (
+    "On Ray, a worker process dies if a task raises an exception with an attribute that cannot be read. In real "
+    "mode, but not on Ray, dualray shortens the long text of an error.": (
         "test_errors.py::test_an_exception_whose_own_code_raises_is_its_tasks_error",
         "test_errors.py::test_an_error_that_is_longer_than_a_message_leaves_its_actor_alive",
     ),
-    "If the object store is full, Ray writes objects to disk. Unlike dualray, Ray never deletes an object that a "
-    "program still references in order to recompute the object later. Ray accepts an object that is larger than "
-    "the object store.": (
+    "To free space in the object store, dualray may delete an object that a program still references, and recompute "
+    "the object later. Ray does not delete referenced objects, but writes objects to disk if the object store is full. "
+    "Ray also writes an object to disk if the object is larger than the object store.": (
         "test_memory.py::test_a_variable_that_keeps_the_store_full_is_named_with_its_line",
         "test_spill.py::test_an_object_larger_than_memory_is_refused",
         "test_spill.py::test_when_memory_and_disk_are_full_nothing_is_lost_and_the_error_names_both",
@@ -184,8 +183,9 @@ DIFFERENCES = {
         "test_nothing_hangs.py::test_a_program_can_ask_why_a_value_is_not_there",
         "test_nothing_hangs.py::test_another_process_can_ask_why_a_task_waits",
     ),
-    "In Ray mode, `dualray.util.state` needs Ray's dashboard (`ray[default]`) for all tables except nodes and "
-    "placement groups. In Ray mode, the rows of `dualray.util.state` have Ray's ids, states and fields.": (
+    "In Ray mode, the functions of `dualray.util.state` need Ray's dashboard (`ray[default]`), except the "
+    "functions for nodes and placement groups. In Ray mode, the rows of `dualray.util.state` have Ray's ids, "
+    "states and fields.": (
         "test_state.py::test_a_task_can_ask_too",
         "test_state.py::test_a_task_that_has_ended_is_still_known",
         "test_state.py::test_actors_are_listed_while_they_live_and_after",
@@ -210,12 +210,12 @@ DIFFERENCES = {
         "test_progress.py::test_on_a_terminal_bars_stand_below_what_is_printed",
         "test_progress.py::test_without_a_terminal_a_bar_writes_few_lines",
     ),
-    "In Ray mode, dualray pickles a function or class again if a call has other options than the earlier calls. A "
-    "function that dualray pickles again sees the current values of the variables that the function captures.": (
+    "In Ray mode, dualray pickles a function or class again for a call with other options than the earlier calls. "
+    "A function that dualray pickles again gets the current values of its captured variables.": (
         "test_tasks.py::test_a_function_is_pickled_at_its_first_call_whatever_its_options_are",
         "test_tasks.py::test_an_actor_class_is_pickled_for_its_first_actor_whatever_its_options_are",
     ),
-    "On Ray, a node's amounts of custom resources are whole numbers. On Ray, the result of `cluster_resources()` "
+    "On Ray, a node has only whole amounts of custom resources. On Ray, the result of `cluster_resources()` "
     "includes the bytes of each node's object store.": (
         "test_resources.py::test_cluster_resources_are_those_of_all_nodes",
         "test_resources.py::test_nodes_says_what_each_node_has",

@@ -157,20 +157,22 @@ def _share(total: Counter[str], engine: str) -> str:
 _HEAD: Final = """\
 # Ray's own tests
 
-For each file of Ray's own tests, the following table shows how many tests pass with dualray. The tests come from
-{source}, commit {commit}. Ray's tests in the table cover tasks, actors, objects,
-generators, placement groups, scheduling, failures and utilities. The column `counted` contains the number of tests that
-pass on Ray 2.60, or that did not run on Ray 2.60. The columns `real` and `sim` contain how many of the counted tests
-pass with dualray in real mode and in sim mode. The column `apart` contains the number of tests that need internal parts
-of Ray. The columns `counted`, `real` and `sim` do not include the tests that need internal parts of Ray. Internal parts
-of Ray are its daemons, its dashboard, its client, its command line, `ray._private` and its control plane.
+The first table on this page shows how many tests of each file of Ray's own test suite pass with dualray. Ray's tests
+that run with dualray come from {source}, commit {commit}. The tests of Ray
+that run with dualray cover tasks, actors, objects, generators, placement groups, scheduling, failures and utilities.
+
+In the first table on this page, the column `counted` contains the number of tests that pass on Ray 2.60, or that we did
+not run on Ray 2.60. The columns `real` and `sim` say how many tests of the column `counted` pass with dualray in real
+mode and in sim mode. Only the column `apart` includes the tests that need internal parts of Ray. Internal parts of Ray
+are its daemons, its dashboard, its client, its command line, `ray._private` and its control plane.
 
 Of Ray's tests that ran with dualray, {real} pass in real mode, and {sim} pass in sim mode.
 A dash in the column `real` or `sim` means that no test of the file ran in this mode.
 
-`python -m tests.upstream.table --write` writes `docs/ray_tests.md` from the results of `python -m tests.upstream.run
-rays_core --engine real` and `--engine sim`. The file `tests/upstream/missing.md` lists each of Ray's tests that does
-not pass with dualray, with the reason.
+`python -m tests.upstream.run rays_core --engine real` runs Ray's tests with dualray in real mode. With `--engine sim`,
+`tests.upstream.run` runs Ray's tests in sim mode. `python -m tests.upstream.table --write` writes `docs/ray_tests.md`
+from the results of both modes. The file `tests/upstream/missing.md` lists each of Ray's tests that does not pass with
+dualray, and the reason.
 
 | file | counted | real | sim | apart |
 |---|---|---|---|---|"""
@@ -178,11 +180,12 @@ not pass with dualray, with the reason.
 _LIBRARIES_HEAD: Final = """\
 ## Test suites of libraries
 
-The unchanged test suites of the following libraries run on dualray. The column `Ray` contains the number of tests that
-pass on Ray 2.60. The columns `real` and `sim` contain how many of the tests that pass on Ray also pass with dualray in
-real mode and in sim mode. No test of evotorch runs on Ray 2.60, because evotorch's tests need `local_mode`. For
-evotorch, the columns `real` and `sim` count all tests that pass with dualray. The columns `s on Ray`, `s in real mode`
-and `s in sim mode` contain the seconds that the tests took on two cores, on which other programs sometimes ran, too.
+The unchanged test suites of several libraries that use Ray run on dualray. In the table of libraries, the column `Ray`
+contains the number of a library's tests that pass on Ray 2.60. The columns `real` and `sim` say how many of the tests
+that pass on Ray also pass with dualray in real mode and in sim mode. No test of evotorch runs on Ray 2.60, because
+evotorch's tests need `local_mode`. For evotorch, the columns `real` and `sim` count all tests that pass with dualray.
+The columns `s on Ray`, `s in real mode` and `s in sim mode` contain the seconds that the tests took on two cores. While
+the tests of the libraries ran, other programs sometimes ran on the same two cores.
 
 | library | commit | Ray | real | sim | s on Ray | s in real mode | s in sim mode |
 |---|---|---|---|---|---|---|---|"""
