@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 from dualray import cluster_utils
 from dualray.as_ray.global_state import GlobalState, state
-from dualray.as_ray.metadata import RAYS_VERSION
+from dualray.as_ray.metadata import VERSIONS, version_here
 
 __all__ = ["Cluster"]
-
-VERSIONS: dict[Any, str] = {}
-"""The value of `ray.__version__` when this process started a cluster, by the cluster's address."""
-
-
-def version_here() -> str:
-    """The value of `ray.__version__`, which a program may have changed."""
-    found: str = getattr(sys.modules.get("ray"), "__version__", RAYS_VERSION)
-    return found
 
 
 class Cluster(cluster_utils.Cluster):

@@ -18,9 +18,8 @@ from typing import Any, Final
 
 from dualray import api, runtime
 from dualray.as_ray import structured_logs
-from dualray.as_ray.clusters import VERSIONS, version_here
 from dualray.as_ray.job_config import JobConfig
-from dualray.as_ray.metadata import RAYS_VERSION
+from dualray.as_ray.metadata import RAYS_VERSION, VERSIONS, version_here
 from dualray.as_ray.system_config import limits_of_ray, limits_of_variables
 from dualray.cluster_address import ClusterAddress, planned
 from dualray.cluster_context import ClusterContext

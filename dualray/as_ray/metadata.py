@@ -5,6 +5,7 @@ Libraries ask it for the version of Ray, or whether Ray is there at all, before 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from importlib.metadata import Distribution, DistributionFinder
 from pathlib import Path
@@ -13,10 +14,19 @@ from typing import Any, Final
 RAYS_VERSION: Final = "2.60.0"
 """The Ray whose names these are."""
 
+VERSIONS: dict[Any, str] = {}
+"""The value of `ray.__version__` when this process started a cluster, by the cluster's address."""
+
 _FILES: Final = {
     "METADATA": f"Metadata-Version: 2.1\nName: ray\nVersion: {RAYS_VERSION}\nSummary: Ray's names, of dualray\n",
     "top_level.txt": "ray\n",
 }
+
+
+def version_here() -> str:
+    """The value of `ray.__version__`, which a program may have changed."""
+    found: str = getattr(sys.modules.get("ray"), "__version__", RAYS_VERSION)
+    return found
 
 
 class _Ray(Distribution):

@@ -190,6 +190,14 @@ def test_children_inherit_the_name_and_its_line_loads_nothing_unasked(tmp_path):
     assert run(sys.executable, "-c", loaded, cwd=tmp_path).stdout == "[]\n"
 
 
+def test_an_import_of_ray_loads_no_library_and_neither_mode(tmp_path):
+    """Each worker whose functions import it would load them."""
+    heavy = "numpy", "pandas", "psutil", "pyarrow", "pydantic", "redis", "simpy", "yaml", "dualray.real", "dualray.sim"
+    program = f"import ray, sys\nray.remote, ray.init\nprint([name for name in {heavy} if name in sys.modules])"
+    asked = run(sys.executable, "-c", program, cwd=tmp_path, DUALRAY_AS_RAY="1")
+    assert asked.stdout == "[]\n", asked.stderr
+
+
 def test_errors_of_the_state_api_have_rays_name(tmp_path):
     program = (
         "import dualray\nfrom ray.util.state.exception import RayStateApiException\n"
