@@ -233,8 +233,8 @@ def page(predictions: dict[str, Any], measured: Times, noise_then: float, slowed
 
 The benchmark `python -m benchmarks.fidelity` compares predicted times of programs with measured times. First,
 `benchmarks.fidelity` measures the times of basic operations as `dualray calibrate` does, and records {number} programs
-with one worker. From the recordings, `benchmarks.fidelity` predicts how long the programs take with two workers on one
-node, and on two to four nodes. `benchmarks.fidelity` commits the predictions to git
+with one worker. For each of the {number} recorded programs, `benchmarks.fidelity` predicts the run time with two
+workers on one node, and on two, three and four nodes. `benchmarks.fidelity` commits the predictions to git
 (`benchmarks/fidelity/predictions.json`) before it runs the programs on the predicted clusters. All nodes of
 `benchmarks.fidelity` share {CORES} cores of one machine. Each node of `benchmarks.fidelity` is a Linux network
 namespace, and the network between the nodes is limited to {RATE}.
@@ -242,10 +242,11 @@ namespace, and the network between the nodes is limited to {RATE}.
 - `benchmarks.fidelity` ran on a machine with {predictions["machine"]}, and made the predictions at
   {predictions["date"]}.
 - For {len(found)} pairs of a program and a cluster, the **median absolute error of the predicted times was
-  {median(found.values()):.1%}**. The largest error of a predicted time was {found[worst]:.1%} (program {worst[0]} on
-  {worst[1]}).{of_random}
-- The median time of a fixed computation exceeded its shortest time by {predictions["noise"]:.1%} during the
-  predictions, and by {noise_then:.1%} during the runs on the predicted clusters (the noise of the machine).
+  {median(found.values()):.1%}**. The largest error of a predicted time was {found[worst]:.1%}, for the program
+  `{worst[0]}` on {worst[1]}.{of_random}
+- To measure the noise of the machine, `benchmarks.fidelity` repeated a fixed computation. The median time of the fixed
+  computation exceeded its shortest time by {predictions["noise"]:.1%} before the predictions, and by {noise_then:.1%}
+  before the measured runs.
 - Repeated runs of a program on the same cluster differed by {scatter:.1%} (the median difference between the longest
   and the shortest run).
 - The held-out error of the calibration of `benchmarks.fidelity` (its median error for measurements that the
@@ -253,8 +254,8 @@ namespace, and the network between the nodes is limited to {RATE}.
 
 {slowdowns}
 
-The following table shows predicted and measured times in seconds. The column `measured` shows the median of several
-runs, with the shortest and the longest run in brackets.
+The following table shows the recorded, predicted and measured run times of the programs in seconds. The column
+`measured` shows the median of several runs, with the shortest and the longest run in brackets.
 
 | program | recorded | cluster | predicted | measured | error |
 |---|--:|---|--:|--:|--:|"""

@@ -18,7 +18,7 @@ from tests.seeds.programs import DOCUMENTS, Program, blocks, changes_of, documen
 
 ROOT = Path(__file__).parent.parent
 SCRIPTS = ROOT / "dualray" / "classic" / "scripts"
-PAGE = ROOT / "docs" / "seeds.md"
+PAGE = ROOT / "tests" / "seeds" / "README.md"
 MODES = ("sim", "real")
 
 CODE = re.compile(
@@ -150,4 +150,6 @@ def test_nothing_is_changed_but_the_listed_lines():
 
 
 def test_the_page_lists_every_block():
-    assert PAGE.read_text().endswith(table()), "write what tests.seeds.programs.table() returns into docs/seeds.md"
+    assert PAGE.read_text().endswith(table()), (
+        "write what tests.seeds.programs.table() returns into tests/seeds/README.md"
+    )

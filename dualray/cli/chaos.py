@@ -65,7 +65,11 @@ Records = Annotated[
 ]
 Faults = Annotated[
     list[str] | None,
-    Option("--faults", "--fault", help=f"{FAULTS_HELP} Faults that you set with --faults replace the random faults."),
+    Option(
+        "--faults",
+        "--fault",
+        help=f"{FAULTS_HELP} If you set faults with --faults, `dualray chaos` injects no random faults.",
+    ),
 ]
 Patience = Annotated[
     float,

@@ -101,7 +101,7 @@ def start_command(
         Option(
             min=0,
             max=65535,
-            help="Network port on which a node that joins a cluster accepts all connections. By default, "
+            help="Network port for all incoming connections of a node that joins a cluster. By default, "
             "dualray chooses a free port for a node that joins a cluster.",
         ),
     ] = None,
@@ -139,7 +139,7 @@ def start_command(
     tls_cert: Annotated[
         Path | None,
         Option(
-            help="PEM file with the new node's TLS certificate. By default, dualray derives the "
+            help="PEM file with the new node's TLS certificate. By default, dualray derives the node's TLS "
             "certificate from the cluster's secret."
         ),
     ] = None,
@@ -280,8 +280,8 @@ def status_command(
     policy: Annotated[
         str | None,
         Option(
-            help="Autoscaling policy that `dualray status --dry-run` tries, as package.module:Class. By "
-            "default, `dualray status --dry-run` uses the cluster's own policy."
+            help="Autoscaling policy that `dualray status --dry-run` tries, as package.module:Class. "
+            "Without --policy, `dualray status --dry-run` uses the autoscaling policy of the cluster."
         ),
     ] = None,
     dry_run: Annotated[

@@ -47,9 +47,9 @@ def dashboard_command(
         Argument(
             metavar="[SOURCE]...",
             help="Cluster or run that the dashboard shows: host:port of a cluster, a decision log directory, a "
-            "scenario file or a script. After the name of a script, you can give options of `dualray run`. To "
-            "compare two runs in the dashboard, give the decision log directories of both runs. By default, the "
-            "dashboard shows the cluster that runs on this machine.",
+            "scenario file or a script. If the source is a script, `dualray dashboard` also accepts the options of "
+            "`dualray run`, such as --mode. To compare two runs in the dashboard, give the decision log directories "
+            "of both runs. By default, the dashboard shows the cluster that runs on this machine.",
         ),
     ] = None,
     host: Annotated[

@@ -50,8 +50,8 @@ def help_command(
     key: Annotated[
         str | None,
         Argument(
-            help="Key of an error, such as store-full, or the name of an error class. Without an argument, "
-            "`dualray help` lists the keys of all errors."
+            help="Short name (key) of an error, such as store-full, or the name of an error class, such as "
+            "ObjectStoreFullError. Without an argument, `dualray help` lists the keys of all errors."
         ),
     ] = None,
 ) -> None:

@@ -109,8 +109,8 @@ ENTRIES: Final[dict[str, Entry]] = {
     "out-of-reach": Entry(
         errors=("NodeDiedError", "WorkerUnreachableError", "ControlPlaneError", "AuthenticationError"),
         means="NodeDiedError, WorkerUnreachableError and ControlPlaneError mean that the program cannot reach a "
-        "process of the cluster. AuthenticationError means that a process of the cluster refused a connection from "
-        "another process.",
+        "process of the cluster. AuthenticationError means that a process refused a connection, because the other "
+        "process did not prove that it belongs to the same cluster.",
         cause="A program cannot reach a process of the cluster if the network is down, or if a node, the head "
         "process or Redis has ended. A process refuses a connection from a process that has a different secret or "
         "runs a different version of dualray.",

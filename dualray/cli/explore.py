@@ -61,7 +61,12 @@ def explore_command(
     first: First = 0,
     jobs: Annotated[int, Option(min=1, max=256, help=JOBS_HELP)] = 1,
     seed_timeout: Annotated[float, Option(min=1, help="Time limit of each simulation, in seconds of real time.")] = 60,
-    shrink: Annotated[bool, Option(help="For each failure, search for fewer faults that cause the failure.")] = True,
+    shrink: Annotated[
+        bool,
+        Option(
+            help="For each failing simulation, search for a smaller set of its faults that causes the same failure."
+        ),
+    ] = True,
     shrink_runs: ShrinkRuns = RUNS_MAX,
     output: Output = Path("failures"),
     stop_after: Annotated[int, Option(min=1, help="Stop after this number of failing simulations.")] = 10,

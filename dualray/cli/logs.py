@@ -38,8 +38,8 @@ app = Commands()
 What = Annotated[
     str | None,
     Argument(
-        help="What to print: the name of a log file, or one of the words task, actor and worker. If several log files "
-        "match a glob pattern in quotes, `dualray logs` lists the matching files."
+        help="What to print: the name of a log file, the word task or actor before an id, or the word worker before an "
+        "address. If several log files match a glob pattern in quotes, `dualray logs` lists the matching files."
     ),
 ]
 Which = Annotated[

@@ -144,7 +144,8 @@ def get_command(
         str,
         Argument(
             metavar="ID",
-            help="Id or name of the task, actor or other resource to show. The first characters of an id suffice.",
+            help="Id or name of the task, actor or other resource to show. Instead of a whole id, you can give its "
+            "first characters.",
         ),
     ],
     as_json: AsJson = False,

@@ -325,8 +325,8 @@ def predict_command(
         float | None,
         Option(
             min=0.01,
-            help="Number of physical cores of each simulated node. By default, a node has one physical core for each "
-            "CPU that it offers to tasks.",
+            help="Number of physical cores of each simulated node. By default, a simulated node has as many physical "
+            "cores as CPUs that it offers to tasks.",
         ),
     ] = None,
     host_cores: Annotated[
@@ -383,15 +383,18 @@ def predict_command(
         ),
     ] = False,
     report: Annotated[
-        Path | None, Option(help=f"{REPORT_HELP} The report of `dualray predict` shows all predictions.")
+        Path | None,
+        Option(
+            help=f"{REPORT_HELP} The report shows the predicted time of each cluster that `dualray predict` compared."
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Predict how long a recorded run would take on other clusters, and compare the clusters.
 
     With --deadline, `dualray predict` recommends the cheapest cluster that meets the deadline. Without --deadline,
-    `dualray predict` recommends the cluster size beyond which more CPUs hardly shorten the run. If there is no cluster
-    size beyond which more CPUs hardly help, `dualray predict` recommends the fastest cluster.
+    `dualray predict` recommends the cluster size beyond which more CPUs hardly shorten the run. If more CPUs shorten
+    the run up to the largest compared cluster, `dualray predict` recommends the fastest cluster.
 
     Example: dualray predict run.parquet --nodes 1,2,4,8 --cpus 4,8
     """

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 DIFFERENCES = {
     "In Ray mode, errors about lost processes, lost actors and lost objects have Ray's messages. In Ray mode, "
-    "errors about duplicate names, unpicklable values and failed runtime environments also have Ray's messages. "
-    "In Ray mode, an error has the same class as in dualray's real mode.": (
+    "the errors for a duplicate actor name, an unpicklable value and a failed runtime environment have Ray's "
+    "messages. In Ray mode, an error has the same class as in dualray's real mode.": (
         "test_runtime_env.py::test_environments_that_no_worker_can_set_up",
         "test_placement_groups.py::test_what_can_never_be_placed_is_refused_and_says_what_lacks",
         "test_util.py::test_the_error_has_the_path_to_what_cannot_be_pickled",
@@ -45,8 +45,9 @@ DIFFERENCES = {
         "test_nothing_hangs.py::test_a_wait_for_several_counts_those_that_die_are_cancelled_or_killed",
         "test_rays_spellings.py::test_a_wait_is_never_shorter_than_asked",
     ),
-    "If an argument of a task is lost, `get` of the task's result on Ray raises the argument's error, not a "
-    "TaskError. On Ray, `get` also raises the argument's error if the task that computes the argument crashes.": (
+    "If an argument of a task is lost in Ray mode, `get` of the task raises the argument's ObjectLostError, and no "
+    "TaskError. In Ray mode, if the task that computes an argument crashes, `get` of the task that takes the "
+    "argument raises WorkerCrashedError, and no TaskError.": (
         "test_errors.py::test_a_task_whose_argument_is_lost_has_a_task_error",
         "test_errors.py::test_what_needs_the_result_of_a_task_that_crashed_has_a_task_error",
     ),
@@ -74,8 +75,9 @@ DIFFERENCES = {
     "Ray cannot create an actor if the program passes its constructor a keyword argument with the name `self`.": (
         "test_call_arguments.py::test_an_argument_may_have_the_name_self",
     ),
-    "Ray counts a call as unfinished until Ray has processed the call's end. A program may reach the limit "
-    "`max_pending_calls` earlier on Ray than in dualray's real mode.": (
+    "For the limit `max_pending_calls` of an actor, Ray counts a call as unfinished until Ray has processed "
+    "the call's end. A program may reach the limit `max_pending_calls` earlier on Ray than in dualray's real "
+    "mode.": (
         "test_actor_endings.py::test_calls_that_fail_count_no_more",
         "test_actor_endings.py::test_max_pending_calls",
     ),
@@ -87,10 +89,9 @@ DIFFERENCES = {
     "If a generator task with `num_returns` of 2 or more has yielded a value, Ray does not retry the task.": (
         "test_generator_results.py::test_a_generator_is_tried_again_as_often_as_it_may",
     ),
-    "On Ray, `get(g.completed())` of a generator `g` raises no error even if `g` has raised an error. On Ray, "
-    "`get` of the reference that follows a generator's last item raises the generator's error.": (
-        "test_generators.py::test_an_error_in_the_middle_is_the_next_item",
-    ),
+    "In Ray mode, `get(g.completed())` raises no error, even if the generator `g` has raised an error. If a "
+    "generator raises an error, the last reference that the generator yields refers to this error, so that "
+    "`get` of this reference raises it.": ("test_generators.py::test_an_error_in_the_middle_is_the_next_item",),
     "On Ray, calls of tasks and actors in a removed placement group may hang, or fail with an error about a dead "
     "worker. On Ray, a placement group ends with its job, not with the actor that created the placement group.": (
         "test_placement_groups.py::test_a_group_ends_with_the_process_that_made_it_unless_it_is_detached",
@@ -109,9 +110,9 @@ DIFFERENCES = {
         "test_runtime_env.py::test_a_setup_hook_runs_once_in_each_worker",
         "test_runtime_env.py::test_setup_hooks_that_fail",
     ),
-    "Ray serializes lists, dicts and tuples with msgpack. If several arguments, or several parts of a value, "
-    "refer to the same object, a task on Ray gets several copies of the object. On Ray, a task gets a bytearray "
-    "argument as bytes.": (
+    "Ray serializes lists, dicts and tuples with msgpack. If the same Python object occurs several times in a "
+    "task's arguments or in a value, a task on Ray gets a separate copy for each occurrence. On Ray, a task "
+    "gets a bytearray argument as bytes.": (
         "test_values.py::test_one_list_passed_twice_is_one_list",
         "test_values.py::test_values_come_back_equal",
         "test_values.py::test_what_is_shared_inside_a_value_stays_shared",
@@ -131,16 +132,16 @@ DIFFERENCES = {
         "test_util.py::test_objects_have_locations",
         "test_spill.py::test_an_object_on_disk_says_so",
     ),
-    "On Ray, tasks, actors and objects have Ray's ids. On Ray, the id of an object has 28 bytes. On Ray, the id "
-    "of an object does not contain the object's index among the results of its task. On Ray, a node has an id "
-    "but no name.": (
+    "In Ray mode, tasks, actors and objects have Ray's ids. In Ray mode, the id of an object has 28 bytes "
+    "instead of 20. In Ray mode, a node has an id but no name.": (
         "test_util.py::test_a_node_knows_its_address",
         "test_generators.py::test_the_death_of_the_worker_gives_no_item_twice",
         "test_references.py::test_a_reference_has_an_id_and_compares_by_it",
         "test_resources.py::test_a_tasks_context",
         "test_resources.py::test_the_drivers_context",
     ),
-    "On Ray, the error of a task that raises a KeyboardInterrupt or a GeneratorExit has Ray's message.": (
+    "In Ray mode, if a task raises a KeyboardInterrupt or a GeneratorExit, the message of the task's error "
+    "comes from Ray, not from dualray.": (
         "test_process_oddities.py::test_a_keyboard_interrupt_that_a_task_raises_cancels_it_and_is_not_tried_again",
         "test_process_oddities.py::test_a_keyboard_interrupt_that_a_method_raises_leaves_its_actor_alive",
         "test_process_oddities.py::test_a_generator_exit_that_a_task_raises_is_its_error",
@@ -152,9 +153,10 @@ DIFFERENCES = {
         "test_errors.py::test_an_exception_whose_own_code_raises_is_its_tasks_error",
         "test_errors.py::test_an_error_that_is_longer_than_a_message_leaves_its_actor_alive",
     ),
-    "To free space in the object store, dualray may delete an object that a program still references, and recompute "
-    "the object later. Ray does not delete referenced objects, but writes objects to disk if the object store is full. "
-    "Ray also writes an object to disk if the object is larger than the object store.": (
+    "To free space in the object store, dualray may delete an object that a program still references, and "
+    "recompute the object later. Ray does not delete referenced objects, but writes objects to disk if the "
+    "object store is full. Unlike dualray, Ray writes an object to disk even if the object is larger than the "
+    "whole object store.": (
         "test_memory.py::test_a_variable_that_keeps_the_store_full_is_named_with_its_line",
         "test_spill.py::test_an_object_larger_than_memory_is_refused",
         "test_spill.py::test_when_memory_and_disk_are_full_nothing_is_lost_and_the_error_names_both",
@@ -210,8 +212,9 @@ DIFFERENCES = {
         "test_progress.py::test_on_a_terminal_bars_stand_below_what_is_printed",
         "test_progress.py::test_without_a_terminal_a_bar_writes_few_lines",
     ),
-    "In Ray mode, dualray pickles a function or class again for a call with other options than the earlier calls. "
-    "A function that dualray pickles again gets the current values of its captured variables.": (
+    "In Ray mode, dualray pickles a remote function or class again for a call with other options than the "
+    "earlier calls. If you change a variable that a remote function captures, a call with new options in Ray "
+    "mode uses the variable's new value.": (
         "test_tasks.py::test_a_function_is_pickled_at_its_first_call_whatever_its_options_are",
         "test_tasks.py::test_an_actor_class_is_pickled_for_its_first_actor_whatever_its_options_are",
     ),

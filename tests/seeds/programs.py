@@ -161,7 +161,7 @@ def commands() -> list[dict[str, Any]]:
 
 
 def table() -> str:
-    """What docs/seeds.md has below its head: a row for each block."""
+    """What README.md has below its head: a row for each block."""
     running: dict[str, list[str]] = {}
     for program in programs():
         for name in program.blocks:

@@ -162,17 +162,18 @@ that run with dualray come from {source}, commit {commit}. The tests of Ray
 that run with dualray cover tasks, actors, objects, generators, placement groups, scheduling, failures and utilities.
 
 In the first table on this page, the column `counted` contains the number of tests that pass on Ray 2.60, or that we did
-not run on Ray 2.60. The columns `real` and `sim` say how many tests of the column `counted` pass with dualray in real
-mode and in sim mode. Only the column `apart` includes the tests that need internal parts of Ray. Internal parts of Ray
-are its daemons, its dashboard, its client, its command line, `ray._private` and its control plane.
+not run on Ray 2.60. Of the tests that pass on Ray or that we did not run on Ray, the columns `real` and `sim` count the
+tests that pass with dualray. Only the column `apart` includes the tests that need internal parts of Ray. This page
+counts as internal to Ray: its daemons, its dashboard, Ray Client, its command line, `ray._private` and its control
+plane.
 
 Of Ray's tests that ran with dualray, {real} pass in real mode, and {sim} pass in sim mode.
 A dash in the column `real` or `sim` means that no test of the file ran in this mode.
 
 `python -m tests.upstream.run rays_core --engine real` runs Ray's tests with dualray in real mode. With `--engine sim`,
 `tests.upstream.run` runs Ray's tests in sim mode. `python -m tests.upstream.table --write` writes `docs/ray_tests.md`
-from the results of both modes. The file `tests/upstream/missing.md` lists each of Ray's tests that does not pass with
-dualray, and the reason.
+from the results of Ray's tests in real mode and in sim mode. The file `tests/upstream/missing.md` lists each of Ray's
+tests that does not pass with dualray, and the reason.
 
 | file | counted | real | sim | apart |
 |---|---|---|---|---|"""
@@ -183,9 +184,10 @@ _LIBRARIES_HEAD: Final = """\
 The unchanged test suites of several libraries that use Ray run on dualray. In the table of libraries, the column `Ray`
 contains the number of a library's tests that pass on Ray 2.60. The columns `real` and `sim` say how many of the tests
 that pass on Ray also pass with dualray in real mode and in sim mode. No test of evotorch runs on Ray 2.60, because
-evotorch's tests need `local_mode`. For evotorch, the columns `real` and `sim` count all tests that pass with dualray.
-The columns `s on Ray`, `s in real mode` and `s in sim mode` contain the seconds that the tests took on two cores. While
-the tests of the libraries ran, other programs sometimes ran on the same two cores.
+evotorch's tests need `local_mode`. For evotorch, the columns `real` and `sim` count every test that passes with
+dualray, without a comparison with Ray. The columns `s on Ray`, `s in real mode` and `s in sim mode` contain the seconds
+that the tests took on two cores. The times of the libraries' tests are inexact, because other programs sometimes used
+the machine's two cores while the tests ran.
 
 | library | commit | Ray | real | sim | s on Ray | s in real mode | s in sim mode |
 |---|---|---|---|---|---|---|---|"""
