@@ -13,7 +13,7 @@ import random
 import sys
 from typing import Any, Final
 
-_GENERATOR: Final[Any] = random._inst  # type: ignore[attr-defined]
+_GENERATOR: Final[Any] = random._inst
 _WORDS: Final = 624
 _FOLLOWING_MAX: Final = 500
 """A program that has drawn more words than 500 x 624 counts as one that has seeded the generator."""
