@@ -162,10 +162,10 @@ that run with dualray come from {source}, commit {commit}. The tests of Ray
 that run with dualray cover tasks, actors, objects, generators, placement groups, scheduling, failures and utilities.
 
 In the first table on this page, the column `counted` contains the number of tests that pass on Ray 2.60, or that we did
-not run on Ray 2.60. Of the tests that pass on Ray or that we did not run on Ray, the columns `real` and `sim` count the
-tests that pass with dualray. Only the column `apart` includes the tests that need internal parts of Ray. This page
-counts as internal to Ray: its daemons, its dashboard, Ray Client, its command line, `ray._private` and its control
-plane.
+not run on Ray 2.60. The columns `real` and `sim` contain how many of the tests in the column `counted` pass with
+dualray in real mode and in sim mode. Only the column `apart` includes the tests that need internal parts of Ray. On
+this page, *internal parts of Ray* means the daemons, the dashboard, the control plane, the command line, Ray Client and
+`ray._private`.
 
 Of Ray's tests that ran with dualray, {real} pass in real mode, and {sim} pass in sim mode.
 A dash in the column `real` or `sim` means that no test of the file ran in this mode.

@@ -36,9 +36,9 @@ def seconds(suite: Suite, source: Path) -> Counter[str]:
     found: Counter[str] = Counter()
     for path in suite.paths:
         with tempfile.NamedTemporaryFile() as stacks:
-            record = [python.parent / "py-spy", "record", "--format", "raw", "--full-filenames", "--subprocesses"]
+            record = [str(python.parent / "py-spy"), "record", "--format", "raw", "--full-filenames", "--subprocesses"]
             record += ["--rate", str(RATE), "--output", stacks.name, "--"]
-            command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "ignore", *plugins, *suite.options]
+            command = [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "ignore", *plugins, *suite.options]
             subprocess.run([*record, *command, path], cwd=source, env=variables, check=False)
             for line in Path(stacks.name).read_text().splitlines():
                 stack, _, looks = line.rpartition(" ")
