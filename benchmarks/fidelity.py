@@ -244,9 +244,9 @@ namespace, and the network between the nodes is limited to {RATE}.
 - For {len(found)} pairs of a program and a cluster, the **median absolute error of the predicted times was
   {median(found.values()):.1%}**. The largest error of a predicted time was {found[worst]:.1%}, for the program
   `{worst[0]}` on {worst[1]}.{of_random}
-- To measure the noise of the machine, `benchmarks.fidelity` repeated a fixed computation. The median time of the fixed
-  computation exceeded its shortest time by {predictions["noise"]:.1%} before the predictions, and by {noise_then:.1%}
-  before the measured runs.
+- As the *noise* of a machine, `benchmarks.fidelity` measures by how much the median time of a repeated computation
+  exceeds its shortest time. The noise of the machine was {predictions["noise"]:.1%} before the programs' run times were
+  predicted, and {noise_then:.1%} before the run times were measured.
 - Repeated runs of a program on the same cluster differed by {scatter:.1%} (the median difference between the longest
   and the shortest run).
 - The held-out error of the calibration of `benchmarks.fidelity` (its median error for measurements that the

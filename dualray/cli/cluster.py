@@ -154,7 +154,7 @@ def start_command(
         ),
     ] = None,
 ) -> None:
-    """Start a node of a cluster on this machine. To stop the node, run `dualray stop`.
+    """Start a node of a cluster on this machine. `dualray stop` stops all nodes that you started on this machine.
 
     Example: dualray start --head --node-ip 10.0.0.1
     """

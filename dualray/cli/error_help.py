@@ -29,13 +29,14 @@ class Entry:
 ENTRIES: Final[dict[str, Entry]] = {
     "actor-died": Entry(
         errors=("ActorDiedError",),
-        means="ActorDiedError means that an actor has ended and will not restart. Every call of an actor that has "
-        "ended fails with ActorDiedError.",
+        means="ActorDiedError means that an actor has ended and will not restart. After an actor has ended, "
+        "every call of the actor's methods fails with ActorDiedError.",
         cause="An actor ends if its constructor raises an error, or if a program calls dualray.kill(actor). If an "
         "actor's process dies more often than the actor's option max_restarts allows, the actor ends.",
-        fix="To let dualray restart an actor after its process dies, give the actor's class the options "
-        "max_restarts=N and max_task_retries=N. A restarted actor runs __init__ again and loses its state, so save "
-        "the state outside the actor's process.",
+        fix="To let dualray restart an actor after its process dies, give the actor's class the option "
+        "max_restarts=N. With the actor option max_task_retries=N, dualray repeats the calls that the death of the "
+        "actor's process interrupted. A restarted actor runs __init__ again and loses its state, so save the state "
+        "outside the actor's process.",
     ),
     "actor-unavailable": Entry(
         errors=("ActorUnavailableError",),

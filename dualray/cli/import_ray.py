@@ -49,7 +49,7 @@ def import_ray_command(
         Option(
             help='JSON file with the dependencies between tasks: [["id of a task", "id of a task that uses the '
             'result"]]. By default, `dualray import-ray` infers the dependencies between tasks from '
-            "the exported events."
+            "the events that the Ray cluster exported."
         ),
     ] = None,
 ) -> None:

@@ -31,6 +31,7 @@ NOTHING_RUNS = (
     "No real cluster of this user runs on this machine. If init(log_directory=DIR) kept the logs of an earlier "
     "session, run: dualray logs --directory DIR. A simulation has no log files: its tasks print to the driver's stdout."
 )
+ERR_HELP = "Print what the task, actor or worker wrote to stderr, instead of what it wrote to stdout."
 
 app = Commands()
 
@@ -38,8 +39,8 @@ app = Commands()
 What = Annotated[
     str | None,
     Argument(
-        help="What to print: the name of a log file, the word task or actor before an id, or the word worker before an "
-        "address. If several log files match a glob pattern in quotes, `dualray logs` lists the matching files."
+        help="What to print: the name of a log file, or one of the words task, actor and worker before the argument "
+        "WHICH. If several log files match a glob pattern in quotes, `dualray logs` lists the matching files."
     ),
 ]
 Which = Annotated[
@@ -90,7 +91,7 @@ def logs_command(
     id_: Subject = None,
     pid: Annotated[int | None, Option(help="Process id of the worker or actor whose output to print.")] = None,
     attempt: Attempt = None,
-    err: Annotated[bool, Option("--err", help="Print the stderr output instead of the stdout output.")] = False,
+    err: Annotated[bool, Option("--err", help=ERR_HELP)] = False,
     tail: Tail = TAIL_LINES,
     follow: Follow = False,
     session: Session = None,

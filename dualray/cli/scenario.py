@@ -88,7 +88,7 @@ def run_command(
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Run the program of a scenario (a YAML file), and check the results that the scenario expects.
+    """Run the program of a scenario (a YAML file), and check that the run meets the scenario's expectations.
 
     Example: dualray scenario run first.yaml --report first.html
     """

@@ -325,8 +325,8 @@ def predict_command(
         float | None,
         Option(
             min=0.01,
-            help="Number of physical cores of each simulated node. By default, a simulated node has as many physical "
-            "cores as CPUs that it offers to tasks.",
+            help="Number of physical cores of each simulated node. By default, a simulated node has one physical "
+            "core for each CPU that it offers to tasks.",
         ),
     ] = None,
     host_cores: Annotated[
@@ -385,7 +385,8 @@ def predict_command(
     report: Annotated[
         Path | None,
         Option(
-            help=f"{REPORT_HELP} The report shows the predicted time of each cluster that `dualray predict` compared."
+            help=f"{REPORT_HELP} The report of `dualray predict` shows how long the run would take on each compared "
+            "cluster."
         ),
     ] = None,
     as_json: AsJson = False,
@@ -393,8 +394,9 @@ def predict_command(
     """Predict how long a recorded run would take on other clusters, and compare the clusters.
 
     With --deadline, `dualray predict` recommends the cheapest cluster that meets the deadline. Without --deadline,
-    `dualray predict` recommends the cluster size beyond which more CPUs hardly shorten the run. If more CPUs shorten
-    the run up to the largest compared cluster, `dualray predict` recommends the fastest cluster.
+    `dualray predict` recommends the cluster size beyond which more CPUs hardly shorten the run. If the run is
+    clearly shorter on the largest compared cluster than on smaller ones, `dualray predict` recommends the fastest
+    cluster.
 
     Example: dualray predict run.parquet --nodes 1,2,4,8 --cpus 4,8
     """

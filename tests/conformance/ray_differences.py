@@ -75,9 +75,8 @@ DIFFERENCES = {
     "Ray cannot create an actor if the program passes its constructor a keyword argument with the name `self`.": (
         "test_call_arguments.py::test_an_argument_may_have_the_name_self",
     ),
-    "For the limit `max_pending_calls` of an actor, Ray counts a call as unfinished until Ray has processed "
-    "the call's end. A program may reach the limit `max_pending_calls` earlier on Ray than in dualray's real "
-    "mode.": (
+    "A program may reach an actor's limit `max_pending_calls` earlier on Ray than in real mode, because Ray may still "
+    "count calls that have just ended.": (
         "test_actor_endings.py::test_calls_that_fail_count_no_more",
         "test_actor_endings.py::test_max_pending_calls",
     ),
@@ -98,8 +97,8 @@ DIFFERENCES = {
         "test_placement_groups.py::test_a_group_that_waits_can_be_removed",
         "test_placement_groups.py::test_removal_ends_what_runs_in_the_group",
     ),
-    "Ray copies the files of a `runtime_env` to the nodes when the program calls `.remote()`. In real mode, "
-    "dualray does not copy the files of a `runtime_env`.": (
+    "Ray copies the files of a `runtime_env` to the nodes when the program calls `.remote()`. In real mode, dualray "
+    "does not copy the files of a `runtime_env`, so each node must already contain them.": (
         "test_runtime_env.py::test_a_directory_that_is_gone_when_the_task_begins",
         "test_runtime_env.py::test_working_dir",
     ),
@@ -146,8 +145,8 @@ DIFFERENCES = {
         "test_process_oddities.py::test_a_keyboard_interrupt_that_a_method_raises_leaves_its_actor_alive",
         "test_process_oddities.py::test_a_generator_exit_that_a_task_raises_is_its_error",
     ),
-    "Ray cannot send text that is not valid Unicode. On Ray, an error whose message contains a lone surrogate "
-    "arrives as an encoding error.": ("test_errors.py::test_texts_with_lone_surrogates",),
+    "Ray cannot send text that is not valid Unicode, for example an error message or a task name that contains a lone "
+    "surrogate.": ("test_errors.py::test_texts_with_lone_surrogates",),
     "On Ray, a worker process dies if a task raises an exception with an attribute that cannot be read. In real "
     "mode, but not on Ray, dualray shortens the long text of an error.": (
         "test_errors.py::test_an_exception_whose_own_code_raises_is_its_tasks_error",
@@ -212,14 +211,14 @@ DIFFERENCES = {
         "test_progress.py::test_on_a_terminal_bars_stand_below_what_is_printed",
         "test_progress.py::test_without_a_terminal_a_bar_writes_few_lines",
     ),
-    "In Ray mode, dualray pickles a remote function or class again for a call with other options than the "
-    "earlier calls. If you change a variable that a remote function captures, a call with new options in Ray "
-    "mode uses the variable's new value.": (
+    "In Ray mode, dualray pickles a remote function or class again for a call with other options than the earlier "
+    "calls. In Ray mode, if you change a variable that the function `f` captures, `f.options(...).remote()` with new "
+    "options uses the variable's new value.": (
         "test_tasks.py::test_a_function_is_pickled_at_its_first_call_whatever_its_options_are",
         "test_tasks.py::test_an_actor_class_is_pickled_for_its_first_actor_whatever_its_options_are",
     ),
-    "On Ray, a node has only whole amounts of custom resources. On Ray, the result of `cluster_resources()` "
-    "includes the bytes of each node's object store.": (
+    "On Ray, the amount of each custom resource of a node must be a whole number. On Ray, the result of "
+    "`cluster_resources()` includes the bytes of each node's object store.": (
         "test_resources.py::test_cluster_resources_are_those_of_all_nodes",
         "test_resources.py::test_nodes_says_what_each_node_has",
     ),

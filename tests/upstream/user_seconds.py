@@ -38,8 +38,8 @@ def seconds(suite: Suite, source: Path) -> Counter[str]:
         with tempfile.NamedTemporaryFile() as stacks:
             record = [str(python.parent / "py-spy"), "record", "--format", "raw", "--full-filenames", "--subprocesses"]
             record += ["--rate", str(RATE), "--output", stacks.name, "--"]
-            command = [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "ignore", *plugins, *suite.options]
-            subprocess.run([*record, *command, path], cwd=source, env=variables, check=False)
+            command = [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "ignore", *plugins]
+            subprocess.run([*record, *command, *suite.options, path], cwd=source, env=variables, check=False)
             for line in Path(stacks.name).read_text().splitlines():
                 stack, _, looks = line.rpartition(" ")
                 found[_of(stack.split(";"), source)] += int(looks)
