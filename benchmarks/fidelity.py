@@ -231,11 +231,11 @@ def page(predictions: dict[str, Any], measured: Times, noise_then: float, slowed
     of_random = f" For randomly generated programs, the median error was {median(of_drawn):.1%}." if of_drawn else ""
     text = f"""# Fidelity: predictions compared with real runs
 
-The benchmark `python -m benchmarks.fidelity` compares predicted times of programs with measured times. First,
-`benchmarks.fidelity` measures the times of basic operations as `dualray calibrate` does, and records {number} programs
-with one worker. For each of the {number} recorded programs, `benchmarks.fidelity` predicts the run time with two
-workers on one node, and on two, three and four nodes. `benchmarks.fidelity` commits the predictions to git
-(`benchmarks/fidelity/predictions.json`) before it runs the programs on the predicted clusters. All nodes of
+The benchmark `python -m benchmarks.fidelity` compares predicted times of programs with measured times.
+`benchmarks.fidelity` measures the times of basic operations, as `dualray calibrate` does, and records a run of each of
+{number} programs with one worker. For each of the {number} recorded programs, `benchmarks.fidelity` predicts the run
+time with two workers on one node, and on two, three and four nodes. `benchmarks.fidelity` commits the predictions to
+git (`benchmarks/fidelity/predictions.json`) before it runs the programs on the predicted clusters. All nodes of
 `benchmarks.fidelity` share {CORES} cores of one machine. Each node of `benchmarks.fidelity` is a Linux network
 namespace, and the network between the nodes is limited to {RATE}.
 
@@ -244,9 +244,10 @@ namespace, and the network between the nodes is limited to {RATE}.
 - For {len(found)} pairs of a program and a cluster, the **median absolute error of the predicted times was
   {median(found.values()):.1%}**. The largest error of a predicted time was {found[worst]:.1%}, for the program
   `{worst[0]}` on {worst[1]}.{of_random}
-- As the *noise* of a machine, `benchmarks.fidelity` measures by how much the median time of a repeated computation
-  exceeds its shortest time. The noise of the machine was {predictions["noise"]:.1%} before the programs' run times were
-  predicted, and {noise_then:.1%} before the run times were measured.
+- To measure the *noise* of its machine, `benchmarks.fidelity` repeats a computation, and compares its median time with
+  its shortest time. The median time exceeded the shortest time of the computation by
+  {predictions["noise"]:.1%} before the predictions, and by {noise_then:.1%} before the programs' run times were
+  measured.
 - Repeated runs of a program on the same cluster differed by {scatter:.1%} (the median difference between the longest
   and the shortest run).
 - The held-out error of the calibration of `benchmarks.fidelity` (its median error for measurements that the

@@ -51,7 +51,8 @@ def help_command(
         str | None,
         Argument(
             help="Short name (key) of an error, such as store-full, or the name of an error class, such as "
-            "ObjectStoreFullError. Without an argument, `dualray help` lists the keys of all errors."
+            "ObjectStoreFullError. Without an argument, `dualray help` lists the short names and the classes of all "
+            "errors."
         ),
     ] = None,
 ) -> None:

@@ -94,7 +94,7 @@ ENTRIES: Final[dict[str, Entry]] = {
         means="OufOfBandObjectRefSerializationException means that the program pickled an ObjectRef, although the "
         "environment variable RAY_allow_out_of_band_object_ref_serialization is 0.",
         cause="Python's pickle.dumps(ref) copies an ObjectRef, and dualray cannot count these copies. If a process "
-        "pickles an ObjectRef, the ObjectRef's object stays in the object store until the process ends.",
+        "calls pickle.dumps(ref), the object of the ObjectRef ref stays in the object store until the process ends.",
         fix="Instead of pickling an ObjectRef, pass the ObjectRef to a task or an actor as an argument, or return it "
         "from a task. To allow pickle.dumps(ref) in the program, unset the environment variable "
         "RAY_allow_out_of_band_object_ref_serialization.",

@@ -189,8 +189,8 @@ def explain_command(
         bool,
         Option(
             "--regret",
-            help="Simulate the scenario again with the explained task on other nodes, and compare the "
-            "simulated durations.",
+            help="Simulate the scenario again with the explained task on other nodes, and show how much "
+            "shorter or longer the whole run would be.",
         ),
     ] = False,
     address: Address = "auto",

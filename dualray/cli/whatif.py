@@ -301,9 +301,9 @@ def predict_command(
         float | None,
         Option(
             min=0,
-            help="Price of a spot machine per hour. By default, `dualray predict` takes the price of a spot machine "
-            "from the JSON file in --fault-files. If the JSON file in --fault-files contains no price, a spot machine "
-            "has the price that you set with --price.",
+            help="Price of a spot machine per hour. By default, `dualray predict` reads the price from the "
+            "JSON file about spot machines that you pass with --fault-files. If the JSON file in --fault-files "
+            "contains no price, a spot machine has the price that you set with --price.",
         ),
     ] = None,
     deadline: Annotated[
@@ -339,8 +339,8 @@ def predict_command(
         str | None,
         Option(
             help="Time that the first workers of a new node take to start, such as 300ms. With --cold-start "
-            "recorded, workers take as long to start as in the recorded run. The default of --cold-start "
-            "is `recorded` with --autoscale, and 0 without --autoscale."
+            "recorded, workers take as long to start as in the recorded run. With --autoscale, --cold-start is "
+            "`recorded` by default. Without --autoscale, --cold-start is 0 by default, so that workers start at once."
         ),
     ] = None,
     autoscale: Annotated[
@@ -351,7 +351,7 @@ def predict_command(
         str | None,
         Option(
             help="Idle times to compare, such as 1m,5m, after which the autoscaler removes an idle node. By "
-            "default, `dualray predict` uses the idle time in the --autoscale file."
+            "default, the --autoscale file says how long a node is idle before the autoscaler removes it."
         ),
     ] = None,
     causes: Annotated[
@@ -394,9 +394,9 @@ def predict_command(
     """Predict how long a recorded run would take on other clusters, and compare the clusters.
 
     With --deadline, `dualray predict` recommends the cheapest cluster that meets the deadline. Without --deadline,
-    `dualray predict` recommends the cluster size beyond which more CPUs hardly shorten the run. If the run is
-    clearly shorter on the largest compared cluster than on smaller ones, `dualray predict` recommends the fastest
-    cluster.
+    `dualray predict` recommends the cluster size beyond which more CPUs hardly shorten the run. If more CPUs
+    clearly shorten the run up to the largest compared cluster, `dualray predict` recommends the fastest of the
+    compared clusters.
 
     Example: dualray predict run.parquet --nodes 1,2,4,8 --cpus 4,8
     """

@@ -56,7 +56,8 @@ DIFFERENCES = {
         "test_errors.py::test_a_task_error_can_be_returned_as_a_value",
         "test_errors.py::test_exceptions_are_values_too",
     ),
-    "Ray prints its own warnings about errors that no `get` reads, and about an actor that blocks its event loop.": (
+    "In Ray mode, Ray instead of dualray prints the warnings about errors that no `get` reads, and about an actor "
+    "that blocks its event loop.": (
         "test_async_actors.py::test_who_blocks_the_loop_is_told",
         "test_async_constructors.py::test_a_constructor_that_gets_a_value_blocks_nobody",
         "test_errors.py::test_an_error_that_nobody_reads_is_told_once",
@@ -102,8 +103,8 @@ DIFFERENCES = {
         "test_runtime_env.py::test_a_directory_that_is_gone_when_the_task_begins",
         "test_runtime_env.py::test_working_dir",
     ),
-    "Ray accepts `worker_process_setup_hook` only in the `runtime_env` of `init`. On Ray, a task with "
-    "`worker_process_setup_hook` in its `runtime_env` raises RuntimeEnvSetupError.": (
+    "Ray accepts the key `worker_process_setup_hook` of a `runtime_env` only in `init`. On Ray, a task whose own "
+    "`runtime_env` has the key `worker_process_setup_hook` raises RuntimeEnvSetupError.": (
         "test_runtime_env.py::test_a_setup_hook_is_of_children_and_actors_too",
         "test_runtime_env.py::test_a_setup_hook_may_be_a_name",
         "test_runtime_env.py::test_a_setup_hook_runs_once_in_each_worker",
@@ -147,8 +148,8 @@ DIFFERENCES = {
     ),
     "Ray cannot send text that is not valid Unicode, for example an error message or a task name that contains a lone "
     "surrogate.": ("test_errors.py::test_texts_with_lone_surrogates",),
-    "On Ray, a worker process dies if a task raises an exception with an attribute that cannot be read. In real "
-    "mode, but not on Ray, dualray shortens the long text of an error.": (
+    "On Ray, a worker process dies if a task raises an exception with an attribute that itself raises an error when "
+    "code reads it. In real mode, dualray shortens the text of a very long error; in Ray mode, it does not.": (
         "test_errors.py::test_an_exception_whose_own_code_raises_is_its_tasks_error",
         "test_errors.py::test_an_error_that_is_longer_than_a_message_leaves_its_actor_alive",
     ),
@@ -212,8 +213,8 @@ DIFFERENCES = {
         "test_progress.py::test_without_a_terminal_a_bar_writes_few_lines",
     ),
     "In Ray mode, dualray pickles a remote function or class again for a call with other options than the earlier "
-    "calls. In Ray mode, if you change a variable that the function `f` captures, `f.options(...).remote()` with new "
-    "options uses the variable's new value.": (
+    "calls. In Ray mode, a function's first call with other options than its earlier calls uses the current values "
+    "of the variables that the function captures.": (
         "test_tasks.py::test_a_function_is_pickled_at_its_first_call_whatever_its_options_are",
         "test_tasks.py::test_an_actor_class_is_pickled_for_its_first_actor_whatever_its_options_are",
     ),

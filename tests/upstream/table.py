@@ -184,10 +184,10 @@ _LIBRARIES_HEAD: Final = """\
 The unchanged test suites of several libraries that use Ray run on dualray. In the table of libraries, the column `Ray`
 contains the number of a library's tests that pass on Ray 2.60. The columns `real` and `sim` say how many of the tests
 that pass on Ray also pass with dualray in real mode and in sim mode. No test of evotorch runs on Ray 2.60, because
-evotorch's tests need `local_mode`. For evotorch, the columns `real` and `sim` count every test that passes with
-dualray, without a comparison with Ray. The columns `s on Ray`, `s in real mode` and `s in sim mode` contain the seconds
-that the tests took on two cores. The times of the libraries' tests are inexact, because other programs sometimes used
-the machine's two cores while the tests ran.
+evotorch's tests need `local_mode`, which Ray 2.60 no longer has. For evotorch, the columns `real` and `sim` count every
+test that passes with dualray, without a comparison with Ray. The columns `s on Ray`, `s in real mode` and `s in sim
+mode` contain the seconds that the tests took on two cores. The times of the libraries' tests are inexact, because other
+programs sometimes used the machine's two cores while the tests ran.
 
 | library | commit | Ray | real | sim | s on Ray | s in real mode | s in sim mode |
 |---|---|---|---|---|---|---|---|"""
