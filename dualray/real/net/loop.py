@@ -154,7 +154,7 @@ class Loop:
         self._thread_id: int | None = None
         """Of the thread in the seat."""
         self._is_running = False
-        self._seat = threading.Lock()
+        self._seat = threading.RLock()
         self._spin_again_ns = 0
         self._no_spin_ns = _NO_SPIN_FIRST_NS
         self._gap_ns = 0
@@ -355,7 +355,8 @@ class Loop:
         if self._thread_id == me:
             return self._pump_within(awaited)
         with self._lock:
-            if self._pumper is not None or self._ended or self._stopping or not self._is_running:
+            before = self._pumper  # this thread, for a finalizer that runs while it takes the seat or has left it
+            if before not in (None, me) or self._ended or self._stopping or not self._is_running:
                 return False
             self._pumper = me
             self._must_leave = False
@@ -380,7 +381,7 @@ class Loop:
         finally:
             with self._lock:
                 self._last_pump_ns = time.monotonic_ns()
-                self._pumper = None
+                self._pumper = before
                 if self._is_parked or self._waiting_threads:
                     self._resume.set()
         return awaited.is_set

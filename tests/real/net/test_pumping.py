@@ -9,6 +9,8 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import FrameType
+from typing import Any
 
 import pytest
 
@@ -144,6 +146,38 @@ def test_a_glance_takes_in_what_is_there_and_does_not_wait(loop: Loop) -> None:
     assert stop.event.wait(SOON_S)
     os.close(read_fd)
     os.close(write_fd)
+
+
+def test_a_finalizer_may_wait_at_each_line_of_a_wait(loop: Loop) -> None:
+    """The collector runs finalizers anywhere: also where a thread takes the seat, and where it has just left it."""
+
+    def wait() -> bool:
+        flag = Flag()
+        loop.call_soon(flag.set)
+        return loop.pump(flag)
+
+    def is_answered_with_a_finalizer(at: int) -> bool | None:
+        """Whether both waits end well, one within the other; None if the wait has fewer lines."""
+        lines, answers = iter(range(at + 1)), []
+
+        def trace(frame: FrameType, event: str, _: Any) -> Any:
+            if frame.f_code is Loop.pump.__code__ and event == "line" and next(lines, None) == at:
+                answers.append(wait())
+            return trace if event != "call" or frame.f_code is Loop.pump.__code__ else None
+
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            outer = wait()
+        finally:
+            sys.settrace(before)
+        return outer and answers == [True] if answers else None
+
+    at = 0
+    while (answer := is_answered_with_a_finalizer(at)) is not None:
+        assert answer, f"line {at} of the wait"
+        at += 1
+    assert at > 20
 
 
 def test_pumping_ends_when_the_loop_stops(errors: list[Exception]) -> None:
