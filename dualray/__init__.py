@@ -13,7 +13,7 @@ from importlib import import_module
 from os import environ
 from typing import TYPE_CHECKING, Any
 
-from dualray.random_seeds import note
+from dualray.random_seeds import begin
 from dualray.version import __version__
 
 if TYPE_CHECKING:
@@ -119,6 +119,6 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
-note()
+begin()
 if environ.get("DUALRAY_AS_RAY", "0") not in ("", "0"):  # a parent has the name `ray`, and so have its children
     import_module("dualray.as_ray").install()

@@ -26,20 +26,25 @@ class _Noted:
     numpy: Any = None
 
 
-def note() -> None:
-    """Keep the present states as those of a program that has seeded nothing."""
+def begin() -> None:
+    """dualray is imported: so far, the program counts as one that has seeded nothing."""
     _note_python()
     os.register_at_fork(after_in_child=_note_python)  # where `random` has seeded itself anew
     note_numpy()
 
 
+def forget() -> None:
+    """A test begins, in which seeds of earlier tests do not count: each test can be repeated alone."""
+    _note_python()
+    generator = _numpys_generator()
+    _Noted.numpy = None if generator is None else _numpys_words(generator)
+
+
 def note_numpy() -> None:
     """Keep the state of numpy's generator, if numpy is imported and its generator still has the seed of the system."""
-    mtrand = sys.modules.get("numpy.random.mtrand")
-    if mtrand is not None and _Noted.numpy is None:
-        generator = mtrand._rand._bit_generator
-        if type(generator).__name__ == "MT19937" and not _has_lost_its_entropy(generator):
-            _Noted.numpy = _numpys_words(generator)
+    generator = _numpys_generator()
+    if generator is not None and _Noted.numpy is None and not _has_lost_its_entropy(generator):
+        _Noted.numpy = _numpys_words(generator)
 
 
 def has_seeded_random() -> bool:
@@ -80,6 +85,13 @@ def _note_python() -> None:
 def _pythons_words() -> tuple[int, ...]:
     words: tuple[int, ...] = _GENERATOR.getstate()[1][:_WORDS]
     return words
+
+
+def _numpys_generator() -> Any:
+    """The generator behind numpy's functions, if numpy is imported and the program has set none of another kind."""
+    mtrand = sys.modules.get("numpy.random.mtrand")
+    generator = None if mtrand is None else mtrand._rand._bit_generator
+    return generator if type(generator).__name__ == "MT19937" else None
 
 
 def _has_lost_its_entropy(generator: Any) -> bool:

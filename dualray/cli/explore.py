@@ -62,10 +62,7 @@ def explore_command(
     jobs: Annotated[int, Option(min=1, max=256, help=JOBS_HELP)] = 1,
     seed_timeout: Annotated[float, Option(min=1, help="Time limit of each simulation, in seconds of real time.")] = 60,
     shrink: Annotated[
-        bool,
-        Option(
-            help="For each failing simulation, search for a smaller set of its faults that causes the same failure."
-        ),
+        bool, Option(help="For each failing simulation, search for fewer of its faults that cause the same failure.")
     ] = True,
     shrink_runs: ShrinkRuns = RUNS_MAX,
     output: Output = Path("failures"),

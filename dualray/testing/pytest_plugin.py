@@ -12,6 +12,8 @@ import warnings
 
 import pytest
 
+from dualray import random_seeds
+
 _OPTIONS = {
     "--dualray-seeds": ("PYTEST_DUALRAY_SEEDS", "N", int, "number of seeds that each test tries"),
     "--dualray-replay": ("PYTEST_DUALRAY_REPLAY", "SEED", int, "try only this seed of each test"),
@@ -125,6 +127,11 @@ def pytest_collection_finish(session: pytest.Session) -> None:
             warnings.warn(pytest.PytestWarning(words), stacklevel=1)
         else:
             raise pytest.UsageError(words)
+
+
+def pytest_runtest_logstart() -> None:
+    """A test begins: a simulation within it takes over the seeds that it sets, and none of earlier tests."""
+    random_seeds.forget()
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 
-from dualray import api
+from dualray import api, random_seeds
 from dualray.shared.scenario.fault_model import Fault
 from dualray.shared.scenario.scenario import Scenario
 from dualray.testing.failures import Ended
@@ -177,6 +177,7 @@ class SuiteRuns:
             with _environment(texts):
                 item._initrequest()  # as new: the fixtures of an earlier run are gone
                 item._report_sections.clear()  # and what it has printed
+                random_seeds.forget()
                 runner: Any = item.config.pluginmanager.get_plugin("runner")  # pytest's own
                 reports = runner.runtestprotocol(item, log=False, nextitem=None)
                 api.shutdown()  # what the test has left running

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -112,6 +114,26 @@ def test_numpy_may_be_imported_after_dualray_and_before_it() -> None:
     )
     expected = f"{np.random.RandomState(7).random_sample()}\n"
     assert [_printed_by(program) for program in programs] == [expected, expected]
+
+
+def test_seeds_of_earlier_tests_do_not_count(tmp_path: Path) -> None:
+    """A test draws the same alone and after others; what it seeds itself counts."""
+    (tmp_path / "test_three.py").write_text(
+        "import random, dualray, numpy\n\n"
+        "def drawn():\n    dualray.init(mode='sim', seed=3)\n    found = random.random(), numpy.random.random()\n"
+        "    dualray.shutdown()\n    return found\n\n"
+        "def test_seeds():\n    random.seed(7), numpy.random.seed(7)\n    print('seeded', *drawn())\n\n"
+        "def test_draws():\n    print('drawn', *drawn())\n"
+    )
+
+    def printed(*tests: str) -> list[tuple[str, str]]:
+        command = [sys.executable, "-m", "pytest", "-q", "-s", *(f"test_three.py::{test}" for test in tests)]
+        done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=tmp_path)
+        return re.findall(r"(?:seeded|drawn) (\S+) (\S+)", done.stdout)
+
+    seeded, drawn = printed("test_seeds", "test_draws")
+    assert seeded == (str(random.Random(7).random()), str(np.random.RandomState(7).random_sample()))
+    assert printed("test_draws") == [drawn]
 
 
 def test_a_forked_process_has_seeded_nothing() -> None:
