@@ -108,9 +108,9 @@ def test_what_is_there_at_first_is_read_at_once_and_what_comes_later_in_parts(
 
 
 def test_a_browser_that_takes_in_nothing_is_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "REQUEST_WITHIN_S", 0.3)
     with served(DirectoryFeed(wide_trace(tmp_path, 20_000))) as page:
         page.until(lambda head: head["state"] == "over")
+        monkeypatch.setattr(server, "REQUEST_WITHIN_S", 0.3)
         with socket.socket() as stopped:
             stopped.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             stopped.settimeout(60)
