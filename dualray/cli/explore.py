@@ -83,14 +83,14 @@ def explore_command(
         share = parse_share(repeat, "--repeat")
     except ValueError as error:
         refuse(error)
-    with Progress(loaded.name, seeds) as progress:
+    try:
+        with Progress(loaded.name, seeds) as progress:
 
-        def advance(state: Exploration) -> None:
-            failing = f", {len(state.findings)} failing" if state.findings else ""
-            rate = f"{state.seeds_per_s:.1f} seeds/s, {len(state.coverage)} situations reached{failing}"
-            progress.update(completed=state.seeds, note=rate)
+            def advance(state: Exploration) -> None:
+                failing = f", {len(state.findings)} failing" if state.findings else ""
+                rate = f"{state.seeds_per_s:.1f} seeds/s, {len(state.coverage)} situations reached{failing}"
+                progress.update(completed=state.seeds, note=rate)
 
-        try:
             found = explore(
                 loaded,
                 directory=file.parent,
@@ -104,8 +104,8 @@ def explore_command(
                 on_progress=advance,
                 on_note=lambda words: progress.update(description=words),
             )
-        except (ValueError, RuntimeError) as error:
-            refuse(error)
+    except (ValueError, RuntimeError) as error:  # after the bar has left the terminal
+        refuse(error)
     if as_json:
         print_json(_as_json(loaded, found, file))
     else:

@@ -30,7 +30,7 @@ VALUES_MAX: Final = 8
 """Variables of the line that failed that are shown."""
 
 _OURS: Final = str(Path(dualray.__file__).parent)
-_HIDDEN: Final = (_OURS, "<frozen runpy>")
+_HIDDEN: Final = (_OURS, "dualray/", "<frozen runpy>")  # the second: a compiled module's file name begins with it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
