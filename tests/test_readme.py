@@ -60,6 +60,18 @@ def test_the_start_of_the_site_says_what_the_readme_says():
     assert readme.partition("## One program")[0].partition("**")[2] in index
 
 
+def test_the_speed_is_that_of_the_page_about_performance():
+    table = (ROOT / "docs" / "performance.md").read_text()
+
+    def ratio(row: str) -> str:
+        return re.search(rf"^\| {row} \|(?:[^|]+\|){{3}} (\d+) \|", table, re.MULTILINE)[1]  # type: ignore[index]
+
+    tasks, calls = ([ratio(f"{what}_{how}") for how in ("sync", "async")] for what in ("tasks", "actor"))
+    said = " ".join(README.read_text().split())
+    assert f"runs empty tasks at {tasks[0]} to {tasks[1]} times the rate of Ray" in said
+    assert f"calls of an actor at {calls[0]} to {calls[1]} times" in said
+
+
 def test_the_page_of_commands_is_current():
     assert commands_page.PAGE.read_text() == commands_page.page(), "python -m tests.commands_page --write"
 

@@ -290,8 +290,8 @@ def predict_command(
     price: Annotated[
         str | None,
         Option(
-            help="Price of one node per hour. With --autoscale, give one price for each group of nodes, such as "
-            "cpu=0.40,gpu=2.80."
+            help="Price of one node per hour, in any currency. With --autoscale, give one price for each group of "
+            "nodes, such as cpu=0.40,gpu=2.80."
         ),
     ] = None,
     gpu_price: Annotated[
