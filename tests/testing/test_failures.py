@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from dualray.testing.failures import user_traceback
 
 
@@ -13,10 +15,9 @@ def test_frames_of_compiled_modules_are_left_out() -> None:
     def fails() -> None:
         raise ValueError("wrong")
 
-    try:
+    with pytest.raises(ValueError, match="wrong") as raised:
         compiled["call"](fails)  # type: ignore[operator]
-    except ValueError as error:
-        said = user_traceback(error)
+    said = user_traceback(raised.value)
     assert "in fails" in said
     assert "dualray/shared" not in said
     assert said.endswith("ValueError: wrong\n")
