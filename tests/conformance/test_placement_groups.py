@@ -218,15 +218,17 @@ def test_a_bundle_bounds_what_runs_in_it(make, gate):
     assert get(in_first) == [True, True]
 
 
-def test_any_bundle_means_all_of_them(make, gate):
+def test_any_bundle_means_all_of_them(make, gate, tally):
     group = make({"CPU": 1}, {"CPU": 1}, {"CPU": 1}, strategy="SPREAD")
 
     @ray.remote
     def hold():
+        tally.add()
         gate.wait()
         return True
 
     holding = [hold.options(scheduling_strategy=within(group)).remote() for _ in range(3)]
+    eventually(lambda: tally.count == 3, "all bundles are in use")
     more = whereabouts.options(scheduling_strategy=within(group)).remote()
     assert ray.wait([more], timeout=0.3)[0] == []
     gate.open()
