@@ -47,7 +47,7 @@ def find_id(lives: Lives, wanted: str) -> str:
             f"{wanted!r} is the beginning of {_count(tasks or objects)}; give more digits of one id: "
             f"{_listed(lives, tasks or objects)}"
         )
-    named = [task.task for task in lives.tasks.values() if wanted.strip() in (task.name, task.name.rpartition(".")[2])]
+    named = [task.task for task in lives.tasks.values() if wanted.strip() in _names(task)]
     if len(named) == 1:
         return named[0]
     if named:
@@ -56,6 +56,12 @@ def find_id(lives: Lives, wanted: str) -> str:
         f"no task or object of this run has the name {wanted!r}, or an id that begins with "
         f"{wanted!r}{_nearest(lives, text)}"
     )
+
+
+def _names(task: TaskLife) -> tuple[str, ...]:
+    """Of a function or method, or of a class and the named actor that it constructs."""
+    actor = None if task.spec is None else task.spec.creates
+    return task.name, task.name.rpartition(".")[2], *((actor.name,) if actor is not None and actor.name else ())
 
 
 def _count(ids: list[str]) -> str:

@@ -237,12 +237,13 @@ def test_a_wait_for_a_node_names_who_holds_it_and_ids_of_small_results_can_be_gi
 
     def program() -> int:
         actor: Any = Counter
-        counter = actor.remote()
+        counter = actor.options(name="tally").remote()
         return sum(ray.get([slow.remote(counter) for _ in range(6)]))
 
     simulate(program, tmp_path, nodes=1)
     lives = Lives(read_record(tmp_path))
     teller = Teller(lives)
+    assert find_id(lives, "tally") == find_id(lives, "Counter")
     made = words(teller.tell(find_id(lives, "Counter")))
     assert "0 of 2 CPU free, and it needs 1; held by 2 x slow" in made
     last = [task.task for task in lives.tasks.values() if task.name == "slow"][-1]

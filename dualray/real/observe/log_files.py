@@ -339,6 +339,9 @@ def _check_stream(stream: str) -> None:
         raise ValueError(f"suffix={stream!r} must be 'out' or 'err'")
 
 
+_ARTICLES: Final = {"task": "a task", "actor": "an actor"}
+
+
 def _whole_id(what: str, given: str, known: dict[str, str], *, may_come: bool) -> str:
     found = [each for each in known if each.startswith(given.lower())] if given else []
     if len(found) == 1:
@@ -350,9 +353,11 @@ def _whole_id(what: str, given: str, known: dict[str, str], *, may_come: bool) -
     if may_come and re.fullmatch(rf"[0-9a-f]{{{_TASK_ID_HEX}}}", given):
         return given
     called = [each for each, name in known.items() if name == given]
+    if len(called) == 1:
+        return called[0]
     if called:
-        raise ValueError(f"{given!r} is a name, but `logs` needs an id: {_named(called, known)}")
-    way_out = f"dualray.util.state.list_{what}s() has the ids; a {what} that prints nothing is in no log"
+        raise ValueError(f"{given!r} is the name of several; give one of these ids: {_named(called, known)}")
+    way_out = f"dualray.util.state.list_{what}s() has the ids; {_ARTICLES[what]} that prints nothing is in no log"
     if not known:
         raise ValueError(f"these logs have no output of {what} {given!r}, or of any other {what}: {way_out}")
     close = nearest(given, known)

@@ -176,6 +176,7 @@ def test_a_task_has_attempts(printed):
 def test_an_actor_has_lives(printed):
     assert logs("actor", printed.actor) == "born\ncounts 1\nborn\ncounts 2\n"
     assert logs("actor", printed.actor, "--tail", "3") == "counts 1\nborn\ncounts 2\n"
+    assert logs("actor", "Lives") == logs("actor", printed.actor), "the only actor of this class that has printed"
     nothing = RUNNER.invoke(app, ["logs", "actor", printed.actor, "--err", "--session", MINE])
     assert (nothing.stdout, "leave out --err" in nothing.stderr) == ("", True)
 
@@ -194,7 +195,7 @@ def test_methods_that_print_at_a_time_are_told_apart(printed):
         (["worker", "--pid", "1"], "these logs have no output of a worker with pid 1"),
         (["worker"], "an address, such as node-0/w3, or --pid PID"),
         (["task", "ffff"], "list_tasks() has the ids"),
-        (["task", "say"], "'say' is a name, but `logs` needs an id"),
+        (["task", "say"], "'say' is the name of several; give one of these ids"),
         (["task", "zzzz"], "the logs have"),
         (["actor", "f" * 32], "(Lives)"),
         (["tsk", "ffff"], "Did you mean 'task'?"),
