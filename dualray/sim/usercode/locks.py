@@ -333,8 +333,9 @@ FiberRLock.__name__ = ModuleRLock.__name__ = "RLock"
 
 _OF_THREADS: Final = frozenset({"_threading_local", "concurrent", "dualray", "multiprocessing", "queue", "threading"})
 """Packages that make threads and locks for whoever called them."""
-_WITH_OS_THREADS: Final = frozenset({"jax", "keras", "tensorflow", "torch"})
-"""Libraries whose threads keep state in C, where a fiber has none of its own."""
+_WITH_OS_THREADS: Final = frozenset({"execnet", "jax", "keras", "tensorflow", "torch", "xdist"})
+"""Libraries whose threads keep state in C, where a fiber has none of its own; and pytest-xdist, which waits for tests
+that an OS thread of execnet takes in, also while a simulation goes on from one test to the next."""
 
 
 def stays_real(frame: FrameType | None) -> bool:

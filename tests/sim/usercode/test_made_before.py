@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import concurrent.futures
 import importlib
 import os
@@ -166,3 +167,22 @@ def test_a_pool_serves_one_process_and_one_simulation():
         assert dualray.get([dualray.remote(use).remote() for _ in range(3)]) == [True] * 3
         dualray.shutdown()
     assert use()
+
+
+def test_a_worker_of_pytest_xdist_waits_for_tests_beside_a_simulation():
+    """Its queue is made before, and filled by an OS thread. A cluster of a module or a suite lasts from test to test."""
+    remote, execnet = pytest.importorskip("xdist.remote"), pytest.importorskip("execnet")
+    tests = remote.TestQueue(execnet.gateway_base.get_execmodel("thread"))
+    begins = threading.Event()
+
+    def fill() -> None:
+        begins.wait(60)
+        time.sleep(0.2)
+        tests.put(3)
+
+    _thread.start_new_thread(fill, ())  # as execnet starts its own
+    simulate()
+    assert run(len, "four") == 4
+    begins.set()
+    assert tests.get() == 3
+    assert run(len, "four") == 4
