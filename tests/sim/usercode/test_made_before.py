@@ -170,7 +170,7 @@ def test_a_pool_serves_one_process_and_one_simulation():
 
 
 def test_a_worker_of_pytest_xdist_waits_for_tests_beside_a_simulation():
-    """Its queue is made before, and filled by an OS thread. A cluster of a module or a suite lasts from test to test."""
+    """Its queue is made before, and filled by an OS thread. A cluster of a module lasts from one test to the next."""
     remote, execnet = pytest.importorskip("xdist.remote"), pytest.importorskip("execnet")
     tests = remote.TestQueue(execnet.gateway_base.get_execmodel("thread"))
     begins = threading.Event()
