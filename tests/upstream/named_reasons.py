@@ -12,7 +12,7 @@ WALL_TIME: Final = "it compares times of subprocesses, which take wall-clock tim
 CANNOT_JOIN: Final = "a program of its own cannot join a simulation"
 
 NAMED: Final = {
-    "basic.py::test_default_worker_import_dependency": "workers load numpy before their first task, so that it starts soon",
+    "basic.py::test_default_worker_import_dependency": "workers load numpy in advance",
     "test/base/test_env.py::test_async_check_id": WALL_TIME,
     "test/base/test_env.py::test_async_env": WALL_TIME,
     "actor.py::test_actor_class_name": PRIVATE,
