@@ -1,9 +1,8 @@
 """Whether the program has seeded the global generators of `random` and numpy since it imported dualray.
 
-A simulation seeds the generators of the driver with its own seed, except those that the program has seeded: their next
-numbers are the same in all modes. A generator that nobody has seeded has the state that it had when dualray was
-imported, or a state that follows when numbers are drawn. Both libraries use the Mersenne Twister, whose 624 words
-change all at once, each time as many numbers of 32 bits have been drawn.
+A simulation seeds the driver's generators with its own seed, except those that the program has seeded: these give the
+same numbers in all modes. An unseeded generator still has the state from the import of dualray, or a state that draws
+lead to from there. Both libraries use the Mersenne Twister, whose 624 words all change after each 624 draws of 32 bits.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ _FOLLOWING_MAX: Final = 500
 
 
 class _Noted:
-    """The words of generators that nobody has seeded; None: not known of numpy's."""
+    """The 624 words of each unseeded generator. None for numpy's, if numpy was not imported or was seeded before."""
 
     python: tuple[int, ...] = ()
     numpy: Any = None

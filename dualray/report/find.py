@@ -59,7 +59,7 @@ def find_id(lives: Lives, wanted: str) -> str:
 
 
 def _names(task: TaskLife) -> tuple[str, ...]:
-    """Of a function or method, or of a class and the named actor that it constructs."""
+    """Return the names of a task: of its function or method, or of the class and the actor that it constructs."""
     actor = None if task.spec is None else task.spec.creates
     return task.name, task.name.rpartition(".")[2], *((actor.name,) if actor is not None and actor.name else ())
 

@@ -161,7 +161,7 @@ def commands() -> list[dict[str, Any]]:
 
 
 def table() -> str:
-    """What README.md has below its head: a row for each block."""
+    """The part of README.md below its head: a row for each block."""
     running: dict[str, list[str]] = {}
     for program in programs():
         for name in program.blocks:

@@ -1,4 +1,4 @@
-"""What a failing program shows: the user's frames, and none of dualray's, compiled or not."""
+"""A traceback shows the user's frames, and no frames of dualray, compiled or not."""
 
 from __future__ import annotations
 

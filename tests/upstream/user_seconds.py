@@ -2,8 +2,8 @@
 
     python -m tests.upstream.user_seconds modin --source DIR
 
-py-spy looks at pytest and its children 100 times a second. A look at a thread that computes counts for the innermost
-frame that is of dualray or of the suite's project; what libraries such as pandas do counts for whoever calls them.
+py-spy samples the stacks of pytest and its children 100 times a second. A sample counts for dualray or for the suite's
+project: for the innermost frame of either. The time of a library such as pandas counts for the code that calls it.
 """
 
 from __future__ import annotations
